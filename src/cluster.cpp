@@ -11,7 +11,7 @@
 
 #include <skein/cluster/environment.hpp>
 #include <skein/cluster/group.hpp>
-#include <skein/cluster/group_member.hpp>
+#include <skein/cluster/joined_group.hpp>
 #include <skein/cluster/loss_listeners.hpp>
 #include <skein/cluster/meeting.hpp>
 #include <skein/cluster/settings.hpp>
@@ -20,7 +20,7 @@
 #include <skein/cluster/detail/environment.ipp>
 #include <skein/cluster/detail/group.ipp>
 #include <skein/cluster/detail/group_client.ipp>
-#include <skein/cluster/detail/group_member.ipp>
+#include <skein/cluster/detail/joined_group.ipp>
 #include <skein/cluster/detail/loss_listeners.ipp>
 #include <skein/cluster/detail/meeting.ipp>
 #include <skein/cluster/detail/settings.ipp>

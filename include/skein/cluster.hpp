@@ -5,7 +5,7 @@
 
 #include <skein/cluster/environment.hpp>
 #include <skein/cluster/group.hpp>
-#include <skein/cluster/group_member.hpp>
+#include <skein/cluster/joined_group.hpp>
 #include <skein/cluster/loss_listeners.hpp>
 #include <skein/cluster/meeting.hpp>
 #include <skein/cluster/rendezvous.hpp>

@@ -3123,7 +3123,7 @@ SKEIN_INLINE std::vector<std::string> expand_hostlist(std::string_view text) {
 // What a rank needs to know of its world before it can communicate: who is there, and a way to
 // exchange small blobs (addresses, shared-memory names, hashes).
 //
-// The training layers see only this interface. cluster::group_member implements it over the control
+// The training layers see only this interface. cluster::joined_group implements it over the control
 // connection of a rank; sim::local_world implements it for threads of one process.
 
 
@@ -9454,7 +9454,7 @@ SKEIN_INLINE task<void> group_client::finish() {
 
 } // namespace skein::cluster
 
-// ======== skein/cluster/group_member.hpp
+// ======== skein/cluster/joined_group.hpp
 // One rank's place in its group, in the real world: the control thread with the group client, behind
 // the rendezvous interface. In a world without a supervisor rank 0's control thread also serves the group.
 //
@@ -9469,7 +9469,7 @@ SKEIN_INLINE task<void> group_client::finish() {
 namespace skein::cluster {
 
 /// How long a rank waits for the others, and what it compares with them.
-struct group_member_options {
+struct joined_group_options {
     duration join_deadline = time_constants::lan().rendezvous_timeout;
     /// How long exchange() waits for the slowest rank.
     duration exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
@@ -9480,12 +9480,12 @@ struct group_member_options {
 
 /// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the end;
 /// the destructor without either looks to the others like a crash.
-class group_member final : public rendezvous {
+class joined_group final : public rendezvous {
 public:
     ///   errors  those of group_client::join; cancelled: options.stop_fd; already_exists: rank 0's port
     ///           is in use
-    group_member(launch_environment where, net::token secret, group_member_options options = {});
-    ~group_member() override;
+    joined_group(launch_environment where, net::token secret, joined_group_options options = {});
+    ~joined_group() override;
 
     [[nodiscard]] int rank() const override;
     [[nodiscard]] int world_size() const override;
@@ -9516,8 +9516,8 @@ private:
 } // namespace skein::cluster
 
 
-// ======== skein/cluster/detail/group_member.ipp
-// The control thread of a group_member and what lives on it.
+// ======== skein/cluster/detail/joined_group.ipp
+// The control thread of a joined_group and what lives on it.
 
 
 // ======== skein/cluster/meeting.hpp
@@ -10986,7 +10986,7 @@ SKEIN_INLINE std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd, st
 } // namespace skein::net
 
 
-// ======== skein/cluster/detail/group_member.ipp, continued
+// ======== skein/cluster/detail/joined_group.ipp, continued
 #include <unistd.h>
 
 #include <exception>
@@ -11000,9 +11000,9 @@ SKEIN_INLINE std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd, st
 
 namespace skein::cluster {
 
-class group_member::impl {
+class joined_group::impl {
 public:
-    impl(launch_environment place, net::token shared, group_member_options options)
+    impl(launch_environment place, net::token shared, joined_group_options options)
         : where(std::move(place)), secret(shared), host(rt::host_name()),
           options_(std::move(options)), control_("control") {
         control_.run([this] { return join_unless_stopped(); });
@@ -11163,35 +11163,35 @@ private:
         state_.reset();
     }
 
-    group_member_options options_;
+    joined_group_options options_;
     std::unique_ptr<on_thread> state_;
     net::loop_thread control_;
 };
 
-SKEIN_INLINE group_member::group_member(launch_environment where, net::token secret,
-                                        group_member_options options)
+SKEIN_INLINE joined_group::joined_group(launch_environment where, net::token secret,
+                                        joined_group_options options)
     : impl_(std::make_unique<impl>(std::move(where), secret, std::move(options))) {}
-SKEIN_INLINE group_member::~group_member() = default;
+SKEIN_INLINE joined_group::~joined_group() = default;
 
-SKEIN_INLINE int group_member::rank() const { return impl_->where.rank; }
-SKEIN_INLINE int group_member::world_size() const { return impl_->where.world_size; }
-SKEIN_INLINE int group_member::local_rank() const { return impl_->where.local_rank; }
-SKEIN_INLINE int group_member::local_size() const { return impl_->where.local_size; }
-SKEIN_INLINE int group_member::generation() const { return impl_->generation; }
-SKEIN_INLINE std::string group_member::host() const { return impl_->host; }
-SKEIN_INLINE net::token group_member::secret() const { return impl_->secret; }
-SKEIN_INLINE const std::vector<member_info>& group_member::members() const noexcept {
+SKEIN_INLINE int joined_group::rank() const { return impl_->where.rank; }
+SKEIN_INLINE int joined_group::world_size() const { return impl_->where.world_size; }
+SKEIN_INLINE int joined_group::local_rank() const { return impl_->where.local_rank; }
+SKEIN_INLINE int joined_group::local_size() const { return impl_->where.local_size; }
+SKEIN_INLINE int joined_group::generation() const { return impl_->generation; }
+SKEIN_INLINE std::string joined_group::host() const { return impl_->host; }
+SKEIN_INLINE net::token joined_group::secret() const { return impl_->secret; }
+SKEIN_INLINE const std::vector<member_info>& joined_group::members() const noexcept {
     return impl_->members;
 }
-SKEIN_INLINE std::vector<byte_buffer> group_member::exchange(std::string_view key, byte_span mine) {
+SKEIN_INLINE std::vector<byte_buffer> joined_group::exchange(std::string_view key, byte_span mine) {
     return impl_->exchange(std::string(key), to_buffer(mine));
 }
-SKEIN_INLINE subscription group_member::on_lost(loss_listeners::listener lost) {
+SKEIN_INLINE subscription joined_group::on_lost(loss_listeners::listener lost) {
     return impl_->losses.add(std::move(lost));
 }
-SKEIN_INLINE bool group_member::wait_lost(duration limit) { return impl_->losses.wait(limit); }
-SKEIN_INLINE void group_member::leave() { impl_->leave(std::nullopt); }
-SKEIN_INLINE void group_member::fail(const error& why) { impl_->leave(why); }
+SKEIN_INLINE bool joined_group::wait_lost(duration limit) { return impl_->losses.wait(limit); }
+SKEIN_INLINE void joined_group::leave() { impl_->leave(std::nullopt); }
+SKEIN_INLINE void joined_group::fail(const error& why) { impl_->leave(why); }
 
 } // namespace skein::cluster
 

@@ -15547,7 +15547,7 @@ SKEIN_INLINE void say_unused_workers(const cluster::launch_environment& where,
 }
 
 /// Everything of a rank that has to be undone in order.
-SKEIN_INLINE void train_as_rank(cluster::group_member& world,
+SKEIN_INLINE void train_as_rank(cluster::joined_group& world,
                                 const cluster::launch_environment& where, const run_config& config,
                                 const rank_function& body, const stop_signals& stops) {
     dist::comm_options options;
@@ -15583,14 +15583,14 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
     const bool supervised = cluster::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
     rt::name_process(fmt::format("rank{}", where.rank));
-    std::unique_ptr<cluster::group_member> world;
+    std::unique_ptr<cluster::joined_group> world;
     try {
         const auto secret = cluster::group_token();
         validate(config, where.world_size);
-        cluster::group_member_options meeting;
+        cluster::joined_group_options meeting;
         meeting.settings = settings_of(config);
         meeting.stop_fd = stops.fd();
-        world = std::make_unique<cluster::group_member>(where, secret, std::move(meeting));
+        world = std::make_unique<cluster::joined_group>(where, secret, std::move(meeting));
         std::optional<detail::stop_notice> notice; // a supervisor says it itself
         if (!supervised && where.rank == 0) notice.emplace(stops, config);
         detail::train_as_rank(*world, where, config, body, stops);

@@ -2,7 +2,7 @@
 #pragma once
 // What the ranks of the supervisor's tests do, by name.
 
-#include <skein/cluster/group_member.hpp>
+#include <skein/cluster/joined_group.hpp>
 #include <skein/cluster/meeting.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/this_process.hpp>
@@ -57,7 +57,7 @@ inline int run_rank_program(std::string_view program) {
         ::pause();
     }
     try {
-        cluster::group_member world(where, cluster::group_token());
+        cluster::joined_group world(where, cluster::group_token());
         const auto mine = std::to_string(where.rank);
         const auto all = world.exchange("rank", as_bytes(mine));
         for (std::size_t r = 0; r < all.size(); ++r) {

@@ -42,7 +42,9 @@ TEST_CASE("a sleep counts from the call, not from the begin of a turn that compu
         co_await skein::sleep_for(1s);
         CHECK(l->elapsed() == 11s);
         l->spend(10s);
-        const auto quick = [](skein::duration length) -> task<void> { co_await skein::sleep_for(length); };
+        const auto quick = [](skein::duration length) -> task<void> {
+            co_await skein::sleep_for(length);
+        };
         auto timed = skein::with_timeout(quick(1s), 2s);
         co_await timed;
         CHECK(l->elapsed() == 22s);

@@ -3,7 +3,7 @@
 // What a rank needs to know of its world before it can communicate: who is there, and a way to
 // exchange small blobs (addresses, shared-memory names, hashes).
 //
-// The training layers see only this interface. cluster::group_member implements it over the control
+// The training layers see only this interface. cluster::joined_group implements it over the control
 // connection of a rank; sim::local_world implements it for threads of one process.
 
 #include <skein/cluster/loss_listeners.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The control thread of a group_member and what lives on it.
+// The control thread of a joined_group and what lives on it.
 
 #include <skein/cluster/meeting.hpp>
 #include <skein/core/awaitable.hpp>
@@ -26,9 +26,9 @@
 
 namespace skein::cluster {
 
-class group_member::impl {
+class joined_group::impl {
 public:
-    impl(launch_environment place, net::token shared, group_member_options options)
+    impl(launch_environment place, net::token shared, joined_group_options options)
         : where(std::move(place)), secret(shared), host(rt::host_name()),
           options_(std::move(options)), control_("control") {
         control_.run([this] { return join_unless_stopped(); });
@@ -189,34 +189,34 @@ private:
         state_.reset();
     }
 
-    group_member_options options_;
+    joined_group_options options_;
     std::unique_ptr<on_thread> state_;
     net::loop_thread control_;
 };
 
-SKEIN_INLINE group_member::group_member(launch_environment where, net::token secret,
-                                        group_member_options options)
+SKEIN_INLINE joined_group::joined_group(launch_environment where, net::token secret,
+                                        joined_group_options options)
     : impl_(std::make_unique<impl>(std::move(where), secret, std::move(options))) {}
-SKEIN_INLINE group_member::~group_member() = default;
+SKEIN_INLINE joined_group::~joined_group() = default;
 
-SKEIN_INLINE int group_member::rank() const { return impl_->where.rank; }
-SKEIN_INLINE int group_member::world_size() const { return impl_->where.world_size; }
-SKEIN_INLINE int group_member::local_rank() const { return impl_->where.local_rank; }
-SKEIN_INLINE int group_member::local_size() const { return impl_->where.local_size; }
-SKEIN_INLINE int group_member::generation() const { return impl_->generation; }
-SKEIN_INLINE std::string group_member::host() const { return impl_->host; }
-SKEIN_INLINE net::token group_member::secret() const { return impl_->secret; }
-SKEIN_INLINE const std::vector<member_info>& group_member::members() const noexcept {
+SKEIN_INLINE int joined_group::rank() const { return impl_->where.rank; }
+SKEIN_INLINE int joined_group::world_size() const { return impl_->where.world_size; }
+SKEIN_INLINE int joined_group::local_rank() const { return impl_->where.local_rank; }
+SKEIN_INLINE int joined_group::local_size() const { return impl_->where.local_size; }
+SKEIN_INLINE int joined_group::generation() const { return impl_->generation; }
+SKEIN_INLINE std::string joined_group::host() const { return impl_->host; }
+SKEIN_INLINE net::token joined_group::secret() const { return impl_->secret; }
+SKEIN_INLINE const std::vector<member_info>& joined_group::members() const noexcept {
     return impl_->members;
 }
-SKEIN_INLINE std::vector<byte_buffer> group_member::exchange(std::string_view key, byte_span mine) {
+SKEIN_INLINE std::vector<byte_buffer> joined_group::exchange(std::string_view key, byte_span mine) {
     return impl_->exchange(std::string(key), to_buffer(mine));
 }
-SKEIN_INLINE subscription group_member::on_lost(loss_listeners::listener lost) {
+SKEIN_INLINE subscription joined_group::on_lost(loss_listeners::listener lost) {
     return impl_->losses.add(std::move(lost));
 }
-SKEIN_INLINE bool group_member::wait_lost(duration limit) { return impl_->losses.wait(limit); }
-SKEIN_INLINE void group_member::leave() { impl_->leave(std::nullopt); }
-SKEIN_INLINE void group_member::fail(const error& why) { impl_->leave(why); }
+SKEIN_INLINE bool joined_group::wait_lost(duration limit) { return impl_->losses.wait(limit); }
+SKEIN_INLINE void joined_group::leave() { impl_->leave(std::nullopt); }
+SKEIN_INLINE void joined_group::fail(const error& why) { impl_->leave(why); }
 
 } // namespace skein::cluster

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks as threads of this process, each with its own control thread, on an abstract Unix socket.
-#include <skein/cluster/group_member.hpp>
+#include <skein/cluster/joined_group.hpp>
 #include <skein/cluster/meeting.hpp>
 #include <skein/core/unique_fd.hpp>
 
@@ -35,7 +35,7 @@ struct own_address {
 };
 
 /// What each rank did: nothing, or its error.
-std::vector<std::string> hold(int n, const std::function<void(group_member&)>& life,
+std::vector<std::string> hold(int n, const std::function<void(joined_group&)>& life,
                               duration exchange_deadline = 20s) {
     const own_address address;
     const auto secret = net::token::generate();
@@ -49,10 +49,10 @@ std::vector<std::string> hold(int n, const std::function<void(group_member&)>& l
             where.world_size = where.local_size = n;
             where.attempt = 4;
             try {
-                group_member_options options;
+                joined_group_options options;
                 options.join_deadline = 20s;
                 options.exchange_deadline = exchange_deadline;
-                group_member world(where, secret, options);
+                joined_group world(where, secret, options);
                 life(world);
             } catch (const error& e) {
                 errors[static_cast<std::size_t>(r)] = e.what();
@@ -66,7 +66,7 @@ std::vector<std::string> hold(int n, const std::function<void(group_member&)>& l
 } // namespace
 
 TEST_CASE("ranks meet, exchange in rank order, and leave") {
-    const auto errors = hold(3, [](group_member& world) {
+    const auto errors = hold(3, [](joined_group& world) {
         const auto mine = std::string(static_cast<std::size_t>(world.rank()) + 1, 'x');
         const auto all = world.exchange("size", as_bytes(mine));
         for (std::size_t r = 0; r < all.size(); ++r) {
@@ -81,7 +81,7 @@ TEST_CASE("ranks meet, exchange in rank order, and leave") {
 }
 
 TEST_CASE("a world of one needs nobody else") {
-    CHECK(hold(1, [](group_member& world) {
+    CHECK(hold(1, [](joined_group& world) {
               (void)world.exchange("k", {});
               world.leave();
           })[0] == "");
@@ -89,7 +89,7 @@ TEST_CASE("a world of one needs nobody else") {
 
 TEST_CASE("the failure of one rank reaches the others' callback and their exchanges") {
     std::atomic<int> told{0};
-    const auto errors = hold(2, [&](group_member& world) {
+    const auto errors = hold(2, [&](joined_group& world) {
         (void)world.exchange("both are there", {}); // who fails earlier fails the other's joining
         if (world.rank() == 1) {
             world.fail(error(errc::disk_full, "no space left"));
@@ -108,7 +108,7 @@ TEST_CASE("the failure of one rank reaches the others' callback and their exchan
 
 TEST_CASE("a rank that goes without leaving is a lost one") {
     std::atomic<int> lost_rank{-2};
-    const auto errors = hold(2, [&](group_member& world) {
+    const auto errors = hold(2, [&](joined_group& world) {
         (void)world.exchange("both are there", {});
         if (world.rank() == 1) return; // the destructor
         const auto watching = world.on_lost([&](int rank, const error&) { lost_rank = rank; });
@@ -120,7 +120,7 @@ TEST_CASE("a rank that goes without leaving is a lost one") {
 
 TEST_CASE("a callback that is taken back does not run") {
     std::atomic<bool> taken_back{false}, too_late{false}, waited{false};
-    hold(2, [&](group_member& world) {
+    hold(2, [&](joined_group& world) {
         (void)world.exchange("both are there", {}); // who fails earlier fails the other's joining
         if (world.rank() == 1) {
             world.fail(error(errc::io, "x"));
@@ -141,7 +141,7 @@ TEST_CASE("a callback that is taken back does not run") {
 TEST_CASE("an exchange that others do not come to ends at its deadline") {
     const auto errors = hold(
         2,
-        [](group_member& world) {
+        [](joined_group& world) {
             if (world.rank() == 0)
                 (void)world.exchange("k", {});
             else
@@ -157,12 +157,12 @@ TEST_CASE("a stop request ends the wait for the other ranks at once") {
     launch_environment where;
     where.source = "torch";
     where.world_size = where.local_size = 2;
-    group_member_options options;
+    joined_group_options options;
     options.join_deadline = 1h; // only the request may end it
     options.stop_fd = asked.get();
     REQUIRE(::write(ask.get(), "x", 1) == 1);
     try {
-        const group_member world(where, net::token::generate(), options);
+        const joined_group world(where, net::token::generate(), options);
         FAIL("joined");
     } catch (const error& e) {
         CHECK(e.code() == errc::cancelled);

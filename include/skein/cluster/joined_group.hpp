@@ -19,7 +19,7 @@
 namespace skein::cluster {
 
 /// How long a rank waits for the others, and what it compares with them.
-struct group_member_options {
+struct joined_group_options {
     duration join_deadline = time_constants::lan().rendezvous_timeout;
     /// How long exchange() waits for the slowest rank.
     duration exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
@@ -30,12 +30,12 @@ struct group_member_options {
 
 /// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the end;
 /// the destructor without either looks to the others like a crash.
-class group_member final : public rendezvous {
+class joined_group final : public rendezvous {
 public:
     ///   errors  those of group_client::join; cancelled: options.stop_fd; already_exists: rank 0's port
     ///           is in use
-    group_member(launch_environment where, net::token secret, group_member_options options = {});
-    ~group_member() override;
+    joined_group(launch_environment where, net::token secret, joined_group_options options = {});
+    ~joined_group() override;
 
     [[nodiscard]] int rank() const override;
     [[nodiscard]] int world_size() const override;
@@ -66,5 +66,5 @@ private:
 } // namespace skein::cluster
 
 #if SKEIN_HEADER_ONLY
-#include <skein/cluster/detail/group_member.ipp>
+#include <skein/cluster/detail/joined_group.ipp>
 #endif
