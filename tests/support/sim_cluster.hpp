@@ -72,7 +72,9 @@ public:
     /// The worker's process dies: its connections break, what ran there stops; another starts later.
     void kill(int i) {
         auto& w = workers_[std::size_t(i)];
-        if (w.stop) w.stop->request();
+        if (!w.stop) return;
+        network_.counts().add(sim::fault::kill);
+        w.stop->request();
     }
 
     /// Brings the cluster up, runs body(*this), and takes everything down again.

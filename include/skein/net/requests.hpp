@@ -339,6 +339,7 @@ private:
     void on_request(std::uint64_t id, byte_buffer body);
     void on_answer(std::uint64_t id, bool good, byte_buffer body);
     void refuse(std::uint64_t id, bool one_way, const error& why);
+    void tell_unheard(const char* what, const error& why);
     static task<void> run(core self, std::uint64_t id, byte_buffer body, caller who, bool one_way,
                           request_service::raw_handler* handler, cancel_token stop);
     void answer(std::uint64_t id, const detail::request_outcome& outcome) noexcept;
@@ -353,6 +354,7 @@ private:
     std::shared_ptr<request_service> service_;
     request_options options_;
     bool open_ = true, ended_ = false;
+    std::uint64_t unheard_ = 0; ///< one-way messages that came to nothing
     std::optional<error> failure_;
     unique_function<void(const frame_view&)> other_;
     unique_function<void(const error*)> closed_handler_;

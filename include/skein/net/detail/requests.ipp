@@ -9,6 +9,7 @@
 #include <skein/net/detail/request_head.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <exception>
 #include <utility>
 
@@ -349,7 +350,7 @@ SKEIN_INLINE void requests::on_answer(std::uint64_t id, bool good, byte_buffer b
 
 SKEIN_INLINE void requests::refuse(std::uint64_t id, bool one_way, const error& why) {
     if (one_way) {
-        logging::warn("net", "message refused", {{"peer", peer_name()}, {"why", why.what()}});
+        tell_unheard("message refused", why);
         return;
     }
     send(detail::failure_kind, id, wire::encode(why));
@@ -419,7 +420,16 @@ SKEIN_INLINE task<void> requests::run(core self, std::uint64_t id, byte_buffer b
     if (outcome.good) co_return;
     error why(errc::unknown, "");
     (void)wire::decode(outcome.bytes, why).has_value();
-    logging::warn("net", "message failed", {{"peer", self->peer_name()}, {"why", why.what()}});
+    self->tell_unheard("message failed", why);
+}
+
+/// Nobody waits for an answer to a one-way message, so the log is told: of the first ones, then of ever fewer, for
+/// how many there are is up to the peer.
+SKEIN_INLINE void requests::tell_unheard(const char* what, const error& why) {
+    constexpr std::uint64_t all_of_the_first = 8;
+    if (++unheard_ > all_of_the_first && !std::has_single_bit(unheard_)) return;
+    logging::warn("net", what,
+                  {{"peer", peer_name()}, {"why", why.what()}, {"so_far", unheard_}});
 }
 
 SKEIN_INLINE void requests::answer(std::uint64_t id,
