@@ -16334,6 +16334,7 @@ private:
     void on_request(std::uint64_t id, byte_buffer body);
     void on_answer(std::uint64_t id, bool good, byte_buffer body);
     void refuse(std::uint64_t id, bool one_way, const error& why);
+    void tell_unheard(const char* what, const error& why);
     static task<void> run(core self, std::uint64_t id, byte_buffer body, caller who, bool one_way,
                           request_service::raw_handler* handler, cancel_token stop);
     void answer(std::uint64_t id, const detail::request_outcome& outcome) noexcept;
@@ -16348,6 +16349,7 @@ private:
     std::shared_ptr<request_service> service_;
     request_options options_;
     bool open_ = true, ended_ = false;
+    std::uint64_t unheard_ = 0; ///< one-way messages that came to nothing
     std::optional<error> failure_;
     unique_function<void(const frame_view&)> other_;
     unique_function<void(const error*)> closed_handler_;
@@ -16663,6 +16665,7 @@ SKEIN_INLINE task<request_outcome> outcome_of(request_service::raw_handler* hand
 
 
 #include <algorithm>
+#include <bit>
 #include <exception>
 #include <utility>
 
@@ -17003,7 +17006,7 @@ SKEIN_INLINE void requests::on_answer(std::uint64_t id, bool good, byte_buffer b
 
 SKEIN_INLINE void requests::refuse(std::uint64_t id, bool one_way, const error& why) {
     if (one_way) {
-        logging::warn("net", "message refused", {{"peer", peer_name()}, {"why", why.what()}});
+        tell_unheard("message refused", why);
         return;
     }
     send(detail::failure_kind, id, wire::encode(why));
@@ -17073,7 +17076,16 @@ SKEIN_INLINE task<void> requests::run(core self, std::uint64_t id, byte_buffer b
     if (outcome.good) co_return;
     error why(errc::unknown, "");
     (void)wire::decode(outcome.bytes, why).has_value();
-    logging::warn("net", "message failed", {{"peer", self->peer_name()}, {"why", why.what()}});
+    self->tell_unheard("message failed", why);
+}
+
+/// Nobody waits for an answer to a one-way message, so the log is told: of the first ones, then of ever fewer, for
+/// how many there are is up to the peer.
+SKEIN_INLINE void requests::tell_unheard(const char* what, const error& why) {
+    constexpr std::uint64_t all_of_the_first = 8;
+    if (++unheard_ > all_of_the_first && !std::has_single_bit(unheard_)) return;
+    logging::warn("net", what,
+                  {{"peer", peer_name()}, {"why", why.what()}, {"so_far", unheard_}});
 }
 
 SKEIN_INLINE void requests::answer(std::uint64_t id,
