@@ -16025,6 +16025,7 @@ SKEIN_INLINE task<void> detail::pause(duration length) {
 // that small ones overtake them: messages keep their order only among small ones and among large ones.
 
 
+#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstdint>
@@ -16200,7 +16201,9 @@ public:
     void add(std::uint16_t number, std::string_view name, raw_handler handler);
 
     /// Requests of an older generation are refused from now on (those that name none are not).
-    void fence(std::uint64_t generation) noexcept { generation_ = generation; }
+    void fence(std::uint64_t generation) noexcept {
+        generation_ = std::max(generation_, generation);
+    }
     [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
 
     /// Calls that came again and were answered without running again.
@@ -16975,7 +16978,10 @@ SKEIN_INLINE void requests::on_message(std::uint16_t kind, std::uint64_t id, byt
         const auto found = running_.find(id);
         if (found == running_.end()) return;
         found->second.stop.request();
-        if (const auto once = found->second.once) once->leave(this, id);
+        if (const auto once = found->second.once) {
+            running_.erase(found); // nobody answers it any more
+            once->leave(this, id);
+        }
         return;
     }
     default: throw error(errc::malformed, fmt::format("a large message of kind {:#x}", kind));
@@ -17084,8 +17090,7 @@ SKEIN_INLINE task<void> requests::run(core self, std::uint64_t id, byte_buffer b
 SKEIN_INLINE void requests::tell_unheard(const char* what, const error& why) {
     constexpr std::uint64_t all_of_the_first = 8;
     if (++unheard_ > all_of_the_first && !std::has_single_bit(unheard_)) return;
-    logging::warn("net", what,
-                  {{"peer", peer_name()}, {"why", why.what()}, {"so_far", unheard_}});
+    logging::warn("net", what, {{"peer", peer_name()}, {"why", why.what()}, {"so_far", unheard_}});
 }
 
 SKEIN_INLINE void requests::answer(std::uint64_t id,
@@ -18135,7 +18140,10 @@ public:
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
     bool nested = false; ///< submitted by a worker: never waits for a free slot
-    bool alone = false;  ///< a worker died while it ran: it runs beside no other task
+    /// Not 0: a worker died while it ran. It waits for a worker with nothing to do, so many times at most, and
+    /// nothing is sent behind it.
+    std::uint8_t alone = 0;
+    static constexpr std::uint8_t most_passes = 255;
     std::uint16_t cpus = 0;
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
 
@@ -18399,8 +18407,8 @@ public:
         if (now == 2 * n || now == 2 * n + 1) return now == 2 * n;
         return n <= page_->begun.load(std::memory_order_acquire);
     }
-    /// No call begins from now on; `sent` is the last one. has_begun() is final then, also while the worker
-    /// lives on behind a broken connection.
+    /// No call begins from now on; `sent` is the last one. A worker that lives on behind a
+    /// broken connection only passes them by; what it has passed by may be told as begun later.
     void close(std::uint64_t sent) noexcept {
         if (!page_) return;
         page_->closed.store(true, std::memory_order_release);
@@ -18648,9 +18656,9 @@ private:
     void execute_waiting(const arrival& one);
     void send_scratch(peer& to, std::uint16_t outcome, slot_id id);
     void execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
-                 std::shared_ptr<detail::actor_box> box);
+                 std::shared_ptr<detail::actor_box> box, time_point came);
     task<void> execute_later(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
-                             std::shared_ptr<detail::actor_box> box);
+                             std::shared_ptr<detail::actor_box> box, time_point came);
     task<void> run_call(std::shared_ptr<peer> from, slot_id id, task<void> work);
     task<void> tell_started(std::shared_ptr<peer> to);
     void forward(peer& from, const net::frame_view& f);
@@ -18681,6 +18689,8 @@ private:
     [[nodiscard]] bool take_back(detail::call_base& call);
     void feed(peer& idle);
     [[nodiscard]] std::size_t prune_tasks(peer& of);
+    void remember_task(peer& to, const detail::call_base& call);
+    [[nodiscard]] bool is_known(const peer& newcomer) const;
     slot_id take_slot(counted_ptr<detail::call_base> call);
     counted_ptr<detail::call_base> free_slot(slot_id id);
     void refuse(detail::call_base& call, error why);
@@ -18741,6 +18751,10 @@ struct call_head {
     bool is_told = false; ///< who travels, not its number alone
 
     static constexpr std::uint8_t told_bit = 0x80;
+    /// Where what is left of the deadline stands, in a call that tells who asks.
+    [[nodiscard]] static constexpr std::size_t left_at(call_kind kind) noexcept {
+        return kind == call_kind::task ? 24 : 40;
+    }
 
     void encode(wire::writer& to, time_point now) const {
         to.fixed(function);
@@ -18794,6 +18808,7 @@ private:
 /// What a worker tells of itself in identity::extra.
 struct worker_hello {
     std::uint16_t cpus = 1;
+    bool shares_memory = false;    ///< it has the page of claims that its driver gave it
     std::uint64_t incarnation = 0; ///< of its process, see unique_number
 };
 
@@ -18988,6 +19003,7 @@ struct peer {
     std::uint64_t sent = 0;                   ///< calls
     const detail::call_base* alone = nullptr; ///< a task beside which no other is sent
     std::deque<waiting_task> tasks;
+    std::size_t prune_at = 2 * detail::claims::entries;
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
     std::unordered_map<slot_id, detail::running_call> running;
@@ -19000,6 +19016,7 @@ struct runtime::arrival {
     slot_id slot;
     byte_buffer body;
     bool is_drop = false;
+    time_point came{};
 };
 
 struct runtime::books {
@@ -19503,8 +19520,8 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
 SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
     const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
-    if (!take_back(call) &&
-        (call.state == detail::phase::sent || call.state == detail::phase::started)) {
+    const bool is_free = take_back(call);
+    if (!is_free && (call.state == detail::phase::sent || call.state == detail::phase::started)) {
         if (std::exchange(call.extra().cancel_requested, true)) return;
         if (call.on != nullptr && call.on->wire->is_open())
             call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
@@ -19518,12 +19535,14 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
                      fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
                nullptr});
     if (lane) drain(*lane);
+    if (is_free) pump(); // no answer comes that would do so
 }
 
 SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
     const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
-    const bool sent = !take_back(call) && call.on != nullptr && call.on->wire->is_open() &&
+    const bool is_free = take_back(call);
+    const bool sent = !is_free && call.on != nullptr && call.on->wire->is_open() &&
                       call.state != detail::phase::queued;
     // The slot stays taken until the worker answers: the late answer finds a call that is done.
     if (sent) call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
@@ -19535,6 +19554,7 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
                            call.progress())),
          nullptr});
     if (lane) drain(*lane);
+    if (is_free) pump();
 }
 
 SKEIN_INLINE void runtime::give_up(error why) {
@@ -19745,9 +19765,10 @@ SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& ca
 namespace detail {
 
 /// The function that a call names; its head must fit it.
-SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head, const peer& from) {
+SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
+                                              time_point came) {
     const auto& who = from.who;
-    const bool good = head.decode(in, from.incarnation, loop::current().now());
+    const bool good = head.decode(in, from.incarnation, came);
     const auto* fn = good ? registry::instance().at(head.function) : nullptr;
     if (fn == nullptr)
         throw error(errc::malformed, fmt::format("a call that cannot be read from {}", who));
@@ -19772,7 +19793,7 @@ SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn
 SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     wire::reader in(f.body);
     detail::call_head head;
-    const auto& fn = detail::read_head(in, head, from);
+    const auto& fn = detail::read_head(in, head, from, loop::current().now());
     if (head.who.id.value().incarnation != from.incarnation)
         throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
     if (head.kind == detail::call_kind::method) {
@@ -19795,6 +19816,7 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     call->target = head.target;
     call->nested = true;
     call->body = f.take_body();
+    if (head.who.until != time_point::max()) call->extra().until = head.who.until;
     if (head.kind == detail::call_kind::create) {
         const bool is_new = head.target.value().incarnation == from.incarnation &&
                             !books_->actors.contains(head.target);
@@ -19847,7 +19869,8 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
     const bool is_drop = f.kind == detail::message_drop;
     if (books_->has_backlog) {
         books_->backlog_bytes += f.body.size();
-        books_->backlog.push_back({from, slot_id(f.id), to_buffer(f.body), is_drop});
+        books_->backlog.push_back(
+            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now()});
         if (books_->backlog_bytes > limit::backlog_bytes &&
             !std::exchange(books_->backlog_full, true))
             from->wire->pause_reading();
@@ -19862,7 +19885,7 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
         books_->turn_began = here.coarse_now();
         here.at_turn_end(books_->in_turn);
     }
-    execute(from, slot_id(f.id), f.body, nullptr);
+    execute(from, slot_id(f.id), f.body, nullptr, here.now());
     if (here.coarse_now() - books_->turn_began < limit::call_turn || books_->closing) return;
     books_->has_backlog = true;
     books_->calls.spawn(run_backlog());
@@ -19917,10 +19940,10 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
             return;
         }
         if (books_->unwanted.erase(one.slot) == 0)
-            return execute(one.from, one.slot, one.body, nullptr);
+            return execute(one.from, one.slot, one.body, nullptr, one.came);
         wire::reader in(one.body);
         detail::call_head head;
-        const auto& fn = detail::read_head(in, head, *one.from);
+        const auto& fn = detail::read_head(in, head, *one.from, one.came);
         if (!one.from->page.begin()) return;
         error why(errc::cancelled, fn.name + " was cancelled; it did not run");
         reply_failure(*one.from, one.slot, {std::move(why), nullptr});
@@ -19933,10 +19956,10 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
 /// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
 /// start from the run queue, so in order.
 SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
-                                   std::shared_ptr<detail::actor_box> box) {
+                                   std::shared_ptr<detail::actor_box> box, time_point came) {
     wire::reader in(body);
     detail::call_head head;
-    const auto& fn = detail::read_head(in, head, *from);
+    const auto& fn = detail::read_head(in, head, *from, came);
     if (!box && !from->page.begin()) return; // its driver has taken it back
     if (head.kind == detail::call_kind::method && !box) {
         const auto found = books_->boxes.find(head.target);
@@ -19951,7 +19974,7 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
             throw detail::wrong_actor(from->who, fn, head.target, box->type);
         if (box->not_started > 0 && !fn.is_coroutine) {
             ++box->not_started;
-            books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box)));
+            books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box), came));
             return;
         }
     }
@@ -19979,9 +20002,10 @@ SKEIN_INLINE detail::call_context& runtime::context_for(const detail::call_head&
 
 SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_id id,
                                                byte_buffer body,
-                                               std::shared_ptr<detail::actor_box> box) {
+                                               std::shared_ptr<detail::actor_box> box,
+                                               time_point came) {
     --box->not_started;
-    execute(from, id, body, std::move(box));
+    execute(from, id, body, std::move(box), came);
     co_return;
 }
 
@@ -19995,7 +20019,11 @@ SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
 }
 
 SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id, task<void> work) {
-    co_await work;
+    try {
+        co_await work;
+    } catch (...) { // it could not even say so: the others that run here must not end for that
+        from->wire->abort(to_error(std::current_exception()));
+    }
     from->running.erase(id);
 }
 
@@ -20039,6 +20067,7 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connecti
     if (const auto hello = wire::decode<detail::worker_hello>(who.extra)) {
         l->capacity = std::max<std::uint32_t>(1, hello->cpus);
         l->incarnation = hello->incarnation;
+        if (!hello->shares_memory && books_->upstream == nullptr) l->page = {};
     }
     return l;
 }
@@ -20059,6 +20088,14 @@ SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
     });
 }
 
+/// False: its calls and actors would be taken for those of another process.
+SKEIN_INLINE bool runtime::is_known(const peer& newcomer) const {
+    const auto its = newcomer.incarnation;
+    if (its == 0 || its == books_->incarnation) return false;
+    return std::none_of(books_->links.begin(), books_->links.end(),
+                        [&](const auto& l) { return l->incarnation == its; });
+}
+
 SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
     try {
         co_await l->ended.wait();
@@ -20072,6 +20109,12 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> w
                                               detail::claims page) {
     SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
+    if (!is_known(*l)) {
+        l->wire->abort(
+            error(errc::malformed, l->who + " does not say which process it is, or says that it is "
+                                            "another one"));
+        co_return;
+    }
     books_->links.push_back(l);
     listen_to(l);
     pump();
@@ -20243,9 +20286,10 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
             if (sent) {
                 --call->retries_left;
                 ++call->lost_attempts;
-                if (call->order == l.page.last_begun()) {
+                // A coroutine may only have been there: it shares its worker with all others that run.
+                if (call->order == l.page.last_begun() && !call->fn->is_coroutine) {
                     into.suspect = call;
-                    call->alone = true;
+                    call->alone = detail::call_base::most_passes;
                 }
             }
             into.report.add(detail::loss_report::runs_again, call->name());
@@ -20346,7 +20390,7 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
             continue;
         }
         const bool is_free = call.nested || call.cpus == 0; // may be what another one waits for
-        const bool is_shared = l->alone == nullptr && (!call.alone || l->busy == 0);
+        const bool is_shared = l->alone == nullptr && (call.alone == 0 || l->busy == 0);
         const bool room = is_free || (is_shared && l->busy + call.cpus <= l->capacity * l->window);
         if (room && (best == nullptr || l->busy < best->busy)) best = l.get();
     }
@@ -20365,6 +20409,7 @@ SKEIN_INLINE void runtime::pump() {
 
 SKEIN_INLINE void runtime::pump(detail::call_kind which) {
     auto& line = which == detail::call_kind::create ? books_->creations : books_->queue;
+    std::size_t passed = 0;
     while (!line.empty()) {
         auto& front = line.front();
         if (front->is_done()) {
@@ -20373,7 +20418,14 @@ SKEIN_INLINE void runtime::pump(detail::call_kind which) {
         }
         bool possible = true;
         auto* where = pick(*front, possible);
-        if (where == nullptr && possible) return;
+        if (where == nullptr && possible) {
+            if (front->alone == 0 || line.size() == 1) return;
+            --front->alone; // others pass it, for a while
+            line.push_back(std::move(front));
+            line.pop_front();
+            if (++passed == line.size()) return;
+            continue;
+        }
         auto call = std::move(front);
         line.pop_front();
         if (where == nullptr) {
@@ -20410,6 +20462,19 @@ SKEIN_INLINE counted_ptr<detail::call_base> runtime::free_slot(slot_id id) {
     return std::move(books_->slots[index].call);
 }
 
+namespace detail {
+
+/// What is left of the time when the call leaves, not when it was made.
+SKEIN_INLINE void stamp_deadline(const call_base& call, mut_byte_span body) {
+    if (!call.rare || call.rare->until == time_point{}) return;
+    const auto left = call.rare->until - loop::current().exact_now();
+    const std::size_t at = call_head::left_at(call.kind);
+    if (body.size() < at + sizeof(std::int64_t)) return;
+    store_le(body.data() + at, std::max<std::int64_t>(left.count(), 0));
+}
+
+} // namespace detail
+
 SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     auto& raw = *call;
     raw.slot = take_slot(std::move(call));
@@ -20419,10 +20484,11 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
             to.finished = 0;
         }
         to.busy += raw.cpus;
-        if (raw.alone && raw.cpus > 0) to.alone = &raw;
+        if (raw.alone != 0 && raw.cpus > 0) to.alone = &raw;
     } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
         ++to.actors;
     }
+    detail::stamp_deadline(raw, raw.body);
     // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
     // when it was taken back; and one that was not sent.
     const bool keep = raw.kind == detail::call_kind::task && books_->upstream == nullptr &&
@@ -20458,7 +20524,7 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
         call.state = detail::phase::sent;
         call.order = ++to.sent;
         if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
-            to.tasks.push_back({call.slot, call.order});
+            remember_task(to, call);
     } catch (const error& e) {
         if (e.code() != errc::too_large) return; // closed or reset: as above
         const auto held = free_slot(call.slot);
@@ -20497,6 +20563,13 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
     return true;
 }
 
+/// Those that ended out of order are forgotten now and then.
+SKEIN_INLINE void runtime::remember_task(peer& to, const detail::call_base& call) {
+    to.tasks.push_back({call.slot, call.order});
+    if (to.tasks.size() < to.prune_at) return;
+    to.prune_at = std::max<std::size_t>(2 * detail::claims::entries, 2 * prune_tasks(to));
+}
+
 /// Forgets the tasks that a worker has begun; gives how many are left to take back.
 SKEIN_INLINE std::size_t runtime::prune_tasks(peer& of) {
     while (!of.tasks.empty() && of.page.has_begun(of.tasks.front().order)) of.tasks.pop_front();
@@ -20523,7 +20596,7 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
         const auto& held = books_->slots[index];
         if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
         const counted_ptr<detail::call_base> call(held.call.get());
-        if (call->cpus > idle.capacity || call->alone || call->is_done()) continue;
+        if (call->cpus > idle.capacity || call->alone != 0 || call->is_done()) continue;
         if (!take_back(*call)) break; // the worker is there already
         moved.push_back(call);
     }
@@ -21304,7 +21377,7 @@ struct worker_boot {
 
 SKEIN_INLINE net::connection_options link_options(const runtime& self, const net::token& secret,
                                                   std::uint16_t cpus, bool in_memory,
-                                                  duration start) {
+                                                  bool shares_memory, duration start) {
     const process_name& who = self.name();
     net::connection_options o;
     o.secret = secret;
@@ -21316,6 +21389,7 @@ SKEIN_INLINE net::connection_options link_options(const runtime& self, const net
     worker_hello hello;
     hello.cpus = cpus;
     hello.incarnation = self.incarnation();
+    hello.shares_memory = shares_memory;
     o.self.extra = wire::encode(hello);
     o.require_same_build = true;
     // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
@@ -21468,8 +21542,8 @@ private:
             auto accepted = with_timeout(one->listener->accept(), how_.times.start_timeout);
             stream = co_await accepted;
         }
-        auto link =
-            detail::link_options(driver_, secret_, 0, !one->listener, how_.times.start_timeout);
+        auto link = detail::link_options(driver_, secret_, 0, !one->listener, true,
+                                         how_.times.start_timeout);
         link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
         auto shaken = net::connection::accept(std::move(stream), std::move(link));
         co_return co_await shaken;
@@ -21573,8 +21647,9 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_b
         throw error(errc::malformed, "the boot message of this worker cannot be read");
     const auto secret = net::token::from_hex(to_hex(mine->token)).value();
     const bool in_memory = inherited != nullptr;
-    auto options = detail::link_options(*self, secret, mine->cpus, in_memory,
-                                        time_constants::lan().start_timeout);
+    auto options =
+        detail::link_options(*self, secret, mine->cpus, in_memory, static_cast<bool>(memory),
+                             time_constants::lan().start_timeout);
     net::address to;
     if (!in_memory) to = net::address::parse(mine->address).value();
     net::connected_network pair(std::move(inherited));
@@ -21653,6 +21728,9 @@ public:
     constexpr amount() noexcept = default;
     /// A whole number.
     constexpr amount(int n) noexcept : raw_(steps * n) {}
+    /// Would lose its fraction: amount::from(0.5).
+    amount(double) = delete;
+    amount(float) = delete;
     /// In steps of 1/10000.
     [[nodiscard]] static constexpr amount of_steps(std::int64_t n) noexcept {
         amount a;

@@ -445,6 +445,31 @@ TEST_CASE("a call that has been sent and has not begun is cancelled at once", "[
     });
 }
 
+TEST_CASE("who waits behind a call that is cancelled before it began goes on", "[rt][remote]") {
+    in_sim(10, 1, [](sim_cluster& c) -> task<void> {
+        runs().clear();
+        {
+            auto learns = remote<&counted_slow>(0, 50); // tasks are long: one per core
+            (void)co_await learns;
+        }
+        for (const bool by_deadline : {false, true}) {
+            // Their order on the wire is the order here: the worker hears of none in between.
+            call_options how;
+            if (by_deadline) how.deadline = 1ns;
+            auto first = remote<&counted_slow>.with(how)(1, 1000);
+            auto second = remote<&counted_slow>(2, 1);
+            if (!by_deadline) first.cancel();
+            auto asked = as_result(first);
+            const auto outcome = co_await asked;
+            CHECK_FALSE(outcome);
+            auto limited = with_timeout(second, 10s);
+            const int got = co_await limited;
+            CHECK(got == 2);
+        }
+        CHECK(c.driver().pending() == 0);
+    });
+}
+
 TEST_CASE("more cores than any worker has is refused with a hint", "[rt][remote]") {
     in_sim(
         11, 2,

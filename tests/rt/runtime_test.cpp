@@ -83,6 +83,9 @@ net::connection_options options_of(std::string name) {
     o.self.name = std::move(name);
     o.self.host = "sim";
     o.self.registry_hash = rt::registry::instance().hash();
+    rt::detail::worker_hello hello;
+    hello.incarnation = 1 + rt::detail::hash_text(o.self.name) % 1000;
+    o.self.extra = wire::encode(hello);
     return o;
 }
 
@@ -410,8 +413,8 @@ TEST_CASE("a driver passes no wrong call on to a worker", "[rt][runtime]") {
             call_of("rt_test::counter::add(", call_kind::task, id, 1),
             call_of("rt_test::twice(", call_kind::method, id, 1),
             // An actor under a number that another process gives, and one that there is.
-            call_of("rt_test::counter(int)", call_kind::create, {667, 1}, 1),
-            call_of("rt_test::counter(int)", call_kind::create, id, 1), in_the_name_of({667, 1}),
+            call_of("rt_test::counter(int)", call_kind::create, {123456, 1}, 1),
+            call_of("rt_test::counter(int)", call_kind::create, id, 1), in_the_name_of({123456, 1}),
             byte_buffer(15), // too short for any
         };
         for (const auto& body : wrong) {
@@ -565,4 +568,22 @@ TEST_CASE("what is not a page of claims is refused", "[rt][runtime]") {
     CHECK(rt::detail::claims().begin());
     CHECK(rt::detail::claims().has_begun(1));
     CHECK_FALSE(rt::detail::claims().take_back(1));
+}
+
+TEST_CASE("a worker that says it is another process is not taken in", "[rt][runtime]") {
+    in_sim(5, 1, [](sim_cluster& c) -> task<void> {
+        auto r = remote<&twice>(1);
+        (void)co_await r; // the worker is there
+        for (const auto incarnation :
+             {std::uint64_t{0}, c.driver().incarnation(), c.incarnation_id(0)}) {
+            auto fake = c.impostor(incarnation);
+            auto peer = co_await fake;
+            auto ended = peer->wait_closed();
+            co_await ended;
+            CHECK(c.driver().workers() == 1);
+        }
+        auto again = remote<&twice>(4);
+        const int got = co_await again;
+        CHECK(got == 8);
+    });
 }

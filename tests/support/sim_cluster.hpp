@@ -43,6 +43,10 @@ public:
     [[nodiscard]] static std::string host_of(int worker) { return "w" + std::to_string(worker); }
     /// How often worker i (from 0) has been started.
     [[nodiscard]] int incarnation(int i) const { return workers_[std::size_t(i)].incarnation; }
+    /// Of the process of worker i that lives now.
+    [[nodiscard]] std::uint64_t incarnation_id(int i) const {
+        return workers_[std::size_t(i)].self->incarnation();
+    }
     /// Frames above this size are refused; before run().
     void limit_frames(std::size_t bytes) { max_frame_ = bytes; }
     /// Workers and driver share no memory, as on several hosts; before run().
@@ -62,10 +66,10 @@ public:
     }
 
     /// A connection to the driver that shook hands like a worker, for tests of what a broken one sends.
-    task<std::shared_ptr<net::connection>> impostor() {
-        auto connecting =
-            net::connection::connect(network_.host("impostor"), net::address::sim("driver", 1),
-                                     link_options("impostor", 666, 666));
+    task<std::shared_ptr<net::connection>> impostor(std::optional<std::uint64_t> incarnation = {}) {
+        auto connecting = net::connection::connect(
+            network_.host("impostor"), net::address::sim("driver", 1),
+            link_options("impostor", 666, incarnation.value_or(666 + 1000 * impostors_++)));
         co_return co_await connecting;
     }
 
@@ -134,6 +138,7 @@ private:
         rt::detail::worker_hello hello;
         hello.cpus = cpus_;
         hello.incarnation = incarnation;
+        hello.shares_memory = shares_memory_;
         o.self.extra = wire::encode(hello);
         return o;
     }
@@ -202,6 +207,7 @@ private:
     std::unique_ptr<net::listener> listener_;
     bool stopping_ = false;
     bool shares_memory_ = true;
+    std::uint64_t impostors_ = 0;
     std::map<std::int64_t, rt::detail::claims> pages_; ///< by the worker's pid
 };
 

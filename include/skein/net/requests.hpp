@@ -30,6 +30,7 @@
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
+#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstdint>
@@ -205,7 +206,9 @@ public:
     void add(std::uint16_t number, std::string_view name, raw_handler handler);
 
     /// Requests of an older generation are refused from now on (those that name none are not).
-    void fence(std::uint64_t generation) noexcept { generation_ = generation; }
+    void fence(std::uint64_t generation) noexcept {
+        generation_ = std::max(generation_, generation);
+    }
     [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
 
     /// Calls that came again and were answered without running again.

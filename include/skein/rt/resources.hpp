@@ -33,6 +33,9 @@ public:
     constexpr amount() noexcept = default;
     /// A whole number.
     constexpr amount(int n) noexcept : raw_(steps * n) {}
+    /// Would lose its fraction: amount::from(0.5).
+    amount(double) = delete;
+    amount(float) = delete;
     /// In steps of 1/10000.
     [[nodiscard]] static constexpr amount of_steps(std::int64_t n) noexcept {
         amount a;

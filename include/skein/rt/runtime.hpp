@@ -207,9 +207,9 @@ private:
     void execute_waiting(const arrival& one);
     void send_scratch(peer& to, std::uint16_t outcome, slot_id id);
     void execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
-                 std::shared_ptr<detail::actor_box> box);
+                 std::shared_ptr<detail::actor_box> box, time_point came);
     task<void> execute_later(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
-                             std::shared_ptr<detail::actor_box> box);
+                             std::shared_ptr<detail::actor_box> box, time_point came);
     task<void> run_call(std::shared_ptr<peer> from, slot_id id, task<void> work);
     task<void> tell_started(std::shared_ptr<peer> to);
     void forward(peer& from, const net::frame_view& f);
@@ -240,6 +240,8 @@ private:
     [[nodiscard]] bool take_back(detail::call_base& call);
     void feed(peer& idle);
     [[nodiscard]] std::size_t prune_tasks(peer& of);
+    void remember_task(peer& to, const detail::call_base& call);
+    [[nodiscard]] bool is_known(const peer& newcomer) const;
     slot_id take_slot(counted_ptr<detail::call_base> call);
     counted_ptr<detail::call_base> free_slot(slot_id id);
     void refuse(detail::call_base& call, error why);

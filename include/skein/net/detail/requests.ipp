@@ -319,7 +319,10 @@ SKEIN_INLINE void requests::on_message(std::uint16_t kind, std::uint64_t id, byt
         const auto found = running_.find(id);
         if (found == running_.end()) return;
         found->second.stop.request();
-        if (const auto once = found->second.once) once->leave(this, id);
+        if (const auto once = found->second.once) {
+            running_.erase(found); // nobody answers it any more
+            once->leave(this, id);
+        }
         return;
     }
     default: throw error(errc::malformed, fmt::format("a large message of kind {:#x}", kind));
@@ -428,8 +431,7 @@ SKEIN_INLINE task<void> requests::run(core self, std::uint64_t id, byte_buffer b
 SKEIN_INLINE void requests::tell_unheard(const char* what, const error& why) {
     constexpr std::uint64_t all_of_the_first = 8;
     if (++unheard_ > all_of_the_first && !std::has_single_bit(unheard_)) return;
-    logging::warn("net", what,
-                  {{"peer", peer_name()}, {"why", why.what()}, {"so_far", unheard_}});
+    logging::warn("net", what, {{"peer", peer_name()}, {"why", why.what()}, {"so_far", unheard_}});
 }
 
 SKEIN_INLINE void requests::answer(std::uint64_t id,

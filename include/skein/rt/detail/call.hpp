@@ -135,7 +135,10 @@ public:
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
     bool nested = false; ///< submitted by a worker: never waits for a free slot
-    bool alone = false;  ///< a worker died while it ran: it runs beside no other task
+    /// Not 0: a worker died while it ran. It waits for a worker with nothing to do, so many times at most, and
+    /// nothing is sent behind it.
+    std::uint8_t alone = 0;
+    static constexpr std::uint8_t most_passes = 255;
     std::uint16_t cpus = 0;
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
 

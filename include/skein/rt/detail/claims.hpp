@@ -60,8 +60,8 @@ public:
         if (now == 2 * n || now == 2 * n + 1) return now == 2 * n;
         return n <= page_->begun.load(std::memory_order_acquire);
     }
-    /// No call begins from now on; `sent` is the last one. has_begun() is final then, also while the worker
-    /// lives on behind a broken connection.
+    /// No call begins from now on; `sent` is the last one. A worker that lives on behind a
+    /// broken connection only passes them by; what it has passed by may be told as begun later.
     void close(std::uint64_t sent) noexcept {
         if (!page_) return;
         page_->closed.store(true, std::memory_order_release);

@@ -47,7 +47,7 @@ struct worker_boot {
 
 SKEIN_INLINE net::connection_options link_options(const runtime& self, const net::token& secret,
                                                   std::uint16_t cpus, bool in_memory,
-                                                  duration start) {
+                                                  bool shares_memory, duration start) {
     const process_name& who = self.name();
     net::connection_options o;
     o.secret = secret;
@@ -59,6 +59,7 @@ SKEIN_INLINE net::connection_options link_options(const runtime& self, const net
     worker_hello hello;
     hello.cpus = cpus;
     hello.incarnation = self.incarnation();
+    hello.shares_memory = shares_memory;
     o.self.extra = wire::encode(hello);
     o.require_same_build = true;
     // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
@@ -211,8 +212,8 @@ private:
             auto accepted = with_timeout(one->listener->accept(), how_.times.start_timeout);
             stream = co_await accepted;
         }
-        auto link =
-            detail::link_options(driver_, secret_, 0, !one->listener, how_.times.start_timeout);
+        auto link = detail::link_options(driver_, secret_, 0, !one->listener, true,
+                                         how_.times.start_timeout);
         link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
         auto shaken = net::connection::accept(std::move(stream), std::move(link));
         co_return co_await shaken;
@@ -316,8 +317,9 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_b
         throw error(errc::malformed, "the boot message of this worker cannot be read");
     const auto secret = net::token::from_hex(to_hex(mine->token)).value();
     const bool in_memory = inherited != nullptr;
-    auto options = detail::link_options(*self, secret, mine->cpus, in_memory,
-                                        time_constants::lan().start_timeout);
+    auto options =
+        detail::link_options(*self, secret, mine->cpus, in_memory, static_cast<bool>(memory),
+                             time_constants::lan().start_timeout);
     net::address to;
     if (!in_memory) to = net::address::parse(mine->address).value();
     net::connected_network pair(std::move(inherited));

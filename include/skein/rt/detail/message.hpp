@@ -40,6 +40,10 @@ struct call_head {
     bool is_told = false; ///< who travels, not its number alone
 
     static constexpr std::uint8_t told_bit = 0x80;
+    /// Where what is left of the deadline stands, in a call that tells who asks.
+    [[nodiscard]] static constexpr std::size_t left_at(call_kind kind) noexcept {
+        return kind == call_kind::task ? 24 : 40;
+    }
 
     void encode(wire::writer& to, time_point now) const {
         to.fixed(function);
@@ -93,6 +97,7 @@ private:
 /// What a worker tells of itself in identity::extra.
 struct worker_hello {
     std::uint16_t cpus = 1;
+    bool shares_memory = false;    ///< it has the page of claims that its driver gave it
     std::uint64_t incarnation = 0; ///< of its process, see unique_number
 };
 

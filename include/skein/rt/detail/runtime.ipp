@@ -331,8 +331,8 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
 SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
     const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
-    if (!take_back(call) &&
-        (call.state == detail::phase::sent || call.state == detail::phase::started)) {
+    const bool is_free = take_back(call);
+    if (!is_free && (call.state == detail::phase::sent || call.state == detail::phase::started)) {
         if (std::exchange(call.extra().cancel_requested, true)) return;
         if (call.on != nullptr && call.on->wire->is_open())
             call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
@@ -346,12 +346,14 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
                      fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
                nullptr});
     if (lane) drain(*lane);
+    if (is_free) pump(); // no answer comes that would do so
 }
 
 SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
     const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
-    const bool sent = !take_back(call) && call.on != nullptr && call.on->wire->is_open() &&
+    const bool is_free = take_back(call);
+    const bool sent = !is_free && call.on != nullptr && call.on->wire->is_open() &&
                       call.state != detail::phase::queued;
     // The slot stays taken until the worker answers: the late answer finds a call that is done.
     if (sent) call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
@@ -363,6 +365,7 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
                            call.progress())),
          nullptr});
     if (lane) drain(*lane);
+    if (is_free) pump();
 }
 
 SKEIN_INLINE void runtime::give_up(error why) {

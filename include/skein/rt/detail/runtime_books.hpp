@@ -84,6 +84,7 @@ struct peer {
     std::uint64_t sent = 0;                   ///< calls
     const detail::call_base* alone = nullptr; ///< a task beside which no other is sent
     std::deque<waiting_task> tasks;
+    std::size_t prune_at = 2 * detail::claims::entries;
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
     std::unordered_map<slot_id, detail::running_call> running;
@@ -96,6 +97,7 @@ struct runtime::arrival {
     slot_id slot;
     byte_buffer body;
     bool is_drop = false;
+    time_point came{};
 };
 
 struct runtime::books {

@@ -155,9 +155,10 @@ SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& ca
 namespace detail {
 
 /// The function that a call names; its head must fit it.
-SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head, const peer& from) {
+SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
+                                              time_point came) {
     const auto& who = from.who;
-    const bool good = head.decode(in, from.incarnation, loop::current().now());
+    const bool good = head.decode(in, from.incarnation, came);
     const auto* fn = good ? registry::instance().at(head.function) : nullptr;
     if (fn == nullptr)
         throw error(errc::malformed, fmt::format("a call that cannot be read from {}", who));
@@ -182,7 +183,7 @@ SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn
 SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     wire::reader in(f.body);
     detail::call_head head;
-    const auto& fn = detail::read_head(in, head, from);
+    const auto& fn = detail::read_head(in, head, from, loop::current().now());
     if (head.who.id.value().incarnation != from.incarnation)
         throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
     if (head.kind == detail::call_kind::method) {
@@ -205,6 +206,7 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     call->target = head.target;
     call->nested = true;
     call->body = f.take_body();
+    if (head.who.until != time_point::max()) call->extra().until = head.who.until;
     if (head.kind == detail::call_kind::create) {
         const bool is_new = head.target.value().incarnation == from.incarnation &&
                             !books_->actors.contains(head.target);
@@ -257,7 +259,8 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
     const bool is_drop = f.kind == detail::message_drop;
     if (books_->has_backlog) {
         books_->backlog_bytes += f.body.size();
-        books_->backlog.push_back({from, slot_id(f.id), to_buffer(f.body), is_drop});
+        books_->backlog.push_back(
+            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now()});
         if (books_->backlog_bytes > limit::backlog_bytes &&
             !std::exchange(books_->backlog_full, true))
             from->wire->pause_reading();
@@ -272,7 +275,7 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
         books_->turn_began = here.coarse_now();
         here.at_turn_end(books_->in_turn);
     }
-    execute(from, slot_id(f.id), f.body, nullptr);
+    execute(from, slot_id(f.id), f.body, nullptr, here.now());
     if (here.coarse_now() - books_->turn_began < limit::call_turn || books_->closing) return;
     books_->has_backlog = true;
     books_->calls.spawn(run_backlog());
@@ -327,10 +330,10 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
             return;
         }
         if (books_->unwanted.erase(one.slot) == 0)
-            return execute(one.from, one.slot, one.body, nullptr);
+            return execute(one.from, one.slot, one.body, nullptr, one.came);
         wire::reader in(one.body);
         detail::call_head head;
-        const auto& fn = detail::read_head(in, head, *one.from);
+        const auto& fn = detail::read_head(in, head, *one.from, one.came);
         if (!one.from->page.begin()) return;
         error why(errc::cancelled, fn.name + " was cancelled; it did not run");
         reply_failure(*one.from, one.slot, {std::move(why), nullptr});
@@ -343,10 +346,10 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
 /// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
 /// start from the run queue, so in order.
 SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
-                                   std::shared_ptr<detail::actor_box> box) {
+                                   std::shared_ptr<detail::actor_box> box, time_point came) {
     wire::reader in(body);
     detail::call_head head;
-    const auto& fn = detail::read_head(in, head, *from);
+    const auto& fn = detail::read_head(in, head, *from, came);
     if (!box && !from->page.begin()) return; // its driver has taken it back
     if (head.kind == detail::call_kind::method && !box) {
         const auto found = books_->boxes.find(head.target);
@@ -361,7 +364,7 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
             throw detail::wrong_actor(from->who, fn, head.target, box->type);
         if (box->not_started > 0 && !fn.is_coroutine) {
             ++box->not_started;
-            books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box)));
+            books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box), came));
             return;
         }
     }
@@ -389,9 +392,10 @@ SKEIN_INLINE detail::call_context& runtime::context_for(const detail::call_head&
 
 SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_id id,
                                                byte_buffer body,
-                                               std::shared_ptr<detail::actor_box> box) {
+                                               std::shared_ptr<detail::actor_box> box,
+                                               time_point came) {
     --box->not_started;
-    execute(from, id, body, std::move(box));
+    execute(from, id, body, std::move(box), came);
     co_return;
 }
 
@@ -405,7 +409,11 @@ SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
 }
 
 SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id, task<void> work) {
-    co_await work;
+    try {
+        co_await work;
+    } catch (...) { // it could not even say so: the others that run here must not end for that
+        from->wire->abort(to_error(std::current_exception()));
+    }
     from->running.erase(id);
 }
 

@@ -28,6 +28,7 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connecti
     if (const auto hello = wire::decode<detail::worker_hello>(who.extra)) {
         l->capacity = std::max<std::uint32_t>(1, hello->cpus);
         l->incarnation = hello->incarnation;
+        if (!hello->shares_memory && books_->upstream == nullptr) l->page = {};
     }
     return l;
 }
@@ -48,6 +49,14 @@ SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
     });
 }
 
+/// False: its calls and actors would be taken for those of another process.
+SKEIN_INLINE bool runtime::is_known(const peer& newcomer) const {
+    const auto its = newcomer.incarnation;
+    if (its == 0 || its == books_->incarnation) return false;
+    return std::none_of(books_->links.begin(), books_->links.end(),
+                        [&](const auto& l) { return l->incarnation == its; });
+}
+
 SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
     try {
         co_await l->ended.wait();
@@ -61,6 +70,12 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> w
                                               detail::claims page) {
     SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
+    if (!is_known(*l)) {
+        l->wire->abort(
+            error(errc::malformed, l->who + " does not say which process it is, or says that it is "
+                                            "another one"));
+        co_return;
+    }
     books_->links.push_back(l);
     listen_to(l);
     pump();
@@ -232,9 +247,10 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
             if (sent) {
                 --call->retries_left;
                 ++call->lost_attempts;
-                if (call->order == l.page.last_begun()) {
+                // A coroutine may only have been there: it shares its worker with all others that run.
+                if (call->order == l.page.last_begun() && !call->fn->is_coroutine) {
                     into.suspect = call;
-                    call->alone = true;
+                    call->alone = detail::call_base::most_passes;
                 }
             }
             into.report.add(detail::loss_report::runs_again, call->name());

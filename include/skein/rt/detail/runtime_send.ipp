@@ -27,7 +27,7 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
             continue;
         }
         const bool is_free = call.nested || call.cpus == 0; // may be what another one waits for
-        const bool is_shared = l->alone == nullptr && (!call.alone || l->busy == 0);
+        const bool is_shared = l->alone == nullptr && (call.alone == 0 || l->busy == 0);
         const bool room = is_free || (is_shared && l->busy + call.cpus <= l->capacity * l->window);
         if (room && (best == nullptr || l->busy < best->busy)) best = l.get();
     }
@@ -46,6 +46,7 @@ SKEIN_INLINE void runtime::pump() {
 
 SKEIN_INLINE void runtime::pump(detail::call_kind which) {
     auto& line = which == detail::call_kind::create ? books_->creations : books_->queue;
+    std::size_t passed = 0;
     while (!line.empty()) {
         auto& front = line.front();
         if (front->is_done()) {
@@ -54,7 +55,14 @@ SKEIN_INLINE void runtime::pump(detail::call_kind which) {
         }
         bool possible = true;
         auto* where = pick(*front, possible);
-        if (where == nullptr && possible) return;
+        if (where == nullptr && possible) {
+            if (front->alone == 0 || line.size() == 1) return;
+            --front->alone; // others pass it, for a while
+            line.push_back(std::move(front));
+            line.pop_front();
+            if (++passed == line.size()) return;
+            continue;
+        }
         auto call = std::move(front);
         line.pop_front();
         if (where == nullptr) {
@@ -91,6 +99,20 @@ SKEIN_INLINE counted_ptr<detail::call_base> runtime::free_slot(slot_id id) {
     return std::move(books_->slots[index].call);
 }
 
+namespace detail {
+
+/// What is left of the time when the call leaves, not when it was made.
+SKEIN_INLINE void stamp_deadline(const call_base& call, mut_byte_span body) {
+    if (!call.rare || call.rare->until == time_point{}) return;
+    const auto left = call.rare->until - loop::current().exact_now();
+    const std::size_t at = call_head::left_at(call.kind);
+    if (body.size() < at + sizeof(std::int64_t)) return;
+    store_le(body.data() + at,
+             static_cast<std::uint64_t>(std::max<std::int64_t>(left.count(), 0)));
+}
+
+} // namespace detail
+
 SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     auto& raw = *call;
     raw.slot = take_slot(std::move(call));
@@ -100,10 +122,11 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
             to.finished = 0;
         }
         to.busy += raw.cpus;
-        if (raw.alone && raw.cpus > 0) to.alone = &raw;
+        if (raw.alone != 0 && raw.cpus > 0) to.alone = &raw;
     } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
         ++to.actors;
     }
+    detail::stamp_deadline(raw, raw.body);
     // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
     // when it was taken back; and one that was not sent.
     const bool keep = raw.kind == detail::call_kind::task && books_->upstream == nullptr &&
@@ -139,7 +162,7 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
         call.state = detail::phase::sent;
         call.order = ++to.sent;
         if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
-            to.tasks.push_back({call.slot, call.order});
+            remember_task(to, call);
     } catch (const error& e) {
         if (e.code() != errc::too_large) return; // closed or reset: as above
         const auto held = free_slot(call.slot);
@@ -178,6 +201,13 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
     return true;
 }
 
+/// Those that ended out of order are forgotten now and then.
+SKEIN_INLINE void runtime::remember_task(peer& to, const detail::call_base& call) {
+    to.tasks.push_back({call.slot, call.order});
+    if (to.tasks.size() < to.prune_at) return;
+    to.prune_at = std::max<std::size_t>(2 * detail::claims::entries, 2 * prune_tasks(to));
+}
+
 /// Forgets the tasks that a worker has begun; gives how many are left to take back.
 SKEIN_INLINE std::size_t runtime::prune_tasks(peer& of) {
     while (!of.tasks.empty() && of.page.has_begun(of.tasks.front().order)) of.tasks.pop_front();
@@ -204,7 +234,7 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
         const auto& held = books_->slots[index];
         if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
         const counted_ptr<detail::call_base> call(held.call.get());
-        if (call->cpus > idle.capacity || call->alone || call->is_done()) continue;
+        if (call->cpus > idle.capacity || call->alone != 0 || call->is_done()) continue;
         if (!take_back(*call)) break; // the worker is there already
         moved.push_back(call);
     }
