@@ -20470,7 +20470,7 @@ SKEIN_INLINE void stamp_deadline(const call_base& call, mut_byte_span body) {
     const auto left = call.rare->until - loop::current().exact_now();
     const std::size_t at = call_head::left_at(call.kind);
     if (body.size() < at + sizeof(std::int64_t)) return;
-    store_le(body.data() + at, std::max<std::int64_t>(left.count(), 0));
+    store_le(body.data() + at, static_cast<std::uint64_t>(std::max<std::int64_t>(left.count(), 0)));
 }
 
 } // namespace detail
