@@ -49,6 +49,7 @@ enum class placement : std::uint8_t {
     spread ///< the one with most room
 };
 
+/// What a scheduler is made with.
 struct scheduler_options {
     placement policy = placement::pack;
     /// Grants to others that may pass a request which does not fit, before a place is kept free for it. Never
@@ -129,6 +130,7 @@ struct notice {
     error why{errc::unknown, "no reason"}; ///< what is missing, and where most of it is
 };
 
+/// How the bundles of a placement group are spread over places.
 enum class group_strategy : std::uint8_t {
     pack,         ///< few places
     spread,       ///< many places
