@@ -9,6 +9,8 @@
 #include <skein/net/handshake.hpp>
 #include <skein/sim/loop.hpp>
 
+#include <tests/fuzz/scripted_stream.hpp>
+
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -16,32 +18,6 @@
 namespace {
 
 using namespace skein;
-
-/// Gives the fuzzer's bytes, swallows ours.
-class scripted_stream final : public net::stream {
-public:
-    scripted_stream(byte_buffer bytes, std::size_t step) : bytes_(std::move(bytes)), step_(step) {}
-    task<std::size_t> read_some(mut_byte_span into) override { co_return *try_read(into); }
-    task<void> write_all(std::span<const byte_span>) override { co_return; }
-    std::optional<std::size_t> try_read(mut_byte_span into) override {
-        const std::size_t n = std::min({into.size(), step_, bytes_.size() - at_});
-        std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(at_), n, into.begin());
-        at_ += n;
-        return n;
-    }
-    std::size_t try_write(std::span<const byte_span> batch) override {
-        std::size_t n = 0;
-        for (const auto& part : batch) n += part.size();
-        return n;
-    }
-    void close_send() noexcept override {}
-    void close() noexcept override {}
-    std::string peer_name() const override { return "fuzzer"; }
-
-private:
-    byte_buffer bytes_;
-    std::size_t step_, at_ = 0;
-};
 
 task<bool> is_refused(net::stream* s, net::side side) {
     net::connection_options options;
@@ -70,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         bytes = to_buffer(byte_span(h.raw));
     }
     append(bytes, byte_span(reinterpret_cast<const std::byte*>(data) + 2, size - 2));
-    scripted_stream s(std::move(bytes), 1 + data[1]);
+    fuzz::scripted_stream s(std::move(bytes), {}, 1 + data[1]);
     sim::loop loop(1);
     if (!loop.run(is_refused(&s, side))) std::abort(); // nobody guesses 32 random bytes
     return 0;

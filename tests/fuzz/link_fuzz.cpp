@@ -11,6 +11,8 @@
 #include <skein/net/link_endpoint.hpp>
 #include <skein/sim/loop.hpp>
 
+#include <tests/fuzz/scripted_stream.hpp>
+
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -20,38 +22,6 @@ namespace {
 
 using namespace skein;
 using namespace std::chrono_literals;
-
-/// Gives the fuzzer's bytes, then the end; swallows ours.
-class scripted_stream final : public net::stream {
-public:
-    explicit scripted_stream(byte_buffer bytes) : bytes_(std::move(bytes)) {}
-    task<std::size_t> read_some(mut_byte_span into) override {
-        if (at_ == bytes_.size()) {
-            auto pause = sleep_for(20ms);
-            co_await pause;
-        }
-        co_return *try_read(into);
-    }
-    task<void> write_all(std::span<const byte_span>) override { co_return; }
-    std::optional<std::size_t> try_read(mut_byte_span into) override {
-        const std::size_t n = std::min(into.size(), bytes_.size() - at_);
-        std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(at_), n, into.begin());
-        at_ += n;
-        return n;
-    }
-    std::size_t try_write(std::span<const byte_span> batch) override {
-        std::size_t n = 0;
-        for (const auto& part : batch) n += part.size();
-        return n;
-    }
-    void close_send() noexcept override {}
-    void close() noexcept override {}
-    std::string peer_name() const override { return "fuzzer"; }
-
-private:
-    byte_buffer bytes_;
-    std::size_t at_ = 0;
-};
 
 void put_frame(byte_buffer& to, std::uint16_t kind, std::uint64_t id, byte_span body) {
     net::frame_header h;
@@ -74,7 +44,7 @@ net::connection_options quiet_options() {
 net::connection::handle speak(byte_buffer bytes) {
     net::identity peer;
     peer.name = "fuzzer";
-    return net::connection::over(std::make_unique<scripted_stream>(std::move(bytes)),
+    return net::connection::over(std::make_unique<fuzz::scripted_stream>(std::move(bytes), 20ms),
                                  quiet_options(), std::move(peer));
 }
 

@@ -13,6 +13,8 @@
 #include <skein/net/requests.hpp>
 #include <skein/sim/loop.hpp>
 
+#include <tests/fuzz/scripted_stream.hpp>
+
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -45,38 +47,6 @@ struct answer_message {
     net::detail::link_answer answer;
 };
 using table = net::message_table<text_message, map_message, hello_message, answer_message>;
-
-/// Gives the fuzzer's bytes, then the end; swallows ours.
-class scripted_stream final : public net::stream {
-public:
-    explicit scripted_stream(byte_buffer bytes) : bytes_(std::move(bytes)) {}
-    task<std::size_t> read_some(mut_byte_span into) override {
-        if (at_ == bytes_.size()) {
-            auto pause = sleep_for(20ms);
-            co_await pause;
-        }
-        co_return *try_read(into);
-    }
-    task<void> write_all(std::span<const byte_span>) override { co_return; }
-    std::optional<std::size_t> try_read(mut_byte_span into) override {
-        const std::size_t n = std::min(into.size(), bytes_.size() - at_);
-        std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(at_), n, into.begin());
-        at_ += n;
-        return n;
-    }
-    std::size_t try_write(std::span<const byte_span> batch) override {
-        std::size_t n = 0;
-        for (const auto& part : batch) n += part.size();
-        return n;
-    }
-    void close_send() noexcept override {}
-    void close() noexcept override {}
-    std::string peer_name() const override { return "fuzzer"; }
-
-private:
-    byte_buffer bytes_;
-    std::size_t at_ = 0;
-};
 
 task<text_message> answer_slowly(map_message, net::caller) {
     auto pause = sleep_for(1ms);
@@ -137,8 +107,8 @@ task<void> converse(byte_span script) {
     peer.name = "fuzzer";
     net::request_options how;
     how.most_running = 4;
-    auto below = net::connection::over(std::make_unique<scripted_stream>(frames_of(script)),
-                                       options, std::move(peer));
+    auto below = net::connection::over(
+        std::make_unique<fuzz::scripted_stream>(frames_of(script), 20ms), options, std::move(peer));
     auto r = net::requests::over(std::move(below), service, how);
     scope asking;
     asking.spawn(ask_once(r.get()));
@@ -146,7 +116,9 @@ task<void> converse(byte_span script) {
     auto joined = asking.join(); // the script's end ends them
     co_await joined;
     if (r->is_open() || r->waiting() != 0) std::abort();
-    if (service->remembered() > 2 * (3 + 4)) std::abort();
+    constexpr std::size_t most_remembered =
+        14; // two clients, three outcomes and four that run each
+    if (service->remembered() > most_remembered) std::abort();
     auto closing = r->close();
     co_await closing;
     r.reset();
