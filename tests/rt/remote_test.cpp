@@ -36,6 +36,10 @@ task<int> counted_slow(int i, int ms) {
 }
 skein::actor_handle<counter> gives_handle(int) { return {}; }
 
+/// Ends the worker that runs it, of a cluster with one.
+sim_cluster* whose = nullptr;
+void kill_own_worker() { whose->kill(0); }
+
 /// Its codec throws, as one that a program brings along may.
 struct explosive {
     bool when_sent = false;
@@ -468,6 +472,32 @@ TEST_CASE("who waits behind a call that is cancelled before it began goes on", "
         }
         CHECK(c.driver().pending() == 0);
     });
+}
+
+TEST_CASE("a task that ends its worker lets others pass while no worker is free of work",
+          "[rt][remote]") {
+    in_sim(
+        10, 1,
+        [](sim_cluster& c) -> task<void> {
+            whose = &c;
+            auto service =
+                remote<&later>.with({.retries = 10})(1, 3'600'000); // always on the worker
+            auto crashes = remote<&kill_own_worker>.with({.retries = 1})();
+            while (c.driver().stats().workers_lost == 0) co_await sleep_for(1ms);
+            int passed = 0;
+            for (; !crashes.ready() && passed < 2000; ++passed) {
+                auto other = with_timeout(remote<&twice>(passed), 10s);
+                const int got = co_await other;
+                CHECK(got == 2 * passed);
+            }
+            CHECK(passed > 100);
+            auto asked = as_result(crashes); // it had its turn in the end
+            const auto outcome = co_await asked;
+            REQUIRE_FALSE(outcome);
+            CHECK(contains(outcome.error().what(), "2 attempts were made"));
+            CHECK_FALSE(service.ready());
+        },
+        2);
 }
 
 TEST_CASE("more cores than any worker has is refused with a hint", "[rt][remote]") {

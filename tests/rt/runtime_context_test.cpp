@@ -250,3 +250,16 @@ TEST_CASE("an actor that a worker lets go before it is there does not stay", "[r
         CHECK(c.actors() == 0);
     });
 }
+
+TEST_CASE("what is left of a deadline is counted when the call leaves", "[rt][context]") {
+    in_sim(10, 1, [](sim_cluster&) -> task<void> {
+        auto first = remote<&later>(1, 4000); // the only core, so the next one waits at the driver
+        auto second = remote<&family>.with({.deadline = 10s})(0);
+        const auto told = co_await second;
+        REQUIRE(told.size() == 1);
+        CHECK(told[0].left_ns > 0);
+        CHECK(told[0].left_ns <= std::chrono::nanoseconds(6s).count());
+        const int done = co_await first;
+        CHECK(done == 1);
+    });
+}

@@ -241,7 +241,7 @@ private:
     void feed(peer& idle);
     [[nodiscard]] std::size_t prune_tasks(peer& of);
     void remember_task(peer& to, const detail::call_base& call);
-    [[nodiscard]] bool is_known(const peer& newcomer) const;
+    [[nodiscard]] bool has_own_incarnation(const peer& newcomer) const;
     slot_id take_slot(counted_ptr<detail::call_base> call);
     counted_ptr<detail::call_base> free_slot(slot_id id);
     void refuse(detail::call_base& call, error why);

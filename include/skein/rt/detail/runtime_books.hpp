@@ -82,7 +82,7 @@ struct peer {
     };
     detail::claims page;
     std::uint64_t sent = 0;                   ///< calls
-    const detail::call_base* alone = nullptr; ///< a task beside which no other is sent
+    const detail::call_base* alone = nullptr; ///< a task behind which no other is sent
     std::deque<waiting_task> tasks;
     std::size_t prune_at = 2 * detail::claims::entries;
 

@@ -50,7 +50,7 @@ SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
 }
 
 /// False: its calls and actors would be taken for those of another process.
-SKEIN_INLINE bool runtime::is_known(const peer& newcomer) const {
+SKEIN_INLINE bool runtime::has_own_incarnation(const peer& newcomer) const {
     const auto its = newcomer.incarnation;
     if (its == 0 || its == books_->incarnation) return false;
     return std::none_of(books_->links.begin(), books_->links.end(),
@@ -70,7 +70,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> w
                                               detail::claims page) {
     SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
-    if (!is_known(*l)) {
+    if (!has_own_incarnation(*l)) {
         l->wire->abort(
             error(errc::malformed, l->who + " does not say which process it is, or says that it is "
                                             "another one"));
