@@ -18690,7 +18690,7 @@ private:
     void feed(peer& idle);
     [[nodiscard]] std::size_t prune_tasks(peer& of);
     void remember_task(peer& to, const detail::call_base& call);
-    [[nodiscard]] bool is_known(const peer& newcomer) const;
+    [[nodiscard]] bool has_own_incarnation(const peer& newcomer) const;
     slot_id take_slot(counted_ptr<detail::call_base> call);
     counted_ptr<detail::call_base> free_slot(slot_id id);
     void refuse(detail::call_base& call, error why);
@@ -19001,7 +19001,7 @@ struct peer {
     };
     detail::claims page;
     std::uint64_t sent = 0;                   ///< calls
-    const detail::call_base* alone = nullptr; ///< a task beside which no other is sent
+    const detail::call_base* alone = nullptr; ///< a task behind which no other is sent
     std::deque<waiting_task> tasks;
     std::size_t prune_at = 2 * detail::claims::entries;
 
@@ -20089,7 +20089,7 @@ SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
 }
 
 /// False: its calls and actors would be taken for those of another process.
-SKEIN_INLINE bool runtime::is_known(const peer& newcomer) const {
+SKEIN_INLINE bool runtime::has_own_incarnation(const peer& newcomer) const {
     const auto its = newcomer.incarnation;
     if (its == 0 || its == books_->incarnation) return false;
     return std::none_of(books_->links.begin(), books_->links.end(),
@@ -20109,7 +20109,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> w
                                               detail::claims page) {
     SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
-    if (!is_known(*l)) {
+    if (!has_own_incarnation(*l)) {
         l->wire->abort(
             error(errc::malformed, l->who + " does not say which process it is, or says that it is "
                                             "another one"));
