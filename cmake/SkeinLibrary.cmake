@@ -24,6 +24,9 @@ function(skein_component name)
     # src/ says so itself, but after what a precompiled header has brought.
     target_compile_options(skein_${name} PRIVATE -Wno-subobject-linkage)
   endif()
+  if(SKEIN_DEVELOPER_MODE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(skein_${name} PRIVATE -Werror=shadow)   # users compile headers with it; clang says less
+  endif()
   if(NOT SKEIN_DEVELOPER_MODE)   # may end up in somebody's shared library
     set_target_properties(skein_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

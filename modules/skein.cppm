@@ -162,9 +162,13 @@ using skein::yield_awaiter;
 } // namespace skein
 
 export namespace skein::cluster {
+using skein::cluster::default_port;
 using skein::cluster::difference;
 using skein::cluster::discover;
 using skein::cluster::expand_hostlist;
+using skein::cluster::find_head_address;
+using skein::cluster::find_or_make_token;
+using skein::cluster::find_token;
 using skein::cluster::group_client;
 using skein::cluster::group_options;
 using skein::cluster::group_outcome;
@@ -181,6 +185,7 @@ using skein::cluster::listening_point;
 using skein::cluster::loss_listeners;
 using skein::cluster::meeting_point;
 using skein::cluster::member_info;
+using skein::cluster::parse_head_address;
 using skein::cluster::process_environment;
 using skein::cluster::rank_role;
 using skein::cluster::rendezvous;
@@ -191,6 +196,7 @@ using skein::cluster::supervise;
 using skein::cluster::supervisor_options;
 using skein::cluster::supervisor_outcome;
 using skein::cluster::take_launch_variables;
+using skein::cluster::token_source;
 using skein::cluster::token_variable;
 using skein::cluster::variable_reader;
 } // namespace skein::cluster
@@ -311,6 +317,8 @@ using skein::rt::child_end;
 using skein::rt::child_options;
 using skein::rt::child_process;
 using skein::rt::children;
+using skein::rt::cluster_flags;
+using skein::rt::cluster_roles;
 using skein::rt::constraint;
 using skein::rt::custom_resource;
 using skein::rt::evicted;
@@ -352,6 +360,7 @@ using skein::rt::resource_limits;
 using skein::rt::resources;
 using skein::rt::restart_policy;
 using skein::rt::restart_rules;
+using skein::rt::roles_of_program;
 using skein::rt::runtime;
 using skein::rt::runtime_options;
 using skein::rt::runtime_stats;
@@ -366,8 +375,12 @@ using skein::rt::take_boot;
 using skein::rt::to_string;
 using skein::rt::wait;
 using skein::rt::work_for_driver;
+using skein::rt::worker_connection;
+using skein::rt::worker_link;
 using skein::rt::worker_main;
+using skein::rt::worker_order;
 using skein::rt::worker_role;
+using skein::rt::worker_source;
 } // namespace skein::rt
 
 export namespace skein::wire {

@@ -9,19 +9,30 @@
 #pragma GCC diagnostic ignored "-Wsubobject-linkage"
 #endif
 
+#include <skein/cluster/access.hpp>
+#include <skein/cluster/agent.hpp>
 #include <skein/cluster/environment.hpp>
 #include <skein/cluster/group.hpp>
+#include <skein/cluster/head.hpp>
 #include <skein/cluster/joined_group.hpp>
+#include <skein/cluster/leased_workers.hpp>
 #include <skein/cluster/loss_listeners.hpp>
 #include <skein/cluster/meeting.hpp>
+#include <skein/cluster/program.hpp>
 #include <skein/cluster/settings.hpp>
 #include <skein/cluster/supervisor.hpp>
 
+#include <skein/cluster/detail/access.ipp>
+#include <skein/cluster/detail/agent.ipp>
 #include <skein/cluster/detail/environment.ipp>
 #include <skein/cluster/detail/group.ipp>
 #include <skein/cluster/detail/group_client.ipp>
+#include <skein/cluster/detail/head.ipp>
+#include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/joined_group.ipp>
+#include <skein/cluster/detail/leased_workers.ipp>
 #include <skein/cluster/detail/loss_listeners.ipp>
 #include <skein/cluster/detail/meeting.ipp>
+#include <skein/cluster/detail/program.ipp>
 #include <skein/cluster/detail/settings.ipp>
 #include <skein/cluster/detail/supervisor.ipp>

@@ -31,6 +31,7 @@
 #include <skein/rt/scheduler.hpp>
 #include <skein/rt/shared_memory.hpp>
 #include <skein/rt/standard_files.hpp>
+#include <skein/rt/worker_link.hpp>
 
 #include <skein/rt/detail/boot.ipp>
 #include <skein/rt/detail/build_id.ipp>
@@ -59,3 +60,4 @@
 #include <skein/rt/detail/shared_memory.ipp>
 #include <skein/rt/detail/standard_files.ipp>
 #include <skein/rt/detail/starter.ipp>
+#include <skein/rt/detail/worker_link.ipp>

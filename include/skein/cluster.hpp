@@ -3,6 +3,7 @@
 // Every public header of the layer cluster.
 // Written by scripts/check_mirror.py --write.
 
+#include <skein/cluster/access.hpp>
 #include <skein/cluster/environment.hpp>
 #include <skein/cluster/group.hpp>
 #include <skein/cluster/joined_group.hpp>

@@ -22,3 +22,5 @@
 #include <skein/rt/scheduler.hpp>
 #include <skein/rt/shared_memory.hpp>
 #include <skein/rt/standard_files.hpp>
+#include <skein/rt/worker_link.hpp>
+#include <skein/rt/worker_source.hpp>

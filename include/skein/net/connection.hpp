@@ -63,6 +63,9 @@ public:
     /// "name (pid 7 at host) over tcp:10.0.0.3:6380", for messages.
     [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
 
+    /// The host at the other end, see stream::peer_host().
+    [[nodiscard]] const std::string& peer_host() const noexcept { return peer_host_; }
+
     /// Queues a frame; small bodies are copied into the outgoing buffer, large ones moved.
     ///   errors  closed (after close), the failure of the connection, too_large
     void send(frame f);
@@ -179,7 +182,7 @@ private:
     std::unique_ptr<stream> stream_;
     connection_options options_;
     identity peer_;
-    std::string peer_name_;
+    std::string peer_name_, peer_host_;
     bool local_;
     connection_statistics statistics_;
 

@@ -113,6 +113,10 @@ public:
     [[nodiscard]] const identity& peer() const noexcept { return peer_; }
     /// "name (pid 7 at host) over tcp:10.0.0.3:6380", for messages.
     [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
+    /// The peer's host, see stream::peer_host(); empty while the connection is broken.
+    [[nodiscard]] std::string peer_host() const {
+        return connection_ ? connection_->peer_host() : std::string();
+    }
     [[nodiscard]] std::uint64_t peer_incarnation() const noexcept { return theirs_; }
     [[nodiscard]] std::uint64_t incarnation() const noexcept { return ours_; }
     /// Grows with every connection of this link.
@@ -224,12 +228,12 @@ private:
     void release() noexcept;
 
     struct own_timer : timer_node {
-        own_timer(link& l, void (link::*what)() noexcept) noexcept
+        own_timer(link& l, void (link::*then)() noexcept) noexcept
             : timer_node([](timer_node& t) {
                   auto& self = static_cast<own_timer&>(t);
                   (self.owner.*self.what)();
               }),
-              owner(l), what(what) {}
+              owner(l), what(then) {}
         link& owner;
         void (link::*what)() noexcept;
     };

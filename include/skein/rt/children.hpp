@@ -54,6 +54,7 @@ struct child_options {
     shared_memory memory;                      ///< memory that it shares with us; may be none
     std::string executable = "/proc/self/exe"; ///< this program
     std::vector<std::string> argv;             ///< empty: those of this process
+    std::string cwd; ///< its working directory; empty: that of this process
     /// Added to what it inherits. Other users of the host may read it: no secrets.
     std::vector<std::pair<std::string, std::string>> env;
 };

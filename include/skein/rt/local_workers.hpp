@@ -15,6 +15,8 @@
 #include <skein/core/constants.hpp>
 #include <skein/core/task.hpp>
 #include <skein/rt/shared_memory.hpp>
+#include <skein/rt/worker_link.hpp>
+#include <skein/rt/worker_source.hpp>
 
 #include <memory>
 #include <string>
@@ -37,9 +39,6 @@ namespace skein::rt {
 class children;
 class runtime;
 
-/// What a worker asks rt::take_boot() for.
-inline constexpr const char* worker_role = "worker";
-
 /// How the workers of a run are started.
 struct local_workers_options {
     int count = 0;                             ///< 0: one per core
@@ -50,25 +49,23 @@ struct local_workers_options {
 };
 
 /// The worker processes of one driver. Its serve() must have ended before it is destroyed.
-class local_workers {
+class local_workers final : public worker_source {
 public:
     ///   via     where it listens for workers that come over TCP
     ///   where   what starts them, and says how many cores there are for them
     /// All of them must outlive it.
     local_workers(skein::loop& on, net::network& via, children& where, runtime& driver,
                   local_workers_options how);
-    local_workers(const local_workers&) = delete;
-    local_workers& operator=(const local_workers&) = delete;
-    ~local_workers();
+    ~local_workers() override;
 
     [[nodiscard]] int count() const noexcept;
     /// Places that are filled or will be: those whose workers fail again and again are given up.
     [[nodiscard]] int places() const noexcept;
 
     /// Starts the workers and replaces those that die, until stop() and the runtime's close().
-    [[nodiscard]] task<void> serve();
+    [[nodiscard]] task<void> serve() override;
     /// No worker is replaced from now on.
-    void stop() noexcept;
+    void stop() noexcept override;
 
     /// Pids of the workers that run now, for tests and tools.
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept;

@@ -5,7 +5,8 @@
 //     skein::task<int> app();
 //     int main(int argc, char** argv) { return skein::run(argc, argv, app); }
 //
-// Workers start with the first remote call: --workers N, or SKEIN_WORKERS=N, or one per core. The exit
+// Workers start with the first remote call: --workers N, or SKEIN_WORKERS=N, or one per core. With --address A, or
+// SKEIN_ADDRESS=A, they are started on the nodes of the cluster whose head is at A (cluster/program.hpp). The exit
 // code is the app's; 1 for an error (printed to stderr), 2 for a wrong command line, 130 and 143 when
 // SIGINT or SIGTERM stopped it: the app is cancelled, workers leave, a second signal ends it at once.
 
@@ -90,7 +91,7 @@ any_app make_app(App app, int argc, char** argv) {
 
 /// Runs app as a driver, or this process as one of its workers. Call it from main and return its result.
 ///   app     task<int> or task<void>, from (), (std::vector<std::string>) or (int, char**); flags that
-///           belong to skein (--workers) are taken out of the vector. An app from () has --help.
+///           belong to skein (--workers, --address, --head, --join) are taken out of the vector. An app from () has --help.
 /// In a worker it does not return: the process leaves with its driver, and nothing after run() happens
 /// there. A program may call run() again after it; the workers of the second run start like all others,
 /// at the top of main.

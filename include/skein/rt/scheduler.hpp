@@ -172,6 +172,11 @@ public:
 
     /// Queues a request; a grant, a notice or cancel() ends that.
     result<request_id> submit(const request& r);
+    /// Books a request that runs already, on a place that held it before this scheduler knew of it. It passes
+    /// all that wait: they could not have had the room. No grant comes for it; release() ends it.
+    ///   gpus    those it uses there
+    ///   errors  not_found (the place), exhausted (so much is not free there), those of submit()
+    result<request_id> adopt(const request& r, place_id at, gpu_set gpus = {});
     /// Takes a queued request back. False if it is not queued (any more): then release() it.
     bool cancel(request_id id);
     /// Gives back what a granted request holds. False if it holds nothing (any more).

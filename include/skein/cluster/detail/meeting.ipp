@@ -98,6 +98,13 @@ SKEIN_INLINE void make_token_file(const std::string& path) {
     ::unlink(draft.c_str());
 }
 
+SKEIN_INLINE std::string own_token_file(const variable_reader& read) {
+    if (const auto config = read("XDG_CONFIG_HOME"); config && !config->empty())
+        return *config + "/skein/token";
+    const auto home = read("HOME");
+    return home && !home->empty() ? *home + "/.config/skein/token" : std::string();
+}
+
 } // namespace detail
 
 SKEIN_INLINE net::token group_token(const variable_reader& read) {
@@ -107,11 +114,8 @@ SKEIN_INLINE net::token group_token(const variable_reader& read) {
         path = *file;
         return net::token::from_hex(detail::read_token_file(path)).value();
     }
-    if (const auto config = read("XDG_CONFIG_HOME"); config && !config->empty()) {
-        path = *config + "/skein/token";
-    } else if (const auto home = read("HOME"); home && !home->empty()) {
-        path = *home + "/.config/skein/token";
-    } else {
+    path = detail::own_token_file(read);
+    if (path.empty()) {
         throw error(errc::not_found,
                     "no token for this world: neither SKEIN_TOKEN, SKEIN_TOKEN_FILE nor HOME "
                     "is set")

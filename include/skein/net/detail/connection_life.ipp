@@ -36,8 +36,8 @@ SKEIN_INLINE connection::connection(std::unique_ptr<stream> over, connection_opt
                                     identity peer)
     : loop_(loop::current()), stream_(std::move(over)), options_(std::move(options)),
       peer_(std::move(peer)), peer_name_(to_string(peer_) + " over " + stream_->peer_name()),
-      local_(stream_->is_local()), in_(detail::read_buffer_bytes), last_heard_(loop_.now()),
-      last_taken_(loop_.now()) {
+      peer_host_(stream_->peer_host()), local_(stream_->is_local()), in_(detail::read_buffer_bytes),
+      last_heard_(loop_.now()), last_taken_(loop_.now()) {
     const auto& alive = options_.alive;
     const bool on = alive.mode == keep_alive_mode::on ||
                     (alive.mode == keep_alive_mode::automatic && !stream_->is_local());

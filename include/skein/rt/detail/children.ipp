@@ -127,6 +127,7 @@ SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
 SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options how) {
     process_options plan;
     plan.executable = how.executable;
+    plan.cwd = how.cwd;
     plan.argv = how.argv.empty() ? own_arguments() : how.argv;
     if (plan.argv.empty()) plan.argv.emplace_back("skein");
     plan.env = how.env;

@@ -13,11 +13,8 @@
 #include <skein/net/real_network.hpp>
 #include <skein/net/socket_pair.hpp>
 #include <skein/rt/boot.hpp>
-#include <skein/rt/build_id.hpp>
 #include <skein/rt/children.hpp>
-#include <skein/rt/detail/message.hpp>
 #include <skein/rt/process.hpp>
-#include <skein/rt/registry.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
@@ -37,39 +34,6 @@
 namespace skein::rt {
 
 namespace detail {
-
-/// What a worker has to know.
-struct worker_boot {
-    byte_buffer token;
-    std::string address; ///< where to connect; empty: the inherited socket is the link
-    std::uint16_t cpus = 1;
-};
-
-SKEIN_INLINE net::connection_options link_options(const runtime& self, const net::token& secret,
-                                                  std::uint16_t cpus, bool in_memory,
-                                                  bool shares_memory, duration start) {
-    const process_name& who = self.name();
-    net::connection_options o;
-    o.secret = secret;
-    o.self.name = who.name;
-    o.self.build_id = build_id();
-    o.self.registry_hash = registry::instance().hash();
-    o.self.pid = who.pid;
-    o.self.host = who.host;
-    worker_hello hello;
-    hello.cpus = cpus;
-    hello.incarnation = self.incarnation();
-    hello.shares_memory = shares_memory;
-    o.self.extra = wire::encode(hello);
-    o.require_same_build = true;
-    // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
-    // that dies or a driver that leaves is seen at once.
-    o.bounds.handshake_deadline = start;
-    // The worker executes on its loop: silence means work. Its death closes the socket.
-    o.alive.mode = net::keep_alive_mode::off;
-    o.checksum_bodies = !in_memory; // a socket pair moves bytes from memory to memory
-    return o;
-}
 
 /// Failures of a start that would only come again.
 [[nodiscard]] constexpr bool is_hopeless(errc code) noexcept {
@@ -186,7 +150,7 @@ private:
     }
 
     child_options what_to_start(life& one) {
-        detail::worker_boot boot;
+        worker_order boot;
         boot.token = to_buffer(secret_.bytes());
         boot.cpus = cpus_;
         if (how_.over_tcp) {
@@ -212,8 +176,11 @@ private:
             auto accepted = with_timeout(one->listener->accept(), how_.times.start_timeout);
             stream = co_await accepted;
         }
-        auto link = detail::link_options(driver_, secret_, 0, !one->listener, true,
-                                         how_.times.start_timeout);
+        worker_link ours{secret_};
+        ours.in_memory = !one->listener;
+        ours.shares_memory = true;
+        ours.start = how_.times.start_timeout;
+        auto link = worker_connection(driver_, ours);
         link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
         auto shaken = net::connection::accept(std::move(stream), std::move(link));
         co_return co_await shaken;
@@ -312,14 +279,14 @@ SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
 SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
                                         std::unique_ptr<net::stream> inherited,
                                         shared_memory memory) {
-    auto mine = wire::decode<detail::worker_boot>(order);
+    auto mine = wire::decode<worker_order>(order);
     if (!mine || mine->token.size() != net::token::size)
         throw error(errc::malformed, "the boot message of this worker cannot be read");
     const auto secret = net::token::from_hex(to_hex(mine->token)).value();
     const bool in_memory = inherited != nullptr;
-    auto options =
-        detail::link_options(*self, secret, mine->cpus, in_memory, static_cast<bool>(memory),
-                             time_constants::lan().start_timeout);
+    worker_link ours{secret, mine->cpus, in_memory, static_cast<bool>(memory)};
+    ours.start = time_constants::lan().start_timeout;
+    auto options = worker_connection(*self, ours);
     net::address to;
     if (!in_memory) to = net::address::parse(mine->address).value();
     net::connected_network pair(std::move(inherited));

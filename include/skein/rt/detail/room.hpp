@@ -115,6 +115,27 @@ public:
         }
         return taken;
     }
+    /// Takes the needs with these gpus. False, and nothing is taken: so much, or one of them, is not free.
+    [[nodiscard]] bool take_these(const needs& all, gpu_set gpus) {
+        const auto whole = need_of(all, dim_gpu), share = need_of(all, dim_share);
+        std::int64_t count = 0, free = 0;
+        for (const auto& g : gpus_) {
+            if (!gpus.has(g.index)) continue;
+            ++count;
+            free += whole != 0 ? g.free == amount::steps : g.free >= share;
+        }
+        const std::int64_t wanted = whole != 0 ? whole / amount::steps : share != 0 ? 1 : 0;
+        if (!fits(all) || count != wanted || free != wanted) return false;
+        --keys_[dim_order];
+        for (const auto& n : all)
+            if (n.dim != dim_gpu && n.dim != dim_share && n.dim != dim_order)
+                keys_[n.dim] -= n.least;
+        for (auto& g : gpus_)
+            if (gpus.has(g.index))
+                g.free = static_cast<std::uint16_t>(whole != 0 ? 0 : g.free - share);
+        count_gpus();
+        return true;
+    }
     /// What take() took; with_cpus = false: but for the cpus, which were given before.
     void give(const needs& all, gpu_set gpus, bool with_cpus = true) noexcept {
         ++keys_[dim_order];

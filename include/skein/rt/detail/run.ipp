@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -42,6 +43,7 @@ SKEIN_INLINE task<void> watch_signals(net::real_loop* loop, const stop_signals* 
 struct command_line {
     std::vector<std::string> rest;
     std::optional<int> workers;
+    cluster_flags cluster;
 };
 
 SKEIN_INLINE int parse_count(std::string_view flag, std::string_view text) {
@@ -56,37 +58,110 @@ SKEIN_INLINE int parse_count(std::string_view flag, std::string_view text) {
     return n;
 }
 
+/// Goes along a command line.
+class flag_reader {
+public:
+    explicit flag_reader(const std::vector<std::string_view>& all) : all_(all) {}
+    [[nodiscard]] bool at_end() const { return at_ == all_.size(); }
+    [[nodiscard]] std::string_view next() { return all_[at_++]; }
+    /// Anywhere.
+    [[nodiscard]] bool has(std::string_view flag) const {
+        return std::any_of(all_.begin(), all_.end(), [&](std::string_view arg) {
+            return arg == flag ||
+                   (arg.starts_with(flag) && arg.substr(flag.size()).starts_with('='));
+        });
+    }
+    [[nodiscard]] bool take(std::string_view flag) {
+        if (all_[at_] != flag) return false;
+        ++at_;
+        return true;
+    }
+    /// The value in "--flag value" or "--flag=value", if that is next.
+    [[nodiscard]] std::optional<std::string> value(std::string_view flag, std::string_view what) {
+        const auto arg = all_[at_];
+        if (!arg.starts_with(flag)) return std::nullopt;
+        if (arg.size() > flag.size() && arg[flag.size()] == '=') {
+            ++at_;
+            return std::string(arg.substr(flag.size() + 1));
+        }
+        if (arg != flag) return std::nullopt;
+        if (at_ + 1 == all_.size())
+            throw error(errc::usage, fmt::format("{} needs {}", flag, what));
+        at_ += 2;
+        return std::string(all_[at_ - 1]);
+    }
+
+private:
+    const std::vector<std::string_view>& all_;
+    std::size_t at_ = 0;
+};
+inline constexpr std::optional<std::string> nothing;
+
 SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
     command_line out;
     if (const char* text = std::getenv("SKEIN_WORKERS"); text != nullptr && *text != '\0')
         out.workers = parse_count("SKEIN_WORKERS", text);
-    for (int i = 1; i < argc; ++i) {
-        const std::string_view arg = argv[i];
-        if (arg == "--workers") {
-            if (++i == argc)
-                throw error(errc::usage, "--workers needs a number").with_hint("e.g. --workers 4");
-            out.workers = parse_count("--workers", argv[i]);
-        } else if (arg.starts_with("--workers=")) {
-            out.workers = parse_count("--workers", arg.substr(10));
+    const std::vector<std::string_view> all(argv + std::min(argc, 1), argv + argc);
+    flag_reader flags(all);
+    // Names that an application may use itself are skein's beside one of the others only.
+    const bool is_cluster = flags.has("--head") || flags.has("--join") || flags.has("--address") ||
+                            std::getenv("SKEIN_ADDRESS") != nullptr;
+    auto& cluster = out.cluster;
+    while (!flags.at_end()) {
+        if (const auto n = flags.value("--workers", "a number, e.g. --workers 4")) {
+            out.workers = parse_count("--workers", *n);
+        } else if (const auto a = flags.value("--address", "the head's, e.g. --address node-1")) {
+            cluster.address = *a;
+        } else if (const auto j = flags.value("--join", "the head's address, e.g. --join node-1")) {
+            cluster.join = *j;
+        } else if (flags.take("--head")) {
+            cluster.head = true;
+        } else if (const auto f = is_cluster ? flags.value("--token-file", "a file") : nothing) {
+            cluster.token_file = *f;
+        } else if (const auto l = is_cluster ? flags.value("--listen", "HOST:PORT") : nothing) {
+            cluster.listen = *l;
         } else {
-            out.rest.emplace_back(arg);
+            out.rest.emplace_back(flags.next());
         }
     }
+    cluster.workers = out.workers.value_or(0);
+    if (argc > 0) cluster.program = argv[0];
     return out;
+}
+
+/// The head that the command line or the environment names; empty: there is none, workers are of this host.
+SKEIN_INLINE std::string cluster_address(const cluster_flags& flags) {
+    const auto* const roles = roles_of_program();
+    if (roles != nullptr) return roles->address(flags);
+    const char* variable = std::getenv("SKEIN_ADDRESS");
+    if (flags.address.empty() && flags.join.empty() && !flags.head &&
+        (variable == nullptr || *variable == '\0'))
+        return {};
+    throw error(errc::not_supported, "not supported: this program was compiled header-only without "
+                                     "the cluster")
+        .with_hint("include <skein/cluster/program.hpp> beside <skein/rt/run.hpp>, or link "
+                   "skein::runtime");
 }
 
 /// Prints what skein itself understands; for an app that takes no arguments, that is all.
 SKEIN_INLINE int print_usage(std::string_view program) {
     program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
-    fmt::print("usage: {} [--workers N]\n\n"
-               "  --workers N   worker processes (default: SKEIN_WORKERS, else one per core)\n"
-               "  --help        this text\n",
-               program);
+    fmt::print(
+        "usage: {} [--workers N] [--address A | --head | --join A]\n\n"
+        "  --workers N       worker processes (default: SKEIN_WORKERS, else one per core)\n"
+        "  --address A       run on the cluster whose head is at A (default: SKEIN_ADDRESS,\n"
+        "                    else workers of this host)\n"
+        "  --head            be the head of a cluster; --listen HOST:PORT for other hosts\n"
+        "  --join A          be a node of the cluster whose head is at A\n"
+        "  --token-file F    the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else\n"
+        "                    ~/.local/state/skein/token)\n"
+        "  --help            this text\n",
+        program);
     return exit_code::done;
 }
 
 /// The driver: the app under its signals, then everything else in order.
-SKEIN_INLINE task<int> drive(net::real_loop* loop, runtime* self, local_workers* workers,
+SKEIN_INLINE task<int> drive(net::real_loop* loop, runtime* self, worker_source* workers,
                              task<int> app, int* stopped_by) {
     stop_signals signals;
     cancel_source stop;
@@ -148,8 +223,11 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
             if (line.rest.front() == "--help" || line.rest.front() == "-h")
                 return print_usage(argv[0]);
             throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
-                .with_hint("this program takes --workers N only; see --help");
+                .with_hint("this program takes skein's flags only; see --help");
         }
+        const auto head = cluster_address(line.cluster);
+        if (line.cluster.head) return roles_of_program()->head(line.cluster);
+        if (!line.cluster.join.empty()) return roles_of_program()->join(line.cluster);
         how.processes.count = line.workers.value_or(how.workers);
         if (argc > 0) how.processes.program = argv[0];
         net::real_loop loop;
@@ -160,9 +238,14 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
         const runtime::use current(self);
         net::real_network network(loop);
         local_children children(loop);
-        local_workers workers(loop, network, children, self, how.processes);
+        std::unique_ptr<worker_source> workers;
+        if (head.empty()) {
+            workers = std::make_unique<local_workers>(loop, network, children, self, how.processes);
+        } else {
+            workers = roles_of_program()->workers(loop, network, self, line.cluster);
+        }
         auto work = app.start(std::move(line.rest));
-        return loop.run(drive(&loop, &self, &workers, std::move(work), &stopped_by));
+        return loop.run(drive(&loop, &self, workers.get(), std::move(work), &stopped_by));
     } catch (...) {
         return tell_failure(stopped_by);
     }

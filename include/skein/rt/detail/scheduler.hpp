@@ -205,6 +205,7 @@ struct schedule_books {
     [[nodiscard]] std::uint32_t job_for(job_id id);
     [[nodiscard]] result<void> check(const request& r) const;
     [[nodiscard]] result<request_id> submit(const request& r);
+    [[nodiscard]] result<request_id> adopt(request r, place_id at, gpu_set gpus);
     void append(std::uint32_t q, std::uint32_t e);
     void unqueue(std::uint32_t e);
     bool cancel(request_id id);
@@ -258,6 +259,7 @@ struct schedule_books {
     [[nodiscard]] std::uint32_t next_job();
     [[nodiscard]] std::uint32_t next_queue(const job_record& j) const;
     void give(std::uint32_t q, std::uint32_t p, std::vector<grant>& into);
+    void settle_on(std::uint32_t e, std::uint32_t p, gpu_set gpus);
     void charge(std::uint32_t job, const needs& all, int sign, bool with_cpus);
     void settle(job_record& j) const;
     void find_rate(job_record& j) const;

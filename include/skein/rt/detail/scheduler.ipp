@@ -236,6 +236,26 @@ SKEIN_INLINE result<request_id> schedule_books::submit(const request& r) {
     return request_id(requests.id(e));
 }
 
+SKEIN_INLINE result<request_id> schedule_books::adopt(request r, place_id at, gpu_set gpus) {
+    const auto found = place_of.find(at);
+    if (found == place_of.end()) return error(errc::not_found, "no such place");
+    r.where = constraint::on(at); // nobody else asks for it: nothing of this queue waits
+    r.fail_if_infeasible = false;
+    const auto made = submit(r);
+    if (!made) return made.error();
+    const auto e = requests.find(made->value());
+    auto& place = all_places[found->second];
+    const auto& all = shapes[classes[all_queues[requests[e].queue].cls].shape].all;
+    if (!place.now.take_these(all, gpus)) {
+        cancel(*made);
+        return error(errc::exhausted,
+                     fmt::format("{} has not {} free", place.name, to_string(r.demand)));
+    }
+    unqueue(e);
+    settle_on(e, found->second, gpus);
+    return *made;
+}
+
 SKEIN_INLINE void schedule_books::append(std::uint32_t q, std::uint32_t e) {
     auto& queue = all_queues[q];
     auto& entry = requests[e];
@@ -486,6 +506,9 @@ SKEIN_INLINE std::vector<evicted> scheduler::remove_job(job_id job) {
     return books_->remove_job(job);
 }
 SKEIN_INLINE result<request_id> scheduler::submit(const request& r) { return books_->submit(r); }
+SKEIN_INLINE result<request_id> scheduler::adopt(const request& r, place_id at, gpu_set gpus) {
+    return books_->adopt(r, at, gpus);
+}
 SKEIN_INLINE bool scheduler::cancel(request_id id) { return books_->cancel(id); }
 SKEIN_INLINE bool scheduler::release(request_id id) { return books_->release(id); }
 SKEIN_INLINE bool scheduler::wait_begin(request_id id) { return books_->wait_begin(id); }

@@ -219,17 +219,23 @@ SKEIN_INLINE void schedule_books::give(std::uint32_t q, std::uint32_t p, std::ve
     auto& place = all_places[p];
     grant g;
     g.gpus = place.now.take(shape.all);
-    hold(e, p, g.gpus);
-    auto& job = jobs[all_queues[q].job];
-    virtual_time = std::max(virtual_time, job.pass);
-    if (place.host == no_index) charge(all_queues[q].job, shape.all, 1, true);
+    virtual_time = std::max(virtual_time, jobs[all_queues[q].job].pass);
+    settle_on(e, p, g.gpus);
     ++grants;
-    offer(p);
     g.id = request_id(requests.id(e));
     g.tag = requests[e].tag;
     g.place = place.id;
     g.bundle = place.bundle;
     into.push_back(g);
+}
+
+/// Room has been taken for e.
+SKEIN_INLINE void schedule_books::settle_on(std::uint32_t e, std::uint32_t p, gpu_set gpus) {
+    hold(e, p, gpus);
+    const auto& queue = all_queues[requests[e].queue];
+    if (all_places[p].host == no_index)
+        charge(queue.job, shapes[classes[queue.cls].shape].all, 1, true);
+    offer(p);
 }
 
 SKEIN_INLINE void schedule_books::charge(std::uint32_t job, const needs& all, int sign,

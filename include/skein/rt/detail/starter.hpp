@@ -19,7 +19,7 @@ namespace skein::rt::detail {
 
 /// One start; shared by the task that waits for it and the thread that does it.
 struct start_order {
-    start_order(process_options how, loop& home) : attempt(std::move(how)), home(home) {}
+    start_order(process_options how, loop& starter) : attempt(std::move(how)), home(starter) {}
 
     start_attempt attempt;
     loop& home;                  ///< where `done` is set: waits until then

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The agent of a node: joins a head, starts the workers that it asks for, and says how they ended.
+//
+//     cluster::agent_options how;
+//     how.head = net::address::parse("tcp:10.0.0.1:7117").value();
+//     how.secret = secret;
+//     rt::local_children here(loop);
+//     cluster::agent a(loop, network, here, how);
+//     auto serving = a.serve();                     // until stop(), or the head says so
+//     co_await serving;
+//
+// User code never runs on its loop, so that it answers for its node whatever the workers compute. When the head
+// is away, workers go on, and the agent comes back to it; after agent_options::orphan_grace without a head they end.
+
+#include <skein/core/config.hpp>
+#include <skein/cluster/messages.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/function.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
+#include <skein/net/address.hpp>
+#include <skein/net/token.hpp>
+#include <skein/rt/resources.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein {
+class loop;
+}
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::rt {
+class children;
+}
+
+namespace skein::cluster {
+
+/// Whom an agent joins, and what its node offers.
+struct agent_options {
+    net::address head;
+    net::token secret;
+    std::string name; ///< empty: the head calls it by its host
+    std::string host;
+    std::int64_t pid = 0;
+    std::uint64_t incarnation = 0; ///< of this start of this process; 0: drawn
+    /// cpus and memory of zero: what rt::children::resources() says.
+    rt::resources offers;
+    std::vector<std::string> labels;
+    duration join_within = std::chrono::seconds(60); ///< the first time
+    duration orphan_grace = std::chrono::seconds(30);
+    duration stop_grace =
+        time_constants::lan().shutdown_grace; ///< of a worker, from SIGTERM to the kill
+    time_constants times;
+    /// Told of each welcome: the node's name.
+    unique_function<void(const std::string& name)> on_joined;
+};
+
+/// Belongs to one loop. Its serve() must have ended before it is destroyed.
+class agent {
+public:
+    /// All of them must outlive it.
+    agent(loop& on, net::network& via, rt::children& where, agent_options how);
+    agent(const agent&) = delete;
+    agent& operator=(const agent&) = delete;
+    ~agent();
+
+    /// Joins and serves until stop() or until the head ends the cluster, then ends all workers.
+    ///   errors  the first time: those of net::link::connect (permission_denied: the token; refused, timeout after
+    ///           join_within), and what the head says of the node (already_exists: the name; invalid_argument, mismatch);
+    ///           later: permission_denied, mismatch; cancelled
+    [[nodiscard]] task<void> serve();
+    void stop() noexcept;
+
+    /// Workers that run or load.
+    [[nodiscard]] std::size_t workers() const noexcept;
+    [[nodiscard]] bool is_joined() const noexcept;
+
+private:
+    struct books; // in detail/agent_books.hpp
+    std::unique_ptr<books> books_;
+};
+
+} // namespace skein::cluster
+
+#if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/agent.ipp>
+#endif

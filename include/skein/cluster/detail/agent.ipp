@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of cluster/agent.hpp.
+
+#include <skein/cluster/detail/agent_books.hpp>
+#include <skein/cluster/detail/cluster_link.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/network.hpp>
+#include <skein/rt/worker_link.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+SKEIN_INLINE agent::books::books(loop& on, net::network& via, rt::children& where,
+                                 agent_options given)
+    : on_loop(on), network(via), children(where), how(std::move(given)), total(how.offers) {
+    while (how.incarnation == 0) how.incarnation = on.random().next();
+    const auto here = children.resources();
+    if (!total.cpu) total.cpu = rt::amount(here.cores);
+    if (total.memory == 0) total.memory = here.memory_bytes;
+}
+
+SKEIN_INLINE task<void> agent::books::serve() {
+    alone_since = on_loop.now();
+    scope beside;
+    beside.spawn(watch_orphans(this));
+    std::exception_ptr failure;
+    try {
+        auto joining = keep_joined(this);
+        co_await joining;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    beside.cancel();
+    auto watched = as_result(shield(beside.join()));
+    (void)co_await watched;
+    stop_all();
+    auto gone = as_result(shield(running.join()));
+    (void)co_await gone;
+    if (way) { // the head hears how they ended
+        auto parted = shield(part());
+        co_await parted;
+    }
+    if (failure) std::rethrow_exception(failure);
+}
+
+/// Joins, and joins again whenever the link has ended.
+SKEIN_INLINE task<void> agent::books::keep_joined(books* self) {
+    duration pause = self->how.times.reconnect_first;
+    const auto give_up = deadline_after(self->on_loop.now(), self->how.join_within);
+    bool ever = false;
+    while (!self->stopping.is_set()) {
+        std::optional<error> fault;
+        try {
+            auto linked = one_link(self);
+            co_await linked;
+            pause = self->how.times.reconnect_first;
+        } catch (const error& e) {
+            fault = e;
+        }
+        ever = ever || std::exchange(self->joined, false);
+        if (self->stopping.is_set()) break;
+        if (fault && (detail::is_final(fault->code()) || (!ever && self->on_loop.now() >= give_up)))
+            throw *fault;
+        if (fault)
+            logging::debug("agent", "no head",
+                           {{"at", to_string(self->how.head)}, {"why", fault->what()}});
+        auto woken = detail::wait_at_most(&self->stopping, pause);
+        co_await woken;
+        pause = std::min<duration>(2 * pause, self->how.times.reconnect_most);
+    }
+}
+
+/// One link to the head, from the dial to its end.
+SKEIN_INLINE task<void> agent::books::one_link(books* self) {
+    const auto& how = self->how;
+    net::link_options link;
+    link.incarnation = how.incarnation;
+    auto dialing = with_timeout(
+        net::link::connect(self->network, how.head,
+                           detail::cluster_link(how.secret, how.name.empty() ? how.host : how.name,
+                                                how.host, how.pid),
+                           link),
+        how.times.connect_timeout + how.times.handshake_timeout);
+    auto l = co_await dialing;
+    self->service = self->make_service();
+    self->way = net::requests::over(l, self->service);
+    std::exception_ptr failure;
+    try {
+        auto asking = say_hello(self);
+        co_await asking;
+        auto ended = detail::wait_end(l, &self->stopping);
+        co_await ended;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    self->alone_since = self->on_loop.now();
+    if (self->stopping.is_set() && !failure) co_return; // serve() says goodbye
+    if (!failure && l->ending() == net::link_end::orderly) self->stopping.set(); // the cluster ends
+    auto parted = shield(self->part());
+    co_await parted;
+    if (failure) std::rethrow_exception(failure);
+}
+
+/// Ends the link to the head, if there is one.
+SKEIN_INLINE task<void> agent::books::part() {
+    const auto last = std::exchange(way, nullptr);
+    const auto served = std::exchange(service, nullptr);
+    auto closing = last->close();
+    co_await closing;
+    auto done = served->close();
+    co_await done;
+}
+
+SKEIN_INLINE std::shared_ptr<net::request_service> agent::books::make_service() {
+    auto out = std::make_shared<net::request_service>();
+    out->on_tell<start_worker_order>(
+        [this](start_worker_order m, const net::caller&) { start(std::move(m)); });
+    out->on_tell<stop_worker_order>(
+        [this](const stop_worker_order& m, const net::caller&) { stop_one(m.lease); });
+    out->on_tell<leave_cluster>([this](const leave_cluster& m, const net::caller&) {
+        logging::info("agent", "told to leave", {{"why", m.why}});
+        stopping.set();
+    });
+    return out;
+}
+
+SKEIN_INLINE node_hello agent::books::hello() const {
+    node_hello h;
+    h.name = how.name;
+    h.host = how.host;
+    h.pid = how.pid;
+    h.resources = rt::to_string(total);
+    h.labels = how.labels;
+    for (const auto& [name, w] : workers) h.holds.push_back({name, w->order.demand, w->order.gpus});
+    return h;
+}
+
+SKEIN_INLINE task<void> agent::books::say_hello(books* self) {
+    auto h = self->hello();
+    h.ended = std::exchange(self->untold, {});
+    const auto told = h.ended;
+    try {
+        auto asking = with_timeout(self->way->call<node_welcome>(std::move(h)),
+                                   self->how.times.handshake_timeout);
+        const auto w = co_await asking;
+        self->joined = true;
+        for (const auto& lease : w.stop) self->stop_one(lease);
+        for (auto& end : std::exchange(self->untold, {})) self->tell_end(std::move(end));
+        if (self->how.on_joined) self->how.on_joined(w.name);
+    } catch (...) {
+        self->untold.insert(self->untold.begin(), told.begin(), told.end());
+        throw;
+    }
+}
+
+/// Workers that no head knows of for long end: their drivers have been told that they are lost.
+SKEIN_INLINE task<void> agent::books::watch_orphans(books* self) {
+    while (!self->stopping.is_set()) {
+        auto woken = detail::wait_at_most(
+            &self->stopping,
+            std::max<duration>(self->how.orphan_grace / 8, std::chrono::milliseconds(10)));
+        co_await woken;
+        if (self->joined || self->workers.empty() ||
+            self->on_loop.now() < deadline_after(self->alone_since, self->how.orphan_grace))
+            continue;
+        logging::warn("agent", "no head for long: the workers end",
+                      {{"head", to_string(self->how.head)}, {"workers", self->workers.size()}});
+        self->stop_all();
+    }
+}
+
+// ---- workers -------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE void agent::books::start(start_worker_order order) {
+    const auto lease = order.lease;
+    auto& w = workers[lease];
+    if (w != nullptr || stopping.is_set()) return;
+    w = std::make_unique<worker>();
+    w->order = std::move(order);
+    running.spawn(live(this, lease));
+}
+
+SKEIN_INLINE void agent::books::stop_one(const lease_name& lease) {
+    const auto found = workers.find(lease);
+    if (found == workers.end()) return; // its end has crossed this
+    found->second->asked_to_stop = true;
+    found->second->stop.request();
+}
+
+SKEIN_INLINE void agent::books::stop_all() {
+    for (auto& [name, w] : workers) {
+        w->asked_to_stop = true;
+        w->stop.request();
+    }
+}
+
+SKEIN_INLINE task<void> agent::books::live(books* self, lease_name lease) {
+    auto* const w = self->workers.at(lease).get();
+    auto running = run(self, w);
+    auto what = co_await running;
+    what.lease = lease;
+    self->workers.erase(lease);
+    self->tell_end(std::move(what));
+}
+
+/// From its start to its end. Never throws.
+SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
+    ended_lease out;
+    out.started = false;
+    std::unique_ptr<rt::child> process;
+    try {
+        auto starting = with_cancel(
+            w->stop.token(), with_timeout(self->children.start(self->what_to_start(w->order)),
+                                          self->how.times.start_timeout));
+        process = co_await starting;
+        out.started = true;
+        auto ended = with_cancel(w->stop.token(), process->ended());
+        const auto end = co_await ended;
+        out.how = end.last_words.empty() ? end.status.describe() : end.last_words;
+        co_return out;
+    } catch (const error& e) {
+        out.how = e.what();
+    }
+    if (!process) co_return out;
+    // Its driver has said goodbye to it in most cases: it leaves by itself.
+    auto stopped = shield(rt::stop(*process, self->how.times.farewell_first, self->how.stop_grace));
+    auto sure = as_result(std::move(stopped));
+    const auto end = co_await sure;
+    out.how = end ? end->status.describe() : end.error().what();
+    co_return out;
+}
+
+SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_order& order) const {
+    rt::worker_order boot;
+    boot.token = to_buffer(detail::job_secret(how.secret, order.lease.driver).bytes());
+    net::address to;
+    if (!order.driver_address.empty()) {
+        to = net::address::parse(order.driver_address).value();
+    } else {
+        // On the head's host: where this host reaches the head it reaches the driver.
+        to = net::address::tcp(order.driver_host.empty() ? how.head.host : order.driver_host,
+                               order.driver_port);
+    }
+    boot.address = to_string(to);
+    const auto demand = rt::parse_resources(order.demand);
+    const auto cpus = demand ? demand->cpu.in_steps() / rt::amount::steps : 1;
+    boot.cpus = static_cast<std::uint16_t>(std::clamp<std::int64_t>(cpus, 1, UINT16_MAX));
+    rt::child_options child;
+    child.role = rt::worker_role;
+    child.name = order.name;
+    child.message = wire::encode(boot);
+    child.socket = false;
+    child.executable = order.executable;
+    child.cwd = order.folder;
+    child.argv = {order.program, "--skein-worker=" + order.name};
+    if (demand && (demand->gpu || total.gpu)) // a worker sees the gpus of its lease alone
+        child.env.emplace_back("CUDA_VISIBLE_DEVICES", rt::to_string(rt::gpu_set(order.gpus)));
+    return child;
+}
+
+SKEIN_INLINE void agent::books::tell_end(ended_lease what) {
+    try {
+        if (joined && way && way->is_open()) return way->tell(worker_ended{std::move(what)});
+    } catch (const error&) { // with the next hello
+    }
+    if (untold.size() < 65'536) untold.push_back(std::move(what));
+}
+
+SKEIN_INLINE agent::agent(loop& on, net::network& via, rt::children& where, agent_options how)
+    : books_(std::make_unique<books>(on, via, where, std::move(how))) {}
+SKEIN_INLINE agent::~agent() = default;
+SKEIN_INLINE task<void> agent::serve() { return books_->serve(); }
+SKEIN_INLINE void agent::stop() noexcept { books_->stopping.set(); }
+SKEIN_INLINE std::size_t agent::workers() const noexcept { return books_->workers.size(); }
+SKEIN_INLINE bool agent::is_joined() const noexcept { return books_->joined; }
+
+} // namespace skein::cluster

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What an agent knows: its link to the head, and the workers that it has started.
+
+#include <skein/cluster/agent.hpp>
+#include <skein/core/cancel.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/net/link.hpp>
+#include <skein/net/requests.hpp>
+#include <skein/rt/children.hpp>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+struct agent::books {
+    /// A worker, from the order to start it until its end was told.
+    struct worker {
+        start_worker_order order;
+        cancel_source stop;
+        bool asked_to_stop = false;
+    };
+
+    books(loop& on, net::network& via, rt::children& where, agent_options given);
+
+    loop& on_loop;
+    net::network& network;
+    rt::children& children;
+    agent_options how;
+    rt::resources total;
+    std::map<lease_name, std::unique_ptr<worker>> workers;
+    std::vector<ended_lease> untold; ///< ends while there was no link
+    net::requests::handle way;       ///< to the head
+    std::shared_ptr<net::request_service> service;
+    time_point alone_since{};
+    event stopping;
+    bool joined = false; ///< the head has welcomed this link
+    scope running;       ///< the workers
+
+    task<void> serve();
+    static task<void> keep_joined(books* self);
+    static task<void> one_link(books* self);
+    static task<void> watch_orphans(books* self);
+    task<void> part();
+    [[nodiscard]] std::shared_ptr<net::request_service> make_service();
+    [[nodiscard]] node_hello hello() const;
+    static task<void> say_hello(books* self);
+
+    void start(start_worker_order order);
+    void stop_one(const lease_name& lease);
+    void stop_all();
+    static task<void> live(books* self, lease_name lease);
+    static task<ended_lease> run(books* self, worker* w);
+    [[nodiscard]] rt::child_options what_to_start(const start_worker_order& order) const;
+    void tell_end(ended_lease what);
+};
+
+} // namespace skein::cluster

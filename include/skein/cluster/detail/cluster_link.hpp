@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the links of a cluster have in common.
+
+#include <skein/core/error.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/race.hpp>
+#include <skein/core/sha256.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/link.hpp>
+#include <skein/net/options.hpp>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace skein::cluster::detail {
+
+/// What all ends of a cluster's links say.
+[[nodiscard]] inline net::connection_options cluster_link(const net::token& secret,
+                                                          std::string name, std::string host,
+                                                          std::int64_t pid) {
+    net::connection_options o;
+    o.secret = secret;
+    o.self.name = std::move(name);
+    o.self.host = std::move(host);
+    o.self.pid = pid;
+    o.self.purpose = "cluster";
+    o.bounds.max_frame = std::size_t{4} << 20;
+    return o;
+}
+
+/// The secret of a driver and its workers: derived, so that it never travels.
+[[nodiscard]] inline net::token job_secret(const net::token& cluster, std::uint64_t driver) {
+    constexpr std::string_view label = "skein driver and workers";
+    const auto digest =
+        hmac_sha256(cluster.bytes(), as_bytes(label), std::as_bytes(std::span(&driver, 1)));
+    return net::token::from_hex(to_hex(digest)).value();
+}
+
+/// Dialling the head again would only fail again.
+[[nodiscard]] constexpr bool is_final(errc code) noexcept {
+    switch (code) {
+    case errc::permission_denied:
+    case errc::mismatch:
+    case errc::already_exists:
+    case errc::invalid_argument:
+    case errc::malformed:
+    case errc::not_supported: return true;
+    default: return false;
+    }
+}
+
+inline task<void> wait_for(event* e) { co_await e->wait(); }
+
+/// Waits until it is set, or so long. Throws cancelled.
+inline task<void> wait_at_most(event* e, duration most) {
+    try {
+        auto waiting = with_timeout(wait_for(e), most);
+        co_await waiting;
+    } catch (const error& fault) {
+        if (fault.code() != errc::timeout) throw;
+    }
+}
+
+inline task<void> wait_closed(net::link::handle l) {
+    auto closed = l->wait_closed();
+    co_await closed;
+}
+
+/// Waits for the end of the link, or for `stop`; throws why it failed.
+inline task<void> wait_end(net::link::handle l, event* stop) {
+    auto either = race(wait_closed(l), wait_for(stop));
+    (void)co_await either;
+    if (!stop->is_set() && l->failure()) throw *l->failure();
+}
+
+} // namespace skein::cluster::detail

@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of cluster/head.hpp: who comes and goes.
+
+#include <skein/cluster/detail/cluster_link.hpp>
+#include <skein/cluster/detail/head_books.hpp>
+#include <skein/core/cancel.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/net/network.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+namespace detail {
+
+inline void check_version(std::uint32_t theirs, std::string_view who) {
+    if (theirs == cluster_version) return;
+    throw error(errc::mismatch,
+                fmt::format("{} speaks version {} of the cluster's messages, the head "
+                            "version {}",
+                            who, theirs, cluster_version))
+        .with_hint("use one release of skein for head, nodes and programs");
+}
+
+[[nodiscard]] inline net::link_options head_links(const head_options& how) {
+    net::link_options o;
+    o.incarnation = how.incarnation;
+    o.resume_within = how.node_grace;
+    return o;
+}
+
+} // namespace detail
+
+SKEIN_INLINE head::books::books(loop& on, net::network& via, head_options given)
+    : on_loop(on), how(std::move(given)),
+      door(via, how.listen, detail::cluster_link(how.secret, how.name, how.host, how.pid),
+           detail::head_links(how)),
+      schedule(rt::scheduler_options{rt::placement::spread}), since(on.now()) {}
+
+SKEIN_INLINE task<void> head::books::serve() {
+    scope all;
+    all.spawn(door.serve([this](net::link::handle l) { return serve_link(this, std::move(l)); }));
+    scope looking;
+    looking.spawn(watch(this));
+    std::exception_ptr failure;
+    try {
+        co_await stopping.wait();
+        tell_all_to_leave();
+        for (const auto& s : sessions) all.spawn(close_link(s->below));
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    over = true;
+    looking.cancel();
+    door.close();
+    if (failure) all.cancel();
+    auto looked = as_result(shield(looking.join()));
+    (void)co_await looked;
+    auto ended = as_result(shield(all.join()));
+    (void)co_await ended;
+    if (failure) std::rethrow_exception(failure);
+}
+
+/// A link from its hello to its end; a peer that says no hello is a tool.
+SKEIN_INLINE task<void> head::books::serve_link(books* self, net::link::handle l) {
+    auto s = std::make_shared<detail::head_session>();
+    s->incarnation = l->peer_incarnation();
+    s->below = l;
+    const auto service = self->service_of(s);
+    s->way = net::requests::over(std::move(l), service);
+    self->sessions.push_back(s);
+    std::exception_ptr failure;
+    try {
+        if (self->over) throw error(errc::closed, "the cluster was stopped");
+        auto ended = s->below->wait_closed();
+        co_await ended;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    self->ended(s);
+    const auto way = std::exchange(s->way, nullptr);
+    auto closing = shield(way->close());
+    co_await closing;
+    auto done = shield(service->close());
+    co_await done;
+    s->below.reset();
+    if (failure) std::rethrow_exception(failure);
+}
+
+SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const session_ptr& s) {
+    auto out = std::make_shared<net::request_service>();
+    // The session owns the service: a pointer, not a share, or neither would ever end.
+    const std::weak_ptr<detail::head_session> weak = s;
+    const auto as_driver = [weak](auto does) {
+        return [weak, does](auto m, const net::caller& who) {
+            const auto here = weak.lock();
+            if (here == nullptr || here->job == nullptr)
+                throw error(errc::malformed, who.peer + " has not said which driver it is");
+            does(*here->job, m);
+        };
+    };
+    out->on<node_hello, node_welcome>([this, weak](node_hello h, const net::caller&) {
+        return on_node(this, weak.lock(), std::move(h));
+    });
+    out->on<driver_hello, driver_welcome>([this, weak](driver_hello h, const net::caller&) {
+        return on_driver(this, weak.lock(), std::move(h));
+    });
+    out->on_tell<want_lease>(as_driver([this](detail::head_job& j, const want_lease& m) {
+        want(j, m.lease, m.demand);
+        pump();
+    }));
+    out->on_tell<return_lease>(as_driver([this](detail::head_job& j, const return_lease& m) {
+        give_back(j, m.lease);
+        pump();
+    }));
+    out->on_tell<worker_ended>([this, weak](const worker_ended& m, const net::caller& who) {
+        const auto here = weak.lock();
+        if (here == nullptr || here->node == nullptr)
+            throw error(errc::malformed, who.peer + " has not said which node it is");
+        on_ended(m.what, *here->node);
+        pump();
+    });
+    out->on<ask_status, cluster_status>(
+        [this](ask_status m, const net::caller& who) -> task<cluster_status> {
+            return [](books* self, ask_status asked, std::string peer) -> task<cluster_status> {
+                detail::check_version(asked.version, peer);
+                co_return self->status();
+            }(this, m, who.peer);
+        });
+    out->on<ask_drain, drain_reply>([this](ask_drain m, const net::caller&) -> task<drain_reply> {
+        return [](books* self, ask_drain asked) -> task<drain_reply> {
+            co_return self->drain(asked);
+        }(this, std::move(m));
+    });
+    out->on<ask_stop, stop_reply>([this](ask_stop, const net::caller& who) -> task<stop_reply> {
+        return [](books* self, std::string peer) -> task<stop_reply> {
+            logging::info("head", "asked to stop", {{"by", peer}});
+            stop_reply r;
+            r.nodes = static_cast<std::uint32_t>(self->nodes.size());
+            r.jobs = static_cast<std::uint32_t>(self->jobs.size());
+            self->stopping.set();
+            co_return r;
+        }(this, who.peer);
+    });
+    return out;
+}
+
+SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
+    std::erase(sessions, s);
+    const bool left = s->below->ending() == net::link_end::orderly;
+    if (s->node != nullptr) {
+        const auto& why = s->below->failure();
+        lose(*std::exchange(s->node, nullptr), left || !why ? "it left the cluster" : why->what());
+    }
+    if (s->job == nullptr) return;
+    auto& j = *std::exchange(s->job, nullptr);
+    j.session = nullptr;
+    j.away_until = deadline_after(on_loop.now(), how.driver_grace);
+    if (left || over) {
+        leave(j);
+    } else {
+        logging::warn("head", "a driver is away", {{"job", j.hello.name}, {"host", j.hello.host}});
+    }
+    pump();
+}
+
+/// What runs out while nothing happens.
+SKEIN_INLINE task<void> head::books::watch(books* self) {
+    for (;;) {
+        co_await sleep_for(self->how.look_every);
+        self->look();
+    }
+}
+
+SKEIN_INLINE void head::books::look() {
+    const auto now = on_loop.now();
+    std::vector<detail::head_job*> gone;
+    std::vector<detail::head_lease*> lost;
+    for (auto& [number, j] : jobs) {
+        if (j->session == nullptr && !j->ending && now >= j->away_until) gone.push_back(j.get());
+        for (auto& [n, l] : j->leases)
+            if (l->state == detail::lease_state::expected && now >= l->until)
+                lost.push_back(l.get());
+    }
+    for (auto* l : lost) end(*l, true, "its node did not come back to the head");
+    for (auto* j : gone) leave(*j);
+    if (!gone.empty() || !lost.empty()) pump();
+}
+
+// ---- nodes ---------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::string head::books::free_name(const node_hello& h) {
+    const std::string wanted = !h.name.empty() ? h.name : !h.host.empty() ? h.host : "node";
+    auto* other = find_node(wanted);
+    if (other != nullptr && other->session->below->is_suspect()) {
+        lose(*other, "another node has come under its name"); // it was started again
+        other = nullptr;
+    }
+    if (other == nullptr) return wanted;
+    if (!h.name.empty())
+        throw error(errc::already_exists,
+                    fmt::format("a node {} is in the cluster already, pid {} at {}", wanted,
+                                other->pid, other->host))
+            .with_hint("choose another --name");
+    for (int i = 2;; ++i)
+        if (auto name = fmt::format("{}-{}", wanted, i); find_node(name) == nullptr) return name;
+}
+
+SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const node_hello& h) {
+    if (auto* known = node_at(s->incarnation)) { // its last link is over, only not for us yet
+        known->session->node = nullptr;
+        known->session->below->abort(error(errc::reset, "the node has come over another link"));
+        known->session = s;
+        return *known;
+    }
+    const auto total = rt::parse_resources(h.resources);
+    if (!total) throw total.error();
+    auto made = std::make_unique<detail::head_node>();
+    made->name = free_name(h);
+    made->incarnation = s->incarnation;
+    made->host = h.host;
+    made->pid = h.pid;
+    made->total = *total;
+    made->labels = h.labels;
+    made->session = s;
+    const auto placed = schedule.add_place(made->place(), made->name, *total, h.labels);
+    if (!placed) throw placed.error();
+    auto& n = *made;
+    nodes.emplace(s->incarnation, std::move(made));
+    logging::info("head", "node joined",
+                  {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
+    return n;
+}
+
+SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s, node_hello h) {
+    if (s == nullptr || s->node != nullptr || s->job != nullptr)
+        throw error(errc::malformed, "a second hello over one link");
+    detail::check_version(h.version, "the node");
+    auto& n = self->enter(s, h);
+    s->node = &n;
+    node_welcome out;
+    out.name = n.name;
+    self->reconcile(n, h, out.stop);
+    self->tell_size();
+    self->pump();
+    co_return out;
+}
+
+SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why) {
+    logging::info("head", "node lost", {{"node", n.name}, {"why", why}});
+    const auto mine = std::exchange(n.leases, {});
+    const auto how_it_ended = fmt::format("node {} was lost: {}", n.name, why);
+    (void)schedule.remove_place(n.place());
+    for (const auto& [name, l] : mine) {
+        l->at = nullptr;
+        by_tag.erase(l->tag);
+        l->request = {};
+        end(*l, true, how_it_ended);
+    }
+    n.session->node = nullptr;
+    n.session->below->declare_dead(why); // should it come back, it is told so
+    nodes.erase(n.incarnation);
+    tell_size();
+    pump();
+}
+
+SKEIN_INLINE detail::head_node* head::books::find_node(const std::string& name) {
+    for (auto& [number, n] : nodes)
+        if (n->name == name) return n.get();
+    return nullptr;
+}
+
+SKEIN_INLINE detail::head_node* head::books::node_at(std::uint64_t incarnation) {
+    const auto found = nodes.find(incarnation);
+    return found == nodes.end() ? nullptr : found->second.get();
+}
+
+SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
+    auto* n = find_node(what.node);
+    if (n == nullptr)
+        throw error(errc::not_found, fmt::format("no node is called {}", what.node))
+            .with_hint("skein status lists the nodes");
+    n->draining = what.on;
+    (void)schedule.drain(n->place(), what.on);
+    logging::info("head", what.on ? "node drains" : "node takes workers again",
+                  {{"node", n->name}});
+    if (what.on)
+        for (const auto& [name, l] : n->leases)
+            recall(*l, fmt::format("node {} is drained", n->name));
+    tell_size();
+    pump();
+    return {static_cast<std::uint32_t>(n->leases.size())};
+}
+
+// ---- drivers -------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE detail::head_job& head::books::job_of(std::uint64_t incarnation) {
+    auto& j = jobs[incarnation];
+    if (j == nullptr) {
+        j = std::make_unique<detail::head_job>();
+        j->incarnation = incarnation;
+        j->away_until = deadline_after(on_loop.now(), how.driver_grace);
+    }
+    return *j;
+}
+
+SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_ptr s,
+                                                         driver_hello h) {
+    if (s == nullptr || s->node != nullptr || s->job != nullptr)
+        throw error(errc::malformed, "a second hello over one link");
+    detail::check_version(h.version, "the driver");
+    if (h.executable.empty() || (h.port == 0 && h.address.empty()))
+        throw error(errc::malformed, "the driver does not say what to start, or where it listens");
+    auto& j = self->job_of(s->incarnation);
+    if (j.ending)
+        throw error(errc::aborted, "the driver was away for too long; its workers are being ended");
+    if (j.session != nullptr) {
+        j.session->job = nullptr;
+        j.session->below->abort(error(errc::reset, "the driver has come over another link"));
+    } else if (j.hello.executable.empty()) {
+        logging::info("head", "driver joined", {{"job", h.name}, {"host", h.host}, {"pid", h.pid}});
+    }
+    j.session = s;
+    s->job = &j;
+    const net::address seen = net::address::tcp(s->below->peer_host(), 1);
+    j.seen_from = seen.host.empty() || seen.is_loopback() ? "" : seen.host;
+    j.hello = std::move(h);
+    self->schedule.set_weight(j.id(), std::clamp<std::uint32_t>(j.hello.weight, 1, 1000));
+    self->reconcile(j, j.hello);
+    self->pump();
+    co_return self->size();
+}
+
+/// It does not come back: what it asked for is forgotten, and its workers end.
+SKEIN_INLINE void head::books::leave(detail::head_job& j) {
+    if (std::exchange(j.ending, true)) return;
+    logging::info("head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
+    std::vector<detail::head_lease*> all;
+    for (auto& [n, l] : j.leases) all.push_back(l.get());
+    for (auto* l : all) { // erasing the last one would erase the job
+        if (l->state == detail::lease_state::granted) stop_worker(*l);
+        if (l->state != detail::lease_state::stopping) erase(*l);
+    }
+    if (!j.leases.empty()) return;
+    (void)schedule.remove_job(j.id());
+    jobs.erase(j.incarnation);
+}
+
+// ---- what there is -------------------------------------------------------------------------------------------
+
+SKEIN_INLINE driver_welcome head::books::size() const {
+    driver_welcome out;
+    for (const auto& [number, n] : nodes) {
+        if (n->draining) continue;
+        out.cpus += static_cast<std::uint64_t>(n->total.cpu.in_steps() / rt::amount::steps);
+        ++out.nodes;
+    }
+    return out;
+}
+
+SKEIN_INLINE void head::books::tell_size() {
+    const auto now = size();
+    for (auto& [number, j] : jobs)
+        if (j->session) j->session->tell(cluster_changed{now.cpus, now.nodes});
+}
+
+SKEIN_INLINE void head::books::tell_all_to_leave() {
+    for (auto& [number, n] : nodes) n->session->tell(leave_cluster{"the cluster was stopped"});
+}
+
+SKEIN_INLINE task<void> head::books::close_link(net::link::handle l) {
+    auto closing = l->close();
+    co_await closing;
+}
+
+SKEIN_INLINE cluster_status head::books::status() const {
+    cluster_status out;
+    out.address = to_string(door.local());
+    out.host = how.host;
+    out.pid = how.pid;
+    out.up_ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(on_loop.now() - since).count();
+    std::map<std::uint64_t, rt::resources> used;
+    for (const auto& p : schedule.places()) used[p.id.value()] = p.used;
+    for (const auto& [number, n] : nodes) {
+        node_status s;
+        s.name = n->name;
+        s.host = n->host;
+        s.pid = n->pid;
+        s.resources = rt::to_string(n->total);
+        s.used = rt::to_string(used[number]);
+        s.workers = static_cast<std::uint32_t>(n->leases.size());
+        s.draining = n->draining;
+        s.suspect = n->session->below->is_suspect();
+        s.labels = n->labels;
+        out.nodes.push_back(std::move(s));
+    }
+    std::sort(out.nodes.begin(), out.nodes.end(),
+              [](const auto& a, const auto& b) { return a.name < b.name; });
+    for (const auto& [number, j] : jobs) {
+        job_status s;
+        s.name = j->hello.name.empty() ? "(not back yet)" : j->hello.name;
+        s.host = j->hello.host;
+        s.pid = j->hello.pid;
+        s.connected = j->session != nullptr;
+        for (const auto& [n, l] : j->leases) {
+            if (l->state != detail::lease_state::waits) {
+                ++s.workers;
+                continue;
+            }
+            if (s.waiting++ == 0) s.why = schedule.why(l->request);
+        }
+        out.jobs.push_back(std::move(s));
+    }
+    return out;
+}
+
+SKEIN_INLINE head::head(loop& on, net::network& via, head_options how)
+    : books_(std::make_unique<books>(on, via, std::move(how))) {}
+SKEIN_INLINE head::~head() = default;
+SKEIN_INLINE net::address head::local() const { return books_->door.local(); }
+SKEIN_INLINE task<void> head::serve() { return books_->serve(); }
+SKEIN_INLINE void head::stop() noexcept { books_->stopping.set(); }
+SKEIN_INLINE cluster_status head::status() const { return books_->status(); }
+
+} // namespace skein::cluster

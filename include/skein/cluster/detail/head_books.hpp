@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a head knows: sessions, nodes, jobs (one per driver), leases.
+
+#include <skein/cluster/head.hpp>
+#include <skein/core/event.hpp>
+#include <skein/net/link.hpp>
+#include <skein/net/link_endpoint.hpp>
+#include <skein/net/requests.hpp>
+#include <skein/rt/scheduler.hpp>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace skein::cluster {
+
+namespace detail {
+
+struct head_node;
+struct head_job;
+
+/// One link to a node, a driver or a tool.
+struct head_session {
+    net::link::handle below;
+    net::requests::handle way; ///< nullptr: it has ended
+    std::uint64_t incarnation = 0;
+    head_node* node = nullptr;
+    head_job* job = nullptr;
+
+    /// A message that is lost with the link; what it said is told again with the next hello.
+    template <class M>
+    void tell(const M& what) noexcept {
+        try {
+            if (way && way->is_open()) way->tell(what);
+        } catch (const error& e) {
+            way->abort(e);
+        }
+    }
+};
+
+enum class lease_state : std::uint8_t {
+    waits,    ///< in the scheduler's queue
+    granted,  ///< its worker runs, or is being started
+    expected, ///< its driver says that a node holds it which has not come (again) yet
+    stopping, ///< its agent has been told to end its worker
+};
+
+struct head_lease {
+    head_job* of = nullptr;
+    std::uint64_t number = 0; ///< the driver's
+    rt::resources demand;
+    lease_state state = lease_state::waits;
+    rt::request_id request;
+    std::uint64_t tag = 0; ///< of the request
+    rt::gpu_set gpus;
+    head_node* at = nullptr;         ///< granted, stopping
+    std::uint64_t expected_node = 0; ///< its incarnation
+    time_point until{};              ///< expected
+    bool recalled = false;
+};
+
+struct head_node {
+    std::uint64_t incarnation = 0;
+    std::string name, host;
+    std::int64_t pid = 0;
+    rt::resources total;
+    std::vector<std::string> labels;
+    std::shared_ptr<head_session> session;
+    std::map<lease_name, head_lease*> leases;
+    bool draining = false;
+
+    [[nodiscard]] rt::place_id place() const noexcept { return rt::place_id(incarnation); }
+};
+
+struct head_job {
+    std::uint64_t incarnation = 0; ///< of its driver
+    driver_hello hello;            ///< empty until its driver has come
+    std::string seen_from; ///< the address of the driver's host, as this host sees it; "": here
+    std::shared_ptr<head_session> session; ///< nullptr: it is away
+    time_point away_until{};
+    std::map<std::uint64_t, std::unique_ptr<head_lease>> leases;
+
+    bool ending = false; ///< it does not come back: its leases are being ended
+
+    [[nodiscard]] job_id id() const noexcept { return job_id(incarnation); }
+};
+
+} // namespace detail
+
+struct head::books {
+    using session_ptr = std::shared_ptr<detail::head_session>;
+
+    books(loop& on, net::network& via, head_options given);
+
+    loop& on_loop;
+    head_options how;
+    net::link_endpoint door;
+    rt::scheduler schedule;
+    std::map<std::uint64_t, std::unique_ptr<detail::head_node>> nodes; ///< by incarnation
+    std::map<std::uint64_t, std::unique_ptr<detail::head_job>> jobs;   ///< by the driver's
+    std::unordered_map<std::uint64_t, detail::head_lease*> by_tag;
+    std::vector<session_ptr> sessions;
+    std::uint64_t last_tag = 0;
+    time_point since;
+    event stopping;
+    bool over = false;
+
+    // head.ipp: who comes and goes
+    task<void> serve();
+    static task<void> serve_link(books* self, net::link::handle l);
+    [[nodiscard]] std::shared_ptr<net::request_service> service_of(const session_ptr& s);
+    void ended(const session_ptr& s) noexcept;
+    static task<void> watch(books* self);
+    void look();
+    static task<node_welcome> on_node(books* self, session_ptr s, node_hello h);
+    static task<driver_welcome> on_driver(books* self, session_ptr s, driver_hello h);
+    [[nodiscard]] std::string free_name(const node_hello& h);
+    detail::head_node& enter(const session_ptr& s, const node_hello& h);
+    void lose(detail::head_node& n, const std::string& why);
+    detail::head_job& job_of(std::uint64_t incarnation);
+    void leave(detail::head_job& j);
+    [[nodiscard]] driver_welcome size() const;
+    void tell_size();
+    [[nodiscard]] cluster_status status() const;
+    [[nodiscard]] drain_reply drain(const ask_drain& what);
+    [[nodiscard]] detail::head_node* find_node(const std::string& name);
+    [[nodiscard]] detail::head_node* node_at(std::uint64_t incarnation);
+    void tell_all_to_leave();
+    static task<void> close_link(net::link::handle l);
+
+    // head_leases.ipp: what they hold
+    detail::head_lease& add_lease(detail::head_job& j, std::uint64_t number,
+                                  const rt::resources& demand);
+    void erase(detail::head_lease& l);
+    void forget(detail::head_job& j);
+    void end(detail::head_lease& l, bool started, const std::string& how);
+    void want(detail::head_job& j, std::uint64_t number, const std::string& demand);
+    void give_back(detail::head_job& j, std::uint64_t number);
+    void stop_worker(detail::head_lease& l);
+    [[nodiscard]] bool hold(detail::head_node& n, const held_lease& held);
+    void reconcile(detail::head_node& n, const node_hello& h, std::vector<lease_name>& stop);
+    void reconcile(detail::head_job& j, const driver_hello& h);
+    void on_ended(const ended_lease& what, const detail::head_node& from);
+    void pump();
+    void granted(const rt::grant& g);
+    void recall(detail::head_lease& l, const std::string& why);
+};
+
+} // namespace skein::cluster

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of cluster/leased_workers.hpp.
+
+#include <skein/cluster/detail/cluster_link.hpp>
+#include <skein/cluster/detail/leased_workers_books.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/network.hpp>
+#include <skein/rt/runtime.hpp>
+#include <skein/rt/worker_link.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+SKEIN_INLINE leased_workers::books::books(loop& on, net::network& via, rt::runtime& of,
+                                          leased_workers_options given)
+    : on_loop(on), network(via), driver(of), how(std::move(given)) {
+    if (how.demand.empty()) how.demand.cpu = 1;
+}
+
+SKEIN_INLINE task<void> leased_workers::books::serve() {
+    scope workers;
+    std::exception_ptr failure;
+    try {
+        open_door();
+        workers.spawn(door->serve(
+            [this](net::connection::handle wire) { return serve_one(this, std::move(wire)); }));
+        fill();
+        auto joining = keep_joined(this);
+        co_await joining;
+    } catch (const error& e) {
+        if (e.code() == errc::cancelled) {
+            failure = std::current_exception();
+        } else {
+            give_up(e);
+        }
+    }
+    if (failure) workers.cancel();
+    later.cancel();
+    auto nothing = as_result(shield(later.join()));
+    (void)co_await nothing;
+    // stop() has been called, or will be: the runtime's close() ends those that are served.
+    if (door) {
+        if (!failure) {
+            auto waiting = as_result(detail::wait_for(&stopping));
+            (void)co_await waiting;
+        }
+        door->close();
+    }
+    auto gone = as_result(shield(workers.join()));
+    (void)co_await gone;
+    if (way) {
+        auto parted = shield(part());
+        co_await parted;
+    }
+    if (failure) std::rethrow_exception(failure);
+}
+
+SKEIN_INLINE void leased_workers::books::open_door() {
+    rt::worker_link ours{detail::job_secret(how.secret, driver.incarnation())};
+    ours.start = how.times.start_timeout;
+    auto options = rt::worker_connection(driver, ours);
+    options.bounds.close_deadline = how.times.shutdown_grace;
+    auto at = how.listen;
+    if (at.host.empty())
+        at = how.head.is_loopback() ? net::address::tcp("127.0.0.1", at.port)
+                                    : net::address::any(at.port);
+    net::acceptor_options bounds; // many workers load at the same time
+    bounds.places = 4096;
+    bounds.places_per_address = 1024;
+    door = std::make_unique<net::endpoint>(network, at, std::move(options), bounds);
+}
+
+SKEIN_INLINE void leased_workers::books::give_up(error why) {
+    if (std::exchange(gave_up, true)) return;
+    if (!stopping.is_set()) driver.give_up(std::move(why));
+}
+
+// ---- the link to the head ------------------------------------------------------------------------------------
+
+SKEIN_INLINE task<void> leased_workers::books::keep_joined(books* self) {
+    duration pause = self->how.times.reconnect_first;
+    const auto last = deadline_after(self->on_loop.now(), self->how.join_within);
+    bool ever = false, told = false;
+    while (!self->stopping.is_set()) {
+        std::optional<error> fault;
+        try {
+            auto linked = one_link(self);
+            co_await linked;
+        } catch (const error& e) {
+            fault = e;
+        }
+        if (std::exchange(self->joined, false)) {
+            ever = true;
+            told = false;
+            pause = self->how.times.reconnect_first;
+        }
+        if (self->stopping.is_set()) break;
+        if (!fault) throw error(errc::closed, "the cluster was stopped");
+        if (fault->code() == errc::cancelled) throw *fault;
+        if (detail::is_final(fault->code()) || (!ever && self->on_loop.now() >= last))
+            throw error(fault->code(), fmt::format("no cluster at {}: {}",
+                                                   to_string(self->how.head), fault->text()))
+                .with_cause(fault->cause())
+                .with_hint(fault->hint().empty() ? "skein head starts one; skein status looks at it"
+                                                 : fault->hint());
+        if (ever && !std::exchange(told, true))
+            logging::warn("cluster", "the head is away; workers go on",
+                          {{"head", to_string(self->how.head)}, {"why", fault->what()}});
+        auto woken = detail::wait_at_most(&self->stopping, pause);
+        co_await woken;
+        pause = std::min<duration>(2 * pause, self->how.times.reconnect_most);
+    }
+}
+
+SKEIN_INLINE task<void> leased_workers::books::one_link(books* self) {
+    const auto& how = self->how;
+    const auto& who = self->driver.name();
+    net::link_options link;
+    link.incarnation = self->driver.incarnation();
+    auto dialing = with_timeout(
+        net::link::connect(self->network, how.head,
+                           detail::cluster_link(how.secret, how.name, who.host, who.pid), link),
+        how.times.connect_timeout + how.times.handshake_timeout);
+    auto l = co_await dialing;
+    self->service = self->make_service();
+    self->way = net::requests::over(l, self->service);
+    std::exception_ptr failure;
+    try {
+        auto asking = say_hello(self);
+        co_await asking;
+        auto ended = detail::wait_end(l, &self->stopping);
+        co_await ended;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    if (self->stopping.is_set() && !failure) co_return; // serve() says goodbye
+    auto parted = shield(self->part());
+    co_await parted;
+    if (failure) std::rethrow_exception(failure);
+}
+
+SKEIN_INLINE task<void> leased_workers::books::part() {
+    const auto last = std::exchange(way, nullptr);
+    const auto served = std::exchange(service, nullptr);
+    auto closing = last->close();
+    co_await closing;
+    auto done = served->close();
+    co_await done;
+}
+
+SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::books::make_service() {
+    auto out = std::make_shared<net::request_service>();
+    out->on_tell<lease_granted>(
+        [this](const lease_granted& m, const net::caller&) { on_granted(m); });
+    out->on_tell<lease_ended>([this](const lease_ended& m, const net::caller&) { on_ended(m); });
+    out->on_tell<lease_waits>([](const lease_waits& m, const net::caller&) {
+        logging::warn("cluster", "a worker finds no place", {{"why", m.why}});
+    });
+    out->on_tell<lease_recalled>([](const lease_recalled& m, const net::caller&) {
+        logging::debug("cluster", "the head wants a lease back", {{"why", m.why}});
+    });
+    out->on_tell<cluster_changed>([this](const cluster_changed& m, const net::caller&) {
+        cluster_cpus = m.cpus;
+        if (joined) fill();
+    });
+    return out;
+}
+
+SKEIN_INLINE driver_hello leased_workers::books::hello() const {
+    const auto& who = driver.name();
+    driver_hello h;
+    h.name = how.name;
+    h.host = who.host;
+    h.pid = who.pid;
+    h.weight = how.weight;
+    h.executable = how.executable;
+    h.program = how.program;
+    h.folder = how.folder;
+    const auto at = door->local();
+    h.address = how.advertise;
+    if (h.address.empty() && at.kind != net::scheme::tcp) h.address = to_string(at);
+    h.port = at.port;
+    const auto demand = rt::to_string(how.demand);
+    for (const auto& [number, l] : leases) h.leases.push_back({number, demand, l->node});
+    return h;
+}
+
+SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
+    auto asking = with_timeout(self->way->call<driver_welcome>(self->hello()),
+                               self->how.times.handshake_timeout);
+    const auto w = co_await asking;
+    self->joined = true;
+    self->cluster_cpus = w.cpus;
+    if (w.nodes == 0)
+        logging::warn("cluster", "the cluster has no nodes yet: calls wait for one",
+                      {{"head", to_string(self->how.head)}});
+    self->fill();
+}
+
+// ---- leases --------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::size_t leased_workers::books::target() const noexcept {
+    if (how.workers > 0) return static_cast<std::size_t>(how.workers);
+    const auto each = std::max<std::int64_t>(how.demand.cpu.in_steps(), rt::amount::steps);
+    const auto room = static_cast<std::int64_t>(cluster_cpus) * rt::amount::steps / each;
+    return static_cast<std::size_t>(std::clamp<std::int64_t>(room, 1, how.most_workers));
+}
+
+/// Asks for what is missing, and takes back what was asked for in vain.
+SKEIN_INLINE void leased_workers::books::fill() {
+    if (stopping.is_set() || gave_up) return;
+    while (leases.size() < target()) {
+        auto l = std::make_shared<lease>();
+        l->number = ++last_number;
+        leases.emplace(l->number, l);
+        want(l);
+    }
+    for (auto at = leases.end(); leases.size() > target() && at != leases.begin();) {
+        --at;
+        if (at->second->node != 0) continue;
+        const auto l = at->second;
+        at = leases.erase(at);
+        give_back(l);
+    }
+    count_expected();
+}
+
+SKEIN_INLINE void leased_workers::books::want(const lease_ptr& l) {
+    try {
+        if (joined && way && way->is_open())
+            way->tell(want_lease{l->number, rt::to_string(how.demand)});
+    } catch (const error&) { // with the next hello
+    }
+}
+
+SKEIN_INLINE void leased_workers::books::give_back(const lease_ptr& l) {
+    try {
+        if (joined && way && way->is_open() && !l->ended) way->tell(return_lease{l->number});
+    } catch (const error&) { // the next hello does not name it
+    }
+}
+
+/// New actors wait for workers that are about to come.
+SKEIN_INLINE void leased_workers::books::count_expected() {
+    std::size_t n = 0;
+    for (const auto& [number, l] : leases) n += l->node != 0;
+    driver.expect_workers(n);
+}
+
+SKEIN_INLINE void leased_workers::books::on_granted(const lease_granted& m) {
+    const auto found = leases.find(m.lease);
+    if (found == leases.end()) return; // it was given back; the head hears so
+    found->second->node = m.node;
+    found->second->node_name = m.node_name;
+    count_expected();
+}
+
+SKEIN_INLINE void leased_workers::books::on_ended(const lease_ended& m) {
+    const auto found = leases.find(m.lease);
+    if (found == leases.end()) return;
+    const auto l = found->second;
+    l->ended = true;
+    l->how = l->node_name.empty() ? m.how : fmt::format("{} on {}", m.how, l->node_name);
+    l->end_told.set();
+    if (l->wire) { // its last replies may be on the way
+        later.spawn(cut_later(this, l));
+        return;
+    }
+    leases.erase(found);
+    on_failed_start(l);
+}
+
+/// Its worker has ended before it came.
+SKEIN_INLINE void leased_workers::books::on_failed_start(const lease_ptr& l) {
+    count_expected();
+    if (stopping.is_set()) return;
+    ++failed_starts;
+    const auto reason = fmt::format("a worker did not start: {}", l->how);
+    if (std::exchange(last_failure, reason) != reason) logging::warn("cluster", reason);
+    const bool any = std::any_of(leases.begin(), leases.end(),
+                                 [](const auto& one) { return one.second->wire != nullptr; });
+    constexpr int most_failures = 3;
+    if (!any && failed_starts >= most_failures)
+        return give_up(
+            error(errc::worker_lost, reason)
+                .with_hint("the program must be there, of the same build, on every node"));
+    const auto pause = std::min<duration>(
+        how.times.child_restart_first * (1 << std::min(failed_starts, 8)), how.times.child_restart_most);
+    later.spawn(fill_later(this, pause));
+}
+
+SKEIN_INLINE task<void> leased_workers::books::fill_later(books* self, duration pause) {
+    co_await sleep_for(pause);
+    self->fill();
+}
+
+/// The process has ended, but its connection does not say so: the host has gone, or is cut off.
+SKEIN_INLINE task<void> leased_workers::books::cut_later(books* self, lease_ptr l) {
+    co_await sleep_for(self->how.times.last_word);
+    if (l->wire) l->wire->abort(error(errc::peer_lost, l->how));
+}
+
+SKEIN_INLINE leased_workers::books::lease_ptr leased_workers::books::lease_of(
+    const std::string& worker) const {
+    constexpr std::string_view start = "worker-";
+    std::uint64_t number = 0;
+    if (!worker.starts_with(start)) return nullptr;
+    const auto* const first = worker.data() + start.size();
+    const auto* const last = worker.data() + worker.size();
+    const auto [end, bad] = std::from_chars(first, last, number);
+    if (bad != std::errc() || end != last) return nullptr;
+    const auto found = leases.find(number);
+    return found == leases.end() ? nullptr : found->second;
+}
+
+/// A worker, from its handshake to the end of its lease.
+SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self,
+                                                         net::connection::handle wire) {
+    const auto l = self->lease_of(wire->peer().name);
+    if (l == nullptr || l->wire != nullptr || l->ended || self->stopping.is_set()) {
+        wire->abort(error(errc::refused, wire->peer_name() + " has no lease (any more)"));
+        co_return;
+    }
+    l->wire = wire;
+    self->failed_starts = 0;
+    self->last_failure.clear();
+    std::exception_ptr failure;
+    try {
+        auto served = self->driver.serve_worker(
+            std::move(wire), [self, l](const rt::peer&) { return how_it_ended(self, l); });
+        co_await served;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    l->wire = nullptr;
+    self->leases.erase(l->number);
+    self->give_back(l);
+    self->fill();
+    if (failure) std::rethrow_exception(failure);
+}
+
+/// As the head says; it hears it from the agent, at once if the process has ended.
+SKEIN_INLINE task<std::string> leased_workers::books::how_it_ended(books* self, lease_ptr l) {
+    if (!self->joined || self->stopping.is_set()) co_return std::string();
+    auto told = detail::wait_at_most(&l->end_told, self->how.times.suspect_after);
+    co_await told;
+    co_return l->how;
+}
+
+SKEIN_INLINE leased_workers::leased_workers(loop& on, net::network& via, rt::runtime& driver,
+                                            leased_workers_options how)
+    : books_(std::make_unique<books>(on, via, driver, std::move(how))) {}
+SKEIN_INLINE leased_workers::~leased_workers() = default;
+SKEIN_INLINE task<void> leased_workers::serve() { return books_->serve(); }
+SKEIN_INLINE void leased_workers::stop() noexcept { books_->stopping.set(); }
+SKEIN_INLINE std::size_t leased_workers::connected() const noexcept {
+    std::size_t n = 0;
+    for (const auto& [number, l] : books_->leases) n += l->wire != nullptr;
+    return n;
+}
+SKEIN_INLINE std::size_t leased_workers::granted() const noexcept {
+    std::size_t n = 0;
+    for (const auto& [number, l] : books_->leases) n += l->node != 0;
+    return n;
+}
+SKEIN_INLINE std::size_t leased_workers::wanted() const noexcept { return books_->leases.size(); }
+
+} // namespace skein::cluster

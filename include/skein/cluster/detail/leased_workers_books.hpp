@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a driver knows of its leases.
+
+#include <skein/cluster/leased_workers.hpp>
+#include <skein/cluster/messages.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/net/endpoint.hpp>
+#include <skein/net/link.hpp>
+#include <skein/net/requests.hpp>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace skein::cluster {
+
+struct leased_workers::books {
+    struct lease {
+        std::uint64_t number = 0;
+        std::uint64_t node = 0; ///< the incarnation of its agent; 0: not granted yet
+        std::string node_name;
+        net::connection::handle wire; ///< to its worker, while that is served
+        bool ended = false;           ///< the head says so
+        std::string how;              ///< it ended
+        event end_told;
+    };
+    using lease_ptr = std::shared_ptr<lease>; // its tasks may outlive its place in the table
+
+    books(loop& on, net::network& via, rt::runtime& of, leased_workers_options given);
+
+    loop& on_loop;
+    net::network& network;
+    rt::runtime& driver;
+    leased_workers_options how;
+    std::unique_ptr<net::endpoint> door;
+    std::map<std::uint64_t, lease_ptr> leases;
+    std::uint64_t last_number = 0;
+    std::uint64_t cluster_cpus = 0;
+    net::requests::handle way; ///< to the head
+    std::shared_ptr<net::request_service> service;
+    event stopping;
+    bool joined = false, gave_up = false;
+    int failed_starts = 0; ///< in a row
+    std::string last_failure;
+    scope later; ///< what follows a pause
+
+    task<void> serve();
+    void open_door();
+    static task<void> keep_joined(books* self);
+    static task<void> one_link(books* self);
+    static task<void> say_hello(books* self);
+    task<void> part();
+    [[nodiscard]] std::shared_ptr<net::request_service> make_service();
+    [[nodiscard]] driver_hello hello() const;
+    void give_up(error why);
+
+    [[nodiscard]] std::size_t target() const noexcept;
+    void fill();
+    void want(const lease_ptr& l);
+    void give_back(const lease_ptr& l);
+    void count_expected();
+    void on_granted(const lease_granted& m);
+    void on_ended(const lease_ended& m);
+    void on_failed_start(const lease_ptr& l);
+    static task<void> fill_later(books* self, duration pause);
+    static task<void> cut_later(books* self, lease_ptr l);
+    static task<void> serve_one(books* self, net::connection::handle wire);
+    static task<std::string> how_it_ended(books* self, lease_ptr l);
+    [[nodiscard]] lease_ptr lease_of(const std::string& worker) const;
+};
+
+} // namespace skein::cluster

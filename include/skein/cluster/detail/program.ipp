@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of cluster/program.hpp.
+
+#include <skein/cluster/access.hpp>
+#include <skein/cluster/agent.hpp>
+#include <skein/cluster/head.hpp>
+#include <skein/cluster/leased_workers.hpp>
+#include <skein/cluster/program.hpp>
+#include <skein/core/cancel.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/stop_signals.hpp>
+#include <skein/net/readable_fd.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/rt/children.hpp>
+#include <skein/rt/process.hpp>
+#include <skein/rt/runtime.hpp>
+#include <skein/rt/standard_files.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include <glob.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+namespace detail {
+
+/// Runs a role until it ends; the first stop signal asks it to.
+template <class Role>
+task<int> serve_role(net::real_loop* loop, Role* role) {
+    stop_signals signals;
+    scope beside;
+    beside.spawn([](net::real_loop* on, const stop_signals* from, Role* which) -> task<void> {
+        auto readable = net::wait_readable(*on, from->fd());
+        co_await readable;
+        which->stop();
+    }(loop, &signals, role));
+    std::exception_ptr failure;
+    try {
+        auto serving = role->serve();
+        co_await serving;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    beside.cancel();
+    auto ended = as_result(shield(beside.join()));
+    (void)co_await ended;
+    if (failure) std::rethrow_exception(failure);
+    co_return exit_code::done;
+}
+
+/// Gpus of this host, by the files of NVIDIA's driver; those that CUDA_VISIBLE_DEVICES hides do not count.
+[[nodiscard]] inline int count_gpus() {
+    ::glob_t found{};
+    int n =
+        ::glob("/dev/nvidia[0-9]*", 0, nullptr, &found) == 0 ? static_cast<int>(found.gl_pathc) : 0;
+    ::globfree(&found);
+    if (const char* seen = std::getenv("CUDA_VISIBLE_DEVICES"); seen != nullptr) {
+        const std::string_view text = seen;
+        const auto named = text.empty() ? 0 : std::count(text.begin(), text.end(), ',') + 1;
+        n = std::min(n, static_cast<int>(named));
+    }
+    return std::min(n, rt::gpu_set::most);
+}
+
+[[nodiscard]] inline net::address listen_address(const std::string& text) {
+    if (text.empty()) return net::address::tcp("127.0.0.1", default_port);
+    return parse_head_address(text);
+}
+
+} // namespace detail
+
+SKEIN_INLINE int run_head(const head_program& how) {
+    rt::open_standard_files();
+    rt::name_process("head");
+    head_options o;
+    o.listen = detail::listen_address(how.listen);
+    o.secret = find_or_make_token(how.token_file);
+    o.host = rt::host_name();
+    o.pid = ::getpid();
+    net::real_loop loop;
+    net::real_network network(loop);
+    head h(loop, network, std::move(o));
+    const auto at = h.local();
+    const auto reach = at.is_loopback() ? fmt::format("127.0.0.1:{}", at.port)
+                       : at.host == "*" || at.host == "0.0.0.0" || at.host == "::"
+                           ? fmt::format("{}:{}", rt::host_name(), at.port)
+                           : fmt::format("{}:{}", at.host, at.port);
+    fmt::print("skein head: listens on {}{}\n", to_string(at),
+               at.is_loopback() ? " (this host only; --listen HOST:PORT for others)" : "");
+    fmt::print("  token:          {}\n", token_source(how.token_file));
+    fmt::print("  add a node:     skein join {}\n", reach);
+    fmt::print("  run a program:  ./app --address {}\n", reach);
+    std::fflush(stdout);
+    return loop.run(detail::serve_role(&loop, &h));
+}
+
+SKEIN_INLINE int run_agent(const agent_program& how) {
+    rt::open_standard_files();
+    rt::name_process("agent");
+    agent_options o;
+    const auto where = find_head_address(how.head);
+    o.head =
+        where.empty() ? net::address::tcp("127.0.0.1", default_port) : parse_head_address(where);
+    o.secret = find_token(how.token_file);
+    o.name = how.name;
+    o.host = rt::host_name();
+    o.pid = ::getpid();
+    auto offers = rt::parse_resources(how.resources);
+    if (!offers)
+        throw error(errc::usage, "--resources: " + offers.error().text())
+            .with_hint("e.g. --resources cpu=8,ssd=1");
+    o.offers = *offers;
+    if (how.resources.find("gpu") == how.resources.npos) o.offers.gpu = detail::count_gpus();
+    o.labels = how.labels;
+    o.on_joined = [at = to_string(o.head)](const std::string& name) {
+        fmt::print("skein node {}: joined {}\n", name, at);
+        std::fflush(stdout);
+    };
+    net::real_loop loop;
+    net::real_network network(loop);
+    rt::local_children children(loop);
+    agent a(loop, network, children, std::move(o));
+    return loop.run(detail::serve_role(&loop, &a));
+}
+
+namespace detail {
+
+[[nodiscard]] inline std::string address_of(const rt::cluster_flags& flags) {
+    return find_head_address(flags.address);
+}
+
+[[nodiscard]] inline std::unique_ptr<rt::worker_source> workers_of(loop& on, net::network& via,
+                                                                   rt::runtime& driver,
+                                                                   const rt::cluster_flags& flags) {
+    leased_workers_options how;
+    how.head = parse_head_address(find_head_address(flags.address));
+    how.secret = find_token(flags.token_file);
+    how.workers = flags.workers;
+    how.program = flags.program;
+    how.name = std::filesystem::path(flags.program).filename().string();
+    how.executable = std::filesystem::read_symlink("/proc/self/exe").string();
+    how.folder = std::filesystem::current_path().string();
+    if (!flags.listen.empty()) how.listen = parse_head_address(flags.listen);
+    return std::make_unique<leased_workers>(on, via, driver, std::move(how));
+}
+
+inline int head_of(const rt::cluster_flags& flags) {
+    return run_head({flags.listen, flags.token_file});
+}
+inline int join_of(const rt::cluster_flags& flags) {
+    agent_program how;
+    how.head = flags.join;
+    how.token_file = flags.token_file;
+    return run_agent(how);
+}
+
+} // namespace detail
+
+SKEIN_INLINE const rt::cluster_roles* roles() noexcept {
+    static constexpr rt::cluster_roles all{&detail::address_of, &detail::workers_of,
+                                           &detail::head_of, &detail::join_of};
+    return &all;
+}
+
+} // namespace skein::cluster
+
+#if !SKEIN_HEADER_ONLY
+namespace skein::rt {
+const cluster_roles* roles_of_program() noexcept { return cluster::roles(); }
+} // namespace skein::rt
+#endif

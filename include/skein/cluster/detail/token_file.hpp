@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The file in which a user keeps the token of a world or a cluster. Bodies in meeting.ipp.
+
+#include <skein/cluster/environment.hpp>
+#include <skein/core/config.hpp>
+
+#include <string>
+
+namespace skein::cluster::detail {
+
+/// Its text.
+///   errors  not_found, permission_denied (others may read it), invalid_argument (no regular file), io
+[[nodiscard]] std::string read_token_file(const std::string& path);
+/// Makes the file with a new token unless another process is first.
+void make_token_file(const std::string& path);
+/// ~/.config/skein/token, as XDG_CONFIG_HOME and HOME say; empty: neither is set.
+[[nodiscard]] std::string own_token_file(const variable_reader& read);
+
+} // namespace skein::cluster::detail

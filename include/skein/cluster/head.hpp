@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The head of a cluster: knows its nodes and drivers, and grants drivers leases on nodes.
+//
+//     cluster::head_options how;
+//     how.listen = net::address::tcp("127.0.0.1", 0);
+//     how.secret = net::token::generate();
+//     cluster::head h(loop, network, how);
+//     auto serving = h.serve();                     // until stop(), or a tool says so
+//     co_await serving;
+//
+// Calls do not go through it: a driver talks to its workers directly, and goes on while the head is away. What
+// the head knows is what nodes and drivers tell it when they come, so that one that was started again learns it
+// from them within seconds. A node that has been silent for head_options::node_grace is lost with its leases. A driver
+// that is away keeps its workers for driver_grace.
+
+#include <skein/core/config.hpp>
+#include <skein/cluster/access.hpp>
+#include <skein/cluster/messages.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
+#include <skein/net/address.hpp>
+#include <skein/net/token.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace skein {
+class loop;
+}
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::cluster {
+
+/// How a head listens, and how patient it is.
+struct head_options {
+    net::address listen = net::address::tcp("127.0.0.1", default_port);
+    net::token secret; ///< that all of the cluster share
+    std::string name = "head", host;
+    std::int64_t pid = 0;
+    std::uint64_t incarnation = 0; ///< of this start of this process; 0: drawn
+    duration node_grace = time_constants::lan().dead_after;
+    duration driver_grace = std::chrono::seconds(10);
+    duration look_every = std::chrono::milliseconds(250); ///< for what has run out
+    std::size_t most_leases = std::size_t{1} << 16;       ///< of one driver
+};
+
+/// Belongs to one loop. Its serve() must have ended before it is destroyed.
+class head {
+public:
+    /// Binds at once.
+    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach without
+    ///           a token
+    head(loop& on, net::network& via, head_options how);
+    head(const head&) = delete;
+    head& operator=(const head&) = delete;
+    ~head();
+
+    [[nodiscard]] net::address local() const;
+
+    /// Serves nodes, drivers and tools until stop(), or until one of these asks for the cluster's end; tells
+    /// them then, and returns when all have gone.
+    ///   errors  cancelled: they are not told, and take it for a crash
+    [[nodiscard]] task<void> serve();
+    void stop() noexcept;
+
+    /// What is there now.
+    [[nodiscard]] cluster_status status() const;
+
+private:
+    struct books; // in detail/head_books.hpp
+    std::unique_ptr<books> books_;
+};
+
+} // namespace skein::cluster
+
+#if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/head.ipp>
+#include <skein/cluster/detail/head_leases.ipp>
+#endif

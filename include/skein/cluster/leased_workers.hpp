@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A driver's workers on the nodes of a cluster: leases that the head grants, kept alive while the driver runs.
+//
+//     cluster::leased_workers_options how;
+//     how.head = net::address::parse("tcp:10.0.0.1:7117").value();
+//     how.secret = secret;
+//     how.executable = "/shared/app";               // the same build on every node
+//     cluster::leased_workers workers(loop, network, driver, how);
+//     scope.spawn(workers.serve());
+//
+// Workers connect to the driver, and calls go directly between them. When the head is away they go on; what nodes
+// are lost meanwhile is learned when it is back. A worker that has ended is replaced, on whichever node has room.
+
+#include <skein/core/config.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
+#include <skein/net/address.hpp>
+#include <skein/net/token.hpp>
+#include <skein/rt/resources.hpp>
+#include <skein/rt/worker_source.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace skein {
+class loop;
+}
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::rt {
+class runtime;
+}
+
+namespace skein::cluster {
+
+/// Which cluster, and what a driver wants of it.
+struct leased_workers_options {
+    net::address head;
+    net::token secret;
+    int workers = 0; ///< 0: as many as the cluster has room for, more when nodes join
+    int most_workers = 4096;
+    rt::resources demand; ///< of each; empty: one cpu
+    std::uint32_t weight = 1;
+    std::string name;              ///< of the job, for people
+    std::string executable;        ///< absolute; the agents start it, and it must be this build
+    std::string program = "skein"; ///< argv[0] that `ps` shows
+    std::string folder;            ///< the workers' working directory, on each node
+    /// Where workers connect. Port 0: any. Empty host: this host alone when the head is on it, else all its addresses.
+    net::address listen;
+    /// The address that workers are told; empty: the host by which the head knows this one, and the port.
+    std::string advertise;
+    duration join_within = std::chrono::seconds(10); ///< the first time
+    time_constants times;
+};
+
+/// Belongs to the driver's loop. Its serve() must have ended before it is destroyed.
+class leased_workers final : public rt::worker_source {
+public:
+    /// All of them must outlive it.
+    leased_workers(loop& on, net::network& via, rt::runtime& driver, leased_workers_options how);
+    ~leased_workers() override;
+
+    /// Joins the head, and serves workers until stop() and the runtime's close(). That no head answers, that it
+    /// refuses this driver, that no worker starts, or that the cluster was stopped, is told to the runtime
+    /// (give_up), whose calls fail with it.
+    [[nodiscard]] task<void> serve() override;
+    /// No worker comes from now on; the leases are given back.
+    void stop() noexcept override;
+
+    /// Workers that are connected; leases that the head has granted, and all that were asked for.
+    [[nodiscard]] std::size_t connected() const noexcept;
+    [[nodiscard]] std::size_t granted() const noexcept;
+    [[nodiscard]] std::size_t wanted() const noexcept;
+
+private:
+    struct books; // in detail/leased_workers_books.hpp
+    std::unique_ptr<books> books_;
+};
+
+} // namespace skein::cluster
+
+#if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/leased_workers.ipp>
+#endif

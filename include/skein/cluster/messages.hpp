@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What head, agents, drivers and tools of a cluster say to each other, over net::requests.
+//
+// A lease is room on a node for one worker of one driver: the driver asks the head for it, the head has the
+// node's agent start the worker, and the worker connects to the driver. It is named by the driver's incarnation
+// and the driver's count, so that its name means the same to a head that was started again.
+//
+//     node -> head    node_hello        says who it is and which leases it holds; answered by node_welcome
+//                     worker_ended      a worker has ended, or did not start
+//     head -> node    start_worker_order, stop_worker_order, leave_cluster
+//     driver -> head  driver_hello      the same for a driver, with all leases it has or waits for
+//                     want_lease, return_lease
+//     head -> driver  lease_granted, lease_waits, lease_recalled, lease_ended, cluster_changed
+//     tool -> head    ask_status, ask_drain, ask_stop
+//
+// Both hellos may come again after a lost link, or to a head that knows nothing: its state is what they say.
+
+#include <skein/core/config.hpp>
+#include <skein/net/requests.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+/// The version of these messages; head and peers must have the same.
+inline constexpr std::uint32_t cluster_version = 1;
+
+/// Which lease: of which driver's process, and the how manieth there.
+struct lease_name {
+    std::uint64_t driver = 0, number = 0;
+    friend auto operator<=>(const lease_name&, const lease_name&) = default;
+};
+
+/// A lease that a node holds: its worker runs, or loads.
+struct held_lease {
+    lease_name lease;
+    std::string demand;     ///< as rt::parse_resources() reads it
+    std::uint64_t gpus = 0; ///< bits of rt::gpu_set
+};
+
+/// How a worker ended.
+struct ended_lease {
+    lease_name lease;
+    bool started = true;
+    std::string how; ///< "killed by signal 9 (SIGKILL)"
+};
+
+struct node_hello {
+    static constexpr std::uint16_t number = 1;
+    std::uint32_t version = cluster_version;
+    std::string name; ///< "" : that of the host
+    std::string host;
+    std::int64_t pid = 0;
+    std::string resources; ///< "cpu=8,memory=16GiB,ssd=1"
+    std::vector<std::string> labels;
+    std::vector<held_lease> holds;
+    std::vector<ended_lease> ended; ///< since the last link
+};
+struct node_welcome {
+    static constexpr std::uint16_t number = 2;
+    std::string name;             ///< this node's, unique in the cluster
+    std::vector<lease_name> stop; ///< nobody knows these leases any more
+};
+
+/// A lease of a driver, as its hello tells it.
+struct known_lease {
+    std::uint64_t number = 0;
+    std::string demand;
+    std::uint64_t node = 0; ///< the incarnation of the agent that holds it; 0: it waits
+};
+
+struct driver_hello {
+    static constexpr std::uint16_t number = 3;
+    std::uint32_t version = cluster_version;
+    std::string name; ///< of the job, for people: "./train"
+    std::string host;
+    std::int64_t pid = 0;
+    std::uint32_t weight = 1; ///< of its fair share
+    // What agents start, and where that finds the driver.
+    std::string executable; ///< an absolute path
+    std::string program;    ///< argv[0]
+    std::string folder;     ///< working directory
+    std::uint16_t port = 0; ///< on which it listens for workers
+    std::string
+        address; ///< the whole address, where the host is no secret; "": see start_worker_order
+    std::vector<known_lease> leases;
+};
+struct driver_welcome {
+    static constexpr std::uint16_t number = 4;
+    std::uint64_t cpus = 0; ///< whole ones, of all nodes
+    std::uint32_t nodes = 0;
+};
+
+struct want_lease {
+    static constexpr std::uint16_t number = 5;
+    std::uint64_t lease = 0; ///< a number that this driver has not used
+    std::string demand;
+};
+/// Takes back what was asked for, or ends what was granted.
+struct return_lease {
+    static constexpr std::uint16_t number = 6;
+    std::uint64_t lease = 0;
+};
+struct lease_granted {
+    static constexpr std::uint16_t number = 7;
+    std::uint64_t lease = 0;
+    std::uint64_t node = 0; ///< the incarnation of its agent
+    std::string node_name;
+};
+/// It waits, for longer than a moment or for ever as nodes are now.
+struct lease_waits {
+    static constexpr std::uint16_t number = 8;
+    std::uint64_t lease = 0;
+    bool infeasible = false;
+    std::string why;
+};
+struct lease_ended {
+    static constexpr std::uint16_t number = 9;
+    std::uint64_t lease = 0;
+    bool started = true; ///< its worker ran
+    std::string how;
+};
+/// The head asks for it back: the node is being drained, or others have had less than their share for long. The
+/// driver sends no new work there and returns it when what runs has ended.
+struct lease_recalled {
+    static constexpr std::uint16_t number = 21;
+    std::uint64_t lease = 0;
+    std::string why;
+};
+struct cluster_changed {
+    static constexpr std::uint16_t number = 10;
+    std::uint64_t cpus = 0;
+    std::uint32_t nodes = 0;
+};
+
+struct start_worker_order {
+    static constexpr std::uint16_t number = 11;
+    lease_name lease;
+    std::string demand;
+    std::uint64_t gpus = 0;
+    std::string executable, program, folder;
+    std::string name; ///< "worker-3"
+    /// Where its driver listens. Empty host: it runs on the head's host, which each node knows by another
+    /// address, so that the agent takes the one under which it has reached the head.
+    std::string driver_host;
+    std::uint16_t driver_port = 0;
+    std::string driver_address; ///< instead of both
+};
+struct stop_worker_order {
+    static constexpr std::uint16_t number = 12;
+    lease_name lease;
+};
+struct worker_ended {
+    static constexpr std::uint16_t number = 13;
+    ended_lease what;
+};
+/// The node has no place in the cluster any more: its agent ends.
+struct leave_cluster {
+    static constexpr std::uint16_t number = 14;
+    std::string why;
+};
+
+struct node_status {
+    std::string name, host, resources, used;
+    std::int64_t pid = 0;
+    std::uint32_t workers = 0;
+    bool draining = false, suspect = false;
+    std::vector<std::string> labels;
+};
+struct job_status {
+    std::string name, host;
+    std::int64_t pid = 0;
+    std::uint32_t workers = 0, waiting = 0;
+    std::string why; ///< why the first of those that wait does
+    bool connected = true;
+};
+struct ask_status {
+    static constexpr std::uint16_t number = 15;
+    std::uint32_t version = cluster_version;
+};
+struct cluster_status {
+    static constexpr std::uint16_t number = 16;
+    std::string address, host;
+    std::int64_t pid = 0;
+    std::int64_t up_ms = 0;
+    std::vector<node_status> nodes;
+    std::vector<job_status> jobs;
+};
+struct ask_drain {
+    static constexpr std::uint16_t number = 17;
+    std::string node;
+    bool on = true; ///< false: it takes new workers again
+};
+struct drain_reply {
+    static constexpr std::uint16_t number = 18;
+    std::uint32_t workers = 0; ///< that still run there
+};
+struct ask_stop {
+    static constexpr std::uint16_t number = 19;
+};
+struct stop_reply {
+    static constexpr std::uint16_t number = 20;
+    std::uint32_t nodes = 0, jobs = 0; ///< that were told
+};
+
+/// All of them: every decoder by its number.
+using cluster_messages =
+    net::message_table<node_hello, node_welcome, driver_hello, driver_welcome, want_lease,
+                       return_lease, lease_granted, lease_waits, lease_ended, lease_recalled,
+                       cluster_changed, start_worker_order, stop_worker_order, worker_ended,
+                       leave_cluster, ask_status, cluster_status, ask_drain, drain_reply, ask_stop,
+                       stop_reply>;
+
+} // namespace skein::cluster

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of rt/worker_link.hpp.
+
+#include <skein/rt/build_id.hpp>
+#include <skein/rt/detail/message.hpp>
+#include <skein/rt/registry.hpp>
+#include <skein/rt/runtime.hpp>
+#include <skein/rt/worker_link.hpp>
+#include <skein/wire/encode.hpp>
+
+namespace skein::rt {
+
+SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
+                                                       const worker_link& how) {
+    const detail::process_name& who = self.name();
+    net::connection_options o;
+    o.secret = how.secret;
+    o.self.name = who.name;
+    o.self.build_id = build_id();
+    o.self.registry_hash = registry::instance().hash();
+    o.self.pid = who.pid;
+    o.self.host = who.host;
+    detail::worker_hello hello;
+    hello.cpus = how.cpus;
+    hello.incarnation = self.incarnation();
+    hello.shares_memory = how.shares_memory;
+    o.self.extra = wire::encode(hello);
+    o.require_same_build = true;
+    // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
+    // that dies or a driver that leaves is seen at once.
+    o.bounds.handshake_deadline = how.start;
+    // The worker executes on its loop: silence means work. Its death closes the socket.
+    o.alive.mode = net::keep_alive_mode::off;
+    o.checksum_bodies = !how.in_memory; // a socket pair moves bytes from memory to memory
+    return o;
+}
+
+} // namespace skein::rt

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// How a worker and its driver meet: what the worker is told when it starts, and how both shake hands.
+
+#include <skein/core/config.hpp>
+#include <skein/core/bytes.hpp>
+#include <skein/core/time.hpp>
+#include <skein/net/options.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace skein::rt {
+
+class runtime;
+
+/// What a worker is asked for when it is started, see rt::take_boot().
+inline constexpr const char* worker_role = "worker";
+
+/// The boot message of a worker.
+struct worker_order {
+    byte_buffer token;   ///< net::token::size bytes
+    std::string address; ///< where to connect; empty: the inherited socket is the link
+    std::uint16_t cpus = 1;
+};
+
+/// What one side says to the other.
+struct worker_link {
+    net::token secret;
+    std::uint16_t cpus = 0;     ///< of the worker; the driver says 0
+    bool in_memory = false;     ///< a socket pair: bytes need no checksum
+    bool shares_memory = false; ///< the driver gave it a page
+    /// For the other side to load its program, or to compute.
+    duration start = duration::zero();
+};
+
+/// The options of the connection between them, for both sides.
+[[nodiscard]] net::connection_options worker_connection(const runtime& self,
+                                                        const worker_link& how);
+
+} // namespace skein::rt
+
+#if SKEIN_HEADER_ONLY
+#include <skein/rt/detail/worker_link.ipp>
+#endif

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Where a driver's workers come from: processes of this host (rt/local_workers.hpp), or leases of a cluster
+// (cluster/leased_workers.hpp). run() knows this interface alone; the layer above provides the cluster.
+
+#include <skein/core/config.hpp>
+#include <skein/core/task.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein {
+class loop;
+}
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::rt {
+
+class runtime;
+
+/// Brings workers to a driver's runtime. Its serve() must have ended before it is destroyed.
+class worker_source {
+public:
+    worker_source() = default;
+    worker_source(const worker_source&) = delete;
+    worker_source& operator=(const worker_source&) = delete;
+    virtual ~worker_source() = default;
+
+    /// Gets workers and replaces those that are lost, until stop() and the runtime's close().
+    [[nodiscard]] virtual task<void> serve() = 0;
+    /// No worker comes from now on.
+    virtual void stop() noexcept = 0;
+};
+
+/// What a program's command line asks of a cluster.
+struct cluster_flags {
+    std::string address;    ///< --address A: of the head; empty: the environment, else none
+    std::string join;       ///< --join A: this process is a node's agent
+    bool head = false;      ///< --head: this process is the head
+    std::string listen;     ///< --listen A: where the head listens
+    std::string token_file; ///< --token-file F
+    int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
+    std::string program;    ///< argv[0]
+};
+
+/// What the layer `cluster` gives to programs.
+struct cluster_roles {
+    /// The address of the head that flags or environment name; empty: none, the cluster is this host.
+    std::string (*address)(const cluster_flags& flags);
+    /// Workers of the cluster for a driver. All it is given must outlive it.
+    ///   errors  usage (no such address), not_found, permission_denied, malformed (its token)
+    std::unique_ptr<worker_source> (*workers)(loop& on, net::network& via, runtime& driver,
+                                              const cluster_flags& flags);
+    /// The whole life of a head, or of an agent; gives the exit code, throws error.
+    int (*head)(const cluster_flags& flags);
+    int (*join)(const cluster_flags& flags);
+};
+
+/// What this program can be in a cluster; nullptr: nothing, it was compiled header-only without
+/// <skein/cluster/program.hpp>.
+#if SKEIN_HEADER_ONLY
+namespace detail {
+inline constinit const cluster_roles* provided_roles = nullptr;
+}
+[[nodiscard]] inline const cluster_roles* roles_of_program() noexcept {
+    return detail::provided_roles;
+}
+#else
+[[nodiscard]] const cluster_roles* roles_of_program() noexcept; // in cluster/detail/program.ipp
+#endif
+
+} // namespace skein::rt
