@@ -185,75 +185,28 @@ inline const bool registered = registers();
 // Written by scripts/check_mirror.py --write.
 
 
-// ======== skein/cluster/environment.hpp
-// Who started this process, and as which rank of how many: one table of launch environments.
+// ======== skein/cluster/access.hpp
+// How a program finds its cluster: the head's address and the token, from flags, environment or a file.
 //
-// `srun ./train`, `mpirun ./train` and `torchrun --no-python ./train` each tell a process its place by
-// environment variables. discover() reads them in a fixed order and gives one answer, so the program
-// need not know its launcher. A half-set environment is an error that names the missing variable.
+// The token never stands on a command line, where others could read it. It is looked for in SKEIN_TOKEN (64
+// hexadecimal digits), in the file that --token-file or SKEIN_TOKEN_FILE name, and in the user's own file,
+// ~/.config/skein/token, which a head makes when there is none: hosts with a common home folder need nothing else.
 
 
-#include <functional>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::cluster {
-
-/// The place of one process among those that were started together.
-struct launch_environment {
-    std::string source = "local"; ///< which row of the table answered
-    int rank = 0;
-    int world_size = 1;
-    int local_rank = 0;
-    int local_size = 1;
-    int attempt = 0;         ///< restarts so far, as far as the launcher says
-    std::string master_host; ///< where rank 0 can be reached; empty: this host
-    int master_port = 0;     ///< for rank 0's group server; 0: none given
-    std::string job_id;      ///< the same for all ranks; empty if the launcher has none
-
-    /// True when a launcher has formed a world: this process is one of its ranks.
-    [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }
-};
-
-/// What a supervisor starts a rank as (rt::take_boot); its message is a map of variables.
-inline constexpr const char* rank_role = "rank";
-
-/// Reads one variable; nothing if it is not set.
-using variable_reader = std::function<std::optional<std::string>(std::string_view name)>;
-
-/// The variables of this process: first what its supervisor told it alone, then what
-/// take_launch_variables() has taken, then the environment.
-[[nodiscard]] variable_reader process_environment();
-
-/// Moves what says who this process is (SKEIN_RANK and its like, the address and token of its group) out
-/// of the environment: a program that it starts must not take itself for this rank. process_environment()
-/// still gives them. Call it before there are threads; launch() does.
-void take_launch_variables();
-
-/// Asks the table, first row that applies wins:
-///   skein        SKEIN_RANK SKEIN_WORLD_SIZE SKEIN_LOCAL_RANK SKEIN_LOCAL_SIZE SKEIN_MASTER_HOST
-///                SKEIN_MASTER_PORT
-///   torch        RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
-///   slurm        SLURM_PROCID SLURM_STEP_NUM_TASKS ... inside a step (srun), not in a batch script
-///   kubernetes   JOB_COMPLETION_INDEX with WORLD_SIZE, MASTER_ADDR, MASTER_PORT
-///   openmpi      OMPI_COMM_WORLD_RANK ...        pmi  PMI_RANK PMI_SIZE (MPICH, Intel MPI)
-///   sagemaker    SM_HOSTS SM_CURRENT_HOST        skypilot  SKYPILOT_NODE_RANK SKYPILOT_NODE_IPS
-///   local        none of them
-///   errors  invalid_argument: a row applies but a variable is missing or no number; names it
-[[nodiscard]] launch_environment discover(const variable_reader& read = process_environment());
-
-/// "n[1-3,07],gpu" -> n1 n2 n3 n07 gpu, as Slurm writes node lists.
-[[nodiscard]] std::vector<std::string> expand_hostlist(std::string_view text);
-
-} // namespace skein::cluster
+// ======== skein/net/address.hpp
+// Where to listen or to connect, as one short text that people can type and programs can send.
+//
+//     tcp:node-3:6380   tcp:[::1]:0   tcp:*:6380   unix:/run/app.sock   unix-abstract:@app-1234   sim:a:1
+//
+// Port 0 means "any free port" when listening. `sim:` names a host of the simulated network.
 
 
-// ======== skein/cluster/detail/environment.ipp
-// The rows of the launch table. Sources: torch.distributed.run (environment variables), Slurm's srun(1)
-// OUTPUT ENVIRONMENT VARIABLES, Open MPI's mpirun(1), the PMI-1 convention of MPICH and Intel MPI,
-// Kubernetes indexed jobs, SageMaker training toolkit, SkyPilot's distributed jobs.
+// ======== skein/core/result.hpp
+// A value or a skein::error: what decoders of outside bytes return, and what as_result() gives.
+//
+//     result<frame> f = decode(bytes);
+//     if (!f) return f.error();
+//     use(*f);
 
 
 // ======== skein/core/error.hpp
@@ -427,53 +380,224 @@ SKEIN_INLINE error to_error(std::exception_ptr e, errc fallback) {
 
 } // namespace skein
 
-// ======== skein/core/fnv.hpp
-// FNV-1a: a small hash for names and layouts that is the same on every machine and in every build.
-// Not for bytes from outside: anybody can make collisions.
-//
-//     skein::fnv1a h;
-//     h.text(name);
-//     h.number(count);
-//     return h.value();
-//
-//   source: Fowler, Noll, Vo: draft-eastlake-fnv, 64 bits
 
-#include <cstdint>
-#include <string_view>
+// ======== skein/core/result.hpp, continued
+#include <concepts>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
 
 namespace skein {
 
-/// The hash of all bytes given so far, in their order.
-class fnv1a {
+/// Either a T or an error. value() throws the error; operator* must not be used on an error.
+template <class T>
+class [[nodiscard]] result {
 public:
-    constexpr void byte(std::uint8_t b) noexcept { state_ = (state_ ^ b) * 0x100000001b3u; }
-    constexpr void text(std::string_view t) noexcept {
-        for (const char c : t) byte(static_cast<std::uint8_t>(c));
-    }
-    /// Its eight bytes, the lowest first.
-    constexpr void number(std::uint64_t n) noexcept {
-        for (int i = 0; i < 64; i += 8) byte(static_cast<std::uint8_t>(n >> i));
-    }
-    [[nodiscard]] constexpr std::uint64_t value() const noexcept { return state_; }
+    using value_type = T;
+
+    template <class U = T>
+        requires(std::constructible_from<T, U> && !std::same_as<std::remove_cvref_t<U>, result> &&
+                 !std::same_as<std::remove_cvref_t<U>, skein::error>)
+    result(U&& value) : state_(std::in_place_index<0>, std::forward<U>(value)) {}
+    result(skein::error e) : state_(std::in_place_index<1>, std::move(e)) {}
+
+    [[nodiscard]] bool has_value() const noexcept { return state_.index() == 0; }
+    explicit operator bool() const noexcept { return has_value(); }
+
+    T& value() & { return check(), *std::get_if<0>(&state_); }
+    const T& value() const& { return check(), *std::get_if<0>(&state_); }
+    /// By value, so that `for (auto& x : f().value())` does not walk a dead temporary.
+    T value() && { return check(), std::move(*std::get_if<0>(&state_)); }
+
+    T& operator*() & noexcept { return *std::get_if<0>(&state_); }
+    const T& operator*() const& noexcept { return *std::get_if<0>(&state_); }
+    T&& operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
+    T* operator->() noexcept { return std::get_if<0>(&state_); }
+    const T* operator->() const noexcept { return std::get_if<0>(&state_); }
+
+    [[nodiscard]] const skein::error& error() const noexcept { return *std::get_if<1>(&state_); }
 
 private:
-    std::uint64_t state_ = 0xcbf29ce484222325u;
+    void check() const {
+        if (!has_value()) throw error();
+    }
+    std::variant<T, skein::error> state_;
+};
+
+/// Success or an error.
+template <>
+class [[nodiscard]] result<void> {
+public:
+    using value_type = void;
+
+    result() = default;
+    result(skein::error e) : error_(std::move(e)) {}
+
+    [[nodiscard]] bool has_value() const noexcept { return !error_; }
+    explicit operator bool() const noexcept { return has_value(); }
+    void value() const {
+        if (error_) throw *error_;
+    }
+    [[nodiscard]] const skein::error& error() const noexcept { return *error_; }
+
+private:
+    std::optional<skein::error> error_;
 };
 
 } // namespace skein
 
-// ======== skein/rt/boot.hpp
-// The child's side of rt/children.hpp: what a process was started with.
+
+// ======== skein/net/address.hpp, continued
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace skein::net {
+
+/// The kinds of address; the text prefix is in the comment.
+enum class scheme : std::uint8_t {
+    tcp = 0,           ///< tcp:host:port
+    unix_path = 1,     ///< unix:/path
+    unix_abstract = 2, ///< unix-abstract:@name (Linux: no file, gone with its socket)
+    sim = 3,           ///< sim:host:port
+};
+
+/// A value; equality and order are by fields. A plain aggregate, so that it can be sent.
+struct address {
+    scheme kind = scheme::tcp;
+    std::string host;       ///< host name or numeric address; path or name for unix kinds
+    std::uint16_t port = 0; ///< 0 for unix kinds
+
+    auto operator<=>(const address&) const = default;
+
+    [[nodiscard]] bool is_unix() const noexcept {
+        return kind == scheme::unix_path || kind == scheme::unix_abstract;
+    }
+    /// True when only processes of this host can reach it. A name other than localhost is not, whatever
+    /// it resolves to: 127.example.org may be anywhere.
+    [[nodiscard]] bool is_loopback() const noexcept;
+
+    static address tcp(std::string host, std::uint16_t port);
+    /// All addresses of this host, IPv6 and IPv4, to listen on: tcp:*:port.
+    static address any(std::uint16_t port);
+    static address unix_socket(std::string path);
+    static address abstract_unix(std::string name);
+    static address sim(std::string host, std::uint16_t port);
+
+    /// Reads the text form; the error names what is wrong and shows a valid example.
+    [[nodiscard]] static result<address> parse(std::string_view text);
+
+    /// The general factory behind the named ones.
+    static address make(scheme kind, std::string host, std::uint16_t port);
+};
+
+[[nodiscard]] std::string to_string(const address& a);
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/address.ipp
+// The text form of addresses, and what it takes to read one.
+
+
+#include <utility>
+
+#include <fmt/core.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+namespace skein::net {
+
+SKEIN_INLINE bool address::is_loopback() const noexcept {
+    if (kind != scheme::tcp || host == "localhost") return true;
+    in_addr v4{};
+    if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+    in6_addr v6{};
+    return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+SKEIN_INLINE address address::make(scheme kind, std::string host, std::uint16_t port) {
+    address a;
+    a.kind = kind;
+    a.host = std::move(host);
+    a.port = port;
+    return a;
+}
+SKEIN_INLINE address address::tcp(std::string host, std::uint16_t port) {
+    return make(scheme::tcp, std::move(host), port);
+}
+SKEIN_INLINE address address::any(std::uint16_t port) { return tcp("*", port); }
+SKEIN_INLINE address address::unix_socket(std::string path) {
+    return make(scheme::unix_path, std::move(path), 0);
+}
+SKEIN_INLINE address address::abstract_unix(std::string name) {
+    if (!name.starts_with('@')) name.insert(name.begin(), '@');
+    return make(scheme::unix_abstract, std::move(name), 0);
+}
+SKEIN_INLINE address address::sim(std::string host, std::uint16_t port) {
+    return make(scheme::sim, std::move(host), port);
+}
+
+SKEIN_INLINE std::string to_string(const address& a) {
+    switch (a.kind) {
+    case scheme::tcp:
+        return a.host.find(':') != std::string::npos ? fmt::format("tcp:[{}]:{}", a.host, a.port)
+                                                     : fmt::format("tcp:{}:{}", a.host, a.port);
+    case scheme::unix_path: return "unix:" + a.host;
+    case scheme::unix_abstract: return "unix-abstract:" + a.host;
+    case scheme::sim: return fmt::format("sim:{}:{}", a.host, a.port);
+    }
+    return "?";
+}
+
+SKEIN_INLINE result<address> address::parse(std::string_view text) {
+    const auto bad = [&](std::string_view why) {
+        return error(errc::invalid_argument, fmt::format("address '{}': {}", text, why))
+            .with_hint("write tcp:host:port, unix:/path or unix-abstract:@name");
+    };
+    const auto colon = text.find(':');
+    if (colon == std::string_view::npos) return bad("no scheme");
+    const auto name = text.substr(0, colon);
+    auto rest = text.substr(colon + 1);
+    if (name == "unix") {
+        if (rest.empty()) return bad("empty path");
+        return address::unix_socket(std::string(rest));
+    }
+    if (name == "unix-abstract") {
+        if (rest.empty() || rest == "@") return bad("empty name");
+        return address::abstract_unix(std::string(rest));
+    }
+    if (name != "tcp" && name != "sim") return bad("unknown scheme");
+
+    const auto last = rest.rfind(':');
+    if (last == std::string_view::npos) return bad("no port");
+    auto host = rest.substr(0, last);
+    const auto digits = rest.substr(last + 1);
+    if (host.starts_with('[') && host.ends_with(']')) {
+        host = host.substr(1, host.size() - 2);
+    } else if (host.find(':') != std::string_view::npos) {
+        return bad("an IPv6 address needs brackets");
+    }
+    if (host.empty()) return bad("empty host");
+    if (digits.empty() || digits.size() > 5) return bad("the port is not a number in 0..65535");
+    unsigned port = 0;
+    for (const char c : digits) {
+        if (c < '0' || c > '9') return bad("the port is not a number in 0..65535");
+        port = port * 10 + static_cast<unsigned>(c - '0');
+    }
+    if (port > 65535) return bad("the port is not a number in 0..65535");
+    return make(name == "tcp" ? scheme::tcp : scheme::sim, std::string(host),
+                static_cast<std::uint16_t>(port));
+}
+
+} // namespace skein::net
+
+// ======== skein/net/token.hpp
+// The shared secret of a world: 32 random bytes that both ends of a connection must know.
 //
-//     if (rt::started_as("worker")) {
-//         rt::boot mine = *rt::take_boot("worker");
-//         auto order = wire::decode<my_order>(mine.message);
-//     }
-//
-// The message comes through an inherited pipe, so that it is seen neither in `ps` nor in
-// /proc/PID/environ. At the first question the variables that name the inherited files leave the
-// environment, and the files become close-on-exec: a program that this process starts is no child of
-// ours by mistake, and cannot write into its pipes.
+// It never travels; the handshake proves knowledge of it. Print it only as fingerprint().
 
 
 // ======== skein/core/bytes.hpp
@@ -583,6 +707,596 @@ void store_le(std::byte* to, T value) noexcept {
 }
 
 } // namespace skein
+
+// ======== skein/core/random.hpp
+// Randomness as a parameter: protocol code asks a random_source and never the system.
+//
+// The real world hands out system_random() (the kernel's generator, good for secrets); simulated
+// worlds and tests hand out seeded_random, so that a failing run can be replayed from its seed.
+
+
+// ======== skein/core/philox.hpp
+// Philox4x32-10: random bits as a pure function of (counter, key).
+//
+// Because nothing is carried from one draw to the next, any rank can draw the value of any position
+// without drawing the ones before it, and a resumed run continues exactly. Source: Salmon et al.,
+// "Parallel random numbers: as easy as 1, 2, 3" (2011); checked against Random123's known answers.
+//
+//     philox_stream random(seed, rank);
+//     std::uint64_t bits = random.next();
+
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace skein {
+
+/// Which bits of a stream: any 128-bit number.
+using philox_counter = std::array<std::uint32_t, 4>;
+/// Which stream.
+using philox_key = std::array<std::uint32_t, 2>;
+
+/// 128 random bits for one counter under one key.
+[[nodiscard]] constexpr std::array<std::uint32_t, 4> philox(philox_counter counter,
+                                                            philox_key key) noexcept {
+    for (int round = 0; round < 10; ++round) {
+        const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * counter[0];
+        const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * counter[2];
+        counter = {static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ key[0],
+                   static_cast<std::uint32_t>(p1),
+                   static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ key[1],
+                   static_cast<std::uint32_t>(p0)};
+        key[0] += 0x9E3779B9u;
+        key[1] += 0xBB67AE85u;
+    }
+    return counter;
+}
+
+namespace detail {
+/// Uniform in [0, bound) from a function that gives 64 uniform bits, without bias; bound > 0.
+template <class Draw>
+constexpr std::uint64_t below(Draw draw, std::uint64_t bound) {
+    __extension__ using wide = unsigned __int128;
+    const std::uint64_t threshold = (0 - bound) % bound;
+    for (;;) {
+        const wide product = static_cast<wide>(draw()) * bound;
+        if (static_cast<std::uint64_t>(product) >= threshold)
+            return static_cast<std::uint64_t>(product >> 64);
+    }
+}
+} // namespace detail
+
+/// The sequence of a (seed, stream) pair; position() and seek() make it resumable.
+/// Meets std::uniform_random_bit_generator.
+class philox_stream {
+public:
+    using result_type = std::uint64_t;
+
+    constexpr explicit philox_stream(std::uint64_t seed, std::uint64_t stream = 0) noexcept
+        : seed_(seed), stream_(stream) {}
+
+    [[nodiscard]] static constexpr result_type min() noexcept { return 0; }
+    [[nodiscard]] static constexpr result_type max() noexcept { return ~result_type{0}; }
+
+    /// 64 uniform bits.
+    constexpr std::uint64_t next() noexcept {
+        const std::uint64_t block = position_ >> 1;
+        if (!has_block_ || block != block_) {
+            bits_ = philox({low(block), high(block), low(stream_), high(stream_)},
+                           {low(seed_), high(seed_)});
+            block_ = block;
+            has_block_ = true;
+        }
+        const std::size_t half = (position_++ & 1) * 2;
+        return std::uint64_t{bits_[half + 1]} << 32 | bits_[half];
+    }
+    constexpr result_type operator()() noexcept { return next(); }
+
+    /// Uniform in [0, bound), without bias; bound > 0. May use more than one draw.
+    constexpr std::uint64_t below(std::uint64_t bound) noexcept {
+        return detail::below([this] { return next(); }, bound);
+    }
+    /// Uniform in [0, 1) with 53 random bits.
+    constexpr double unit() noexcept { return static_cast<double>(next() >> 11) * 0x1p-53; }
+
+    /// Number of 64-bit values drawn so far.
+    [[nodiscard]] constexpr std::uint64_t position() const noexcept { return position_; }
+    /// Continues as if `position` values had been drawn.
+    constexpr void seek(std::uint64_t position) noexcept { position_ = position; }
+
+private:
+    static constexpr std::uint32_t low(std::uint64_t v) { return static_cast<std::uint32_t>(v); }
+    static constexpr std::uint32_t high(std::uint64_t v) {
+        return static_cast<std::uint32_t>(v >> 32);
+    }
+
+    std::uint64_t seed_, stream_;
+    std::uint64_t position_ = 0, block_ = 0;
+    std::array<std::uint32_t, 4> bits_{};
+    bool has_block_ = false;
+};
+
+} // namespace skein
+
+
+// ======== skein/core/random.hpp, continued
+#include <cerrno>
+#include <cstring>
+
+#include <sys/random.h>
+
+namespace skein {
+
+/// Uniform random bits. Not thread-safe unless the source says so.
+class random_source {
+public:
+    virtual ~random_source() = default;
+
+    /// 64 uniform bits.
+    virtual std::uint64_t next() = 0;
+
+    /// Fills the bytes with uniform bits.
+    virtual void fill(mut_byte_span into) {
+        while (!into.empty()) {
+            std::byte word[8];
+            store_le(word, next());
+            const std::size_t n = into.size() < 8 ? into.size() : 8;
+            std::memcpy(into.data(), word, n);
+            into = into.subspan(n);
+        }
+    }
+    /// Uniform in [0, bound) without bias; bound > 0.
+    std::uint64_t below(std::uint64_t bound) {
+        return detail::below([this] { return next(); }, bound);
+    }
+    /// Uniform in [0, 1).
+    double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+};
+
+/// The same sequence for the same seed, on every machine.
+class seeded_random final : public random_source {
+public:
+    explicit seeded_random(std::uint64_t seed, std::uint64_t stream = 0) noexcept
+        : stream_(seed, stream) {}
+    std::uint64_t next() override { return stream_.next(); }
+
+private:
+    philox_stream stream_;
+};
+
+namespace detail {
+class kernel_random final : public random_source {
+public:
+    std::uint64_t next() override {
+        std::byte word[8];
+        fill(word);
+        return load_le<std::uint64_t>(word);
+    }
+    void fill(mut_byte_span into) override {
+        while (!into.empty()) {
+            const ssize_t n = ::getrandom(into.data(), into.size(), 0);
+            if (n < 0) {
+                if (errno == EINTR) continue;
+                throw error(errc::io, std::string("getrandom failed: ") + std::strerror(errno));
+            }
+            into = into.subspan(static_cast<std::size_t>(n));
+        }
+    }
+};
+} // namespace detail
+
+/// The kernel's generator: unpredictable, fit for secrets, thread-safe.
+[[nodiscard]] inline random_source& system_random() noexcept {
+    static detail::kernel_random source;
+    return source;
+}
+
+} // namespace skein
+
+
+// ======== skein/net/token.hpp, continued
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace skein::net {
+
+/// A value; compared in constant time.
+class token {
+public:
+    static constexpr std::size_t size = 32;
+
+    /// All zero: "no token". Refused by endpoints on addresses that other hosts can reach.
+    token() = default;
+
+    /// A new secret from the kernel's random source, or from `source` in the simulated world.
+    static token generate();
+    static token generate(random_source& source);
+
+    /// 64 hexadecimal digits, not all of them zero; surrounding white space is ignored.
+    static result<token> from_hex(std::string_view text);
+    [[nodiscard]] std::string to_hex() const;
+
+    [[nodiscard]] byte_span bytes() const noexcept { return std::span<const std::byte>(bytes_); }
+    [[nodiscard]] bool empty() const noexcept;
+
+    /// Eight digits that tell two tokens apart without giving either away.
+    [[nodiscard]] std::string fingerprint() const;
+
+    friend bool operator==(const token& a, const token& b) noexcept;
+
+private:
+    std::array<std::byte, size> bytes_{};
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/token.ipp
+// Making, reading and naming a token.
+
+
+// ======== skein/core/sha256.hpp
+// SHA-256 and HMAC-SHA-256, for the token handshake and for build and registry fingerprints.
+//
+// Small messages only: no attempt at speed beyond plain C++. Source: FIPS 180-4, RFC 2104.
+//
+//     digest proof = hmac_sha256(secret, challenge, name);
+//     if (!equal_constant_time(proof, theirs)) refuse();
+
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <concepts>
+
+namespace skein {
+
+/// The 32 bytes of a SHA-256.
+using sha256_digest = std::array<std::byte, 32>;
+
+/// An incremental SHA-256. finish() may be called once.
+class sha256 {
+public:
+    using digest = sha256_digest;
+    static constexpr std::size_t block_bytes = 64;
+
+    void update(byte_span bytes) noexcept {
+        total_ += bytes.size();
+        if (used_ > 0) {
+            const std::size_t n = std::min(block_bytes - used_, bytes.size());
+            std::copy_n(bytes.begin(), n, block_.begin() + static_cast<std::ptrdiff_t>(used_));
+            used_ += n;
+            bytes = bytes.subspan(n);
+            if (used_ < block_bytes) return;
+            compress(block_.data());
+            used_ = 0;
+        }
+        for (; bytes.size() >= block_bytes; bytes = bytes.subspan(block_bytes))
+            compress(bytes.data());
+        std::copy(bytes.begin(), bytes.end(), block_.begin());
+        used_ = bytes.size();
+    }
+    void update(std::string_view text) noexcept { update(as_bytes(text)); }
+
+    [[nodiscard]] digest finish() noexcept {
+        const std::uint64_t bits = total_ * 8;
+        std::array<std::byte, block_bytes + 8> tail{};
+        tail[0] = std::byte{0x80};
+        const std::size_t zeros = (used_ < 56 ? 56 : 120) - used_;
+        for (std::size_t i = 0; i < 8; ++i)
+            tail[zeros + i] = static_cast<std::byte>(bits >> (56 - 8 * i) & 255);
+        update(byte_span(tail).first(zeros + 8));
+        digest out{};
+        for (std::size_t i = 0; i < 8; ++i)
+            for (std::size_t k = 0; k < 4; ++k)
+                out[4 * i + k] = static_cast<std::byte>(state_[i] >> (24 - 8 * k) & 255);
+        return out;
+    }
+
+private:
+    static constexpr std::array<std::uint32_t, 64> round_ = {
+        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4,
+        0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe,
+        0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f,
+        0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7,
+        0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc,
+        0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b,
+        0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116,
+        0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+        0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7,
+        0xc67178f2};
+
+    void compress(const std::byte* block) noexcept {
+        std::array<std::uint32_t, 64> w{};
+        for (std::size_t i = 0; i < 16; ++i)
+            for (std::size_t k = 0; k < 4; ++k)
+                w[i] = w[i] << 8 | std::to_integer<std::uint32_t>(block[4 * i + k]);
+        for (std::size_t i = 16; i < 64; ++i) {
+            const auto s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ (w[i - 15] >> 3);
+            const auto s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
+            w[i] = w[i - 16] + s0 + w[i - 7] + s1;
+        }
+        auto [a, b, c, d, e, f, g, h] = state_;
+        for (std::size_t i = 0; i < 64; ++i) {
+            const auto s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
+            const auto t1 = h + s1 + ((e & f) ^ (~e & g)) + round_[i] + w[i];
+            const auto s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
+            const auto t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
+            h = g;
+            g = f;
+            f = e;
+            e = d + t1;
+            d = c;
+            c = b;
+            b = a;
+            a = t1 + t2;
+        }
+        const std::array<std::uint32_t, 8> add = {a, b, c, d, e, f, g, h};
+        for (std::size_t i = 0; i < 8; ++i) state_[i] += add[i];
+    }
+
+    std::array<std::uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                           0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    std::array<std::byte, block_bytes> block_{};
+    std::size_t used_ = 0;
+    std::uint64_t total_ = 0;
+};
+
+/// The SHA-256 of one piece of bytes.
+[[nodiscard]] inline sha256_digest sha256_of(byte_span bytes) noexcept {
+    sha256 hash;
+    hash.update(bytes);
+    return hash.finish();
+}
+
+/// HMAC-SHA-256 of the concatenation of all parts. The parts are not separated from each other:
+/// the caller gives parts of fixed length, or writes lengths in between.
+template <class... Parts>
+    requires(std::convertible_to<const Parts&, byte_span> && ...)
+[[nodiscard]] sha256_digest hmac_sha256(byte_span key, const Parts&... parts) noexcept {
+    std::array<std::byte, sha256::block_bytes> pad{};
+    if (key.size() > pad.size()) {
+        const auto short_key = sha256_of(key);
+        std::copy(short_key.begin(), short_key.end(), pad.begin());
+    } else {
+        std::copy(key.begin(), key.end(), pad.begin());
+    }
+    for (auto& b : pad) b ^= std::byte{0x36};
+    sha256 inner;
+    inner.update(byte_span(pad));
+    (inner.update(byte_span(parts)), ...);
+    const auto inside = inner.finish();
+    for (auto& b : pad) b ^= std::byte{0x36 ^ 0x5c};
+    sha256 outer;
+    outer.update(byte_span(pad));
+    outer.update(byte_span(inside));
+    return outer.finish();
+}
+
+/// Compares secrets; the time depends on the length only, not on the place of a difference.
+[[nodiscard]] inline bool equal_constant_time(byte_span a, byte_span b) noexcept {
+    if (a.size() != b.size()) return false;
+    unsigned char difference = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        difference =
+            static_cast<unsigned char>(difference | std::to_integer<unsigned char>(a[i] ^ b[i]));
+        asm volatile("" : "+r"(difference)); // keeps the compiler from leaving the loop early
+    }
+    return difference == 0;
+}
+
+} // namespace skein
+
+
+// ======== skein/net/detail/token.ipp, continued
+#include <fmt/core.h>
+
+namespace skein::net {
+
+SKEIN_INLINE token token::generate() { return generate(system_random()); }
+SKEIN_INLINE token token::generate(random_source& source) {
+    token t;
+    source.fill(std::as_writable_bytes(std::span(t.bytes_)));
+    return t;
+}
+
+SKEIN_INLINE result<token> token::from_hex(std::string_view text) {
+    constexpr std::string_view blank = " \t\r\n";
+    const auto first = text.find_first_not_of(blank);
+    if (first != std::string_view::npos) {
+        text = text.substr(first, text.find_last_not_of(blank) - first + 1);
+    }
+    token t;
+    const bool good = skein::from_hex(text, t.bytes_);
+    if (!good) { // the text is a secret: say nothing of its content
+        return error(errc::invalid_argument,
+                     fmt::format("a token is {} hexadecimal digits, got {} characters", 2 * size,
+                                 text.size()));
+    }
+    if (t.empty()) {
+        return error(errc::invalid_argument, "a token of zeros only is no secret")
+            .with_hint("leave it out, or make one: head -c 32 /dev/urandom | xxd -p -c 32");
+    }
+    return t;
+}
+
+SKEIN_INLINE std::string token::to_hex() const { return skein::to_hex(bytes()); }
+
+SKEIN_INLINE bool operator==(const token& a, const token& b) noexcept {
+    return equal_constant_time(a.bytes(), b.bytes());
+}
+SKEIN_INLINE bool token::empty() const noexcept { return *this == token{}; }
+
+SKEIN_INLINE std::string token::fingerprint() const {
+    const auto digest = hmac_sha256(bytes(), as_bytes("skein/1 fingerprint"));
+    return skein::to_hex(byte_span(digest).first(4));
+}
+
+} // namespace skein::net
+
+
+// ======== skein/cluster/access.hpp, continued
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace skein::cluster {
+
+/// Where a head listens if nothing is said.
+inline constexpr std::uint16_t default_port = 7117;
+
+/// Reads "HOST:PORT", "HOST", or an address as net::address has it; a port that is not named is default_port.
+///   errors  usage
+[[nodiscard]] net::address parse_head_address(std::string_view text);
+
+/// --address, or SKEIN_ADDRESS; empty: neither is set.
+[[nodiscard]] std::string find_head_address(std::string_view flag);
+
+/// Where the token comes from, for messages: a file, or SKEIN_TOKEN. `file`: --token-file, or empty.
+[[nodiscard]] std::string token_source(const std::string& file);
+
+/// The token of the cluster that this program shall join. `file`: --token-file, or empty.
+///   errors  not_found (there is none; the hint says how to get it), permission_denied (others may read the file),
+///           malformed
+[[nodiscard]] net::token find_token(const std::string& file);
+
+/// The same for a head: when nothing is set and there is no file, one is made that only this user can read.
+[[nodiscard]] net::token find_or_make_token(const std::string& file);
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/access.ipp
+// The bodies of cluster/access.hpp.
+
+
+// ======== skein/cluster/detail/token_file.hpp
+// The file in which a user keeps the token of a world or a cluster. Bodies in meeting.ipp.
+
+
+// ======== skein/cluster/environment.hpp
+// Who started this process, and as which rank of how many: one table of launch environments.
+//
+// `srun ./train`, `mpirun ./train` and `torchrun --no-python ./train` each tell a process its place by
+// environment variables. discover() reads them in a fixed order and gives one answer, so the program
+// need not know its launcher. A half-set environment is an error that names the missing variable.
+
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::cluster {
+
+/// The place of one process among those that were started together.
+struct launch_environment {
+    std::string source = "local"; ///< which row of the table answered
+    int rank = 0;
+    int world_size = 1;
+    int local_rank = 0;
+    int local_size = 1;
+    int attempt = 0;         ///< restarts so far, as far as the launcher says
+    std::string master_host; ///< where rank 0 can be reached; empty: this host
+    int master_port = 0;     ///< for rank 0's group server; 0: none given
+    std::string job_id;      ///< the same for all ranks; empty if the launcher has none
+
+    /// True when a launcher has formed a world: this process is one of its ranks.
+    [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }
+};
+
+/// What a supervisor starts a rank as (rt::take_boot); its message is a map of variables.
+inline constexpr const char* rank_role = "rank";
+
+/// Reads one variable; nothing if it is not set.
+using variable_reader = std::function<std::optional<std::string>(std::string_view name)>;
+
+/// The variables of this process: first what its supervisor told it alone, then what
+/// take_launch_variables() has taken, then the environment.
+[[nodiscard]] variable_reader process_environment();
+
+/// Moves what says who this process is (SKEIN_RANK and its like, the address and token of its group) out
+/// of the environment: a program that it starts must not take itself for this rank. process_environment()
+/// still gives them. Call it before there are threads; launch() does.
+void take_launch_variables();
+
+/// Asks the table, first row that applies wins:
+///   skein        SKEIN_RANK SKEIN_WORLD_SIZE SKEIN_LOCAL_RANK SKEIN_LOCAL_SIZE SKEIN_MASTER_HOST
+///                SKEIN_MASTER_PORT
+///   torch        RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+///   slurm        SLURM_PROCID SLURM_STEP_NUM_TASKS ... inside a step (srun), not in a batch script
+///   kubernetes   JOB_COMPLETION_INDEX with WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+///   openmpi      OMPI_COMM_WORLD_RANK ...        pmi  PMI_RANK PMI_SIZE (MPICH, Intel MPI)
+///   sagemaker    SM_HOSTS SM_CURRENT_HOST        skypilot  SKYPILOT_NODE_RANK SKYPILOT_NODE_IPS
+///   local        none of them
+///   errors  invalid_argument: a row applies but a variable is missing or no number; names it
+[[nodiscard]] launch_environment discover(const variable_reader& read = process_environment());
+
+/// "n[1-3,07],gpu" -> n1 n2 n3 n07 gpu, as Slurm writes node lists.
+[[nodiscard]] std::vector<std::string> expand_hostlist(std::string_view text);
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/environment.ipp
+// The rows of the launch table. Sources: torch.distributed.run (environment variables), Slurm's srun(1)
+// OUTPUT ENVIRONMENT VARIABLES, Open MPI's mpirun(1), the PMI-1 convention of MPICH and Intel MPI,
+// Kubernetes indexed jobs, SageMaker training toolkit, SkyPilot's distributed jobs.
+
+
+// ======== skein/core/fnv.hpp
+// FNV-1a: a small hash for names and layouts that is the same on every machine and in every build.
+// Not for bytes from outside: anybody can make collisions.
+//
+//     skein::fnv1a h;
+//     h.text(name);
+//     h.number(count);
+//     return h.value();
+//
+//   source: Fowler, Noll, Vo: draft-eastlake-fnv, 64 bits
+
+#include <cstdint>
+#include <string_view>
+
+namespace skein {
+
+/// The hash of all bytes given so far, in their order.
+class fnv1a {
+public:
+    constexpr void byte(std::uint8_t b) noexcept { state_ = (state_ ^ b) * 0x100000001b3u; }
+    constexpr void text(std::string_view t) noexcept {
+        for (const char c : t) byte(static_cast<std::uint8_t>(c));
+    }
+    /// Its eight bytes, the lowest first.
+    constexpr void number(std::uint64_t n) noexcept {
+        for (int i = 0; i < 64; i += 8) byte(static_cast<std::uint8_t>(n >> i));
+    }
+    [[nodiscard]] constexpr std::uint64_t value() const noexcept { return state_; }
+
+private:
+    std::uint64_t state_ = 0xcbf29ce484222325u;
+};
+
+} // namespace skein
+
+// ======== skein/rt/boot.hpp
+// The child's side of rt/children.hpp: what a process was started with.
+//
+//     if (rt::started_as("worker")) {
+//         rt::boot mine = *rt::take_boot("worker");
+//         auto order = wire::decode<my_order>(mine.message);
+//     }
+//
+// The message comes through an inherited pipe, so that it is seen neither in `ps` nor in
+// /proc/PID/environ. At the first question the variables that name the inherited files leave the
+// environment, and the files become close-on-exec: a program that this process starts is no child of
+// ours by mistake, and cannot write into its pipes.
+
 
 // ======== skein/core/unique_fd.hpp
 // A file descriptor with one owner, and the pipe that is most often behind it.
@@ -1811,79 +2525,6 @@ struct fmt::formatter<skein::strong_id<Tag, Rep>> : fmt::formatter<Rep> {
     }
 };
 
-// ======== skein/core/result.hpp
-// A value or a skein::error: what decoders of outside bytes return, and what as_result() gives.
-//
-//     result<frame> f = decode(bytes);
-//     if (!f) return f.error();
-//     use(*f);
-
-
-#include <concepts>
-#include <optional>
-#include <type_traits>
-#include <utility>
-#include <variant>
-
-namespace skein {
-
-/// Either a T or an error. value() throws the error; operator* must not be used on an error.
-template <class T>
-class [[nodiscard]] result {
-public:
-    using value_type = T;
-
-    template <class U = T>
-        requires(std::constructible_from<T, U> && !std::same_as<std::remove_cvref_t<U>, result> &&
-                 !std::same_as<std::remove_cvref_t<U>, skein::error>)
-    result(U&& value) : state_(std::in_place_index<0>, std::forward<U>(value)) {}
-    result(skein::error e) : state_(std::in_place_index<1>, std::move(e)) {}
-
-    [[nodiscard]] bool has_value() const noexcept { return state_.index() == 0; }
-    explicit operator bool() const noexcept { return has_value(); }
-
-    T& value() & { return check(), *std::get_if<0>(&state_); }
-    const T& value() const& { return check(), *std::get_if<0>(&state_); }
-    /// By value, so that `for (auto& x : f().value())` does not walk a dead temporary.
-    T value() && { return check(), std::move(*std::get_if<0>(&state_)); }
-
-    T& operator*() & noexcept { return *std::get_if<0>(&state_); }
-    const T& operator*() const& noexcept { return *std::get_if<0>(&state_); }
-    T&& operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
-    T* operator->() noexcept { return std::get_if<0>(&state_); }
-    const T* operator->() const noexcept { return std::get_if<0>(&state_); }
-
-    [[nodiscard]] const skein::error& error() const noexcept { return *std::get_if<1>(&state_); }
-
-private:
-    void check() const {
-        if (!has_value()) throw error();
-    }
-    std::variant<T, skein::error> state_;
-};
-
-/// Success or an error.
-template <>
-class [[nodiscard]] result<void> {
-public:
-    using value_type = void;
-
-    result() = default;
-    result(skein::error e) : error_(std::move(e)) {}
-
-    [[nodiscard]] bool has_value() const noexcept { return !error_; }
-    explicit operator bool() const noexcept { return has_value(); }
-    void value() const {
-        if (error_) throw *error_;
-    }
-    [[nodiscard]] const skein::error& error() const noexcept { return *error_; }
-
-private:
-    std::optional<skein::error> error_;
-};
-
-} // namespace skein
-
 // ======== skein/wire/reader.hpp
 // A cursor over bytes from outside. Nothing is believed: every step checks what is left.
 //
@@ -3098,6 +3739,258 @@ SKEIN_INLINE std::vector<std::string> expand_hostlist(std::string_view text) {
 
 } // namespace skein::cluster
 
+
+// ======== skein/cluster/detail/token_file.hpp, continued
+#include <string>
+
+namespace skein::cluster::detail {
+
+/// Its text.
+///   errors  not_found, permission_denied (others may read it), invalid_argument (no regular file), io
+[[nodiscard]] std::string read_token_file(const std::string& path);
+/// Makes the file with a new token unless another process is first.
+void make_token_file(const std::string& path);
+/// ~/.config/skein/token, as XDG_CONFIG_HOME and HOME say; empty: neither is set.
+[[nodiscard]] std::string own_token_file(const variable_reader& read);
+
+} // namespace skein::cluster::detail
+
+// ======== skein/cluster/meeting.hpp
+// Where the ranks of a launched world meet, and with which secret.
+//
+// Under a supervisor both come from it. Under srun, mpirun or torchrun rank 0 hosts the group at an
+// address every rank computes alike, and the secret is the user's own: SKEIN_TOKEN, SKEIN_TOKEN_FILE, or
+// ~/.config/skein/token, made on first use, which hosts with a common home folder share.
+
+
+namespace skein::cluster {
+
+/// Variables a supervisor gives its ranks besides SKEIN_RANK and its like.
+inline constexpr const char* group_variable =
+    "SKEIN_GROUP"; ///< address of the supervisor's group server
+inline constexpr const char* token_variable = "SKEIN_TOKEN"; ///< 64 hexadecimal digits
+
+/// True in a rank that a skein supervisor has started: the supervisor serves the group and reports.
+[[nodiscard]] bool is_supervised(const variable_reader& read = process_environment());
+
+/// Where the group server of this world is (or, for rank 0, is to be). All ranks on one host meet on
+/// loopback.
+///   errors  invalid_argument: ranks on several hosts and nobody says where rank 0 is
+[[nodiscard]] net::address meeting_point(const launch_environment& where,
+                                         const variable_reader& read = process_environment());
+
+/// What rank 0 listens on: the meeting point, on all interfaces when other hosts have to reach it.
+[[nodiscard]] net::address listening_point(const launch_environment& where,
+                                           const variable_reader& read = process_environment());
+
+/// The secret of this world.
+///   errors  permission_denied: the token file is readable by others; invalid_argument: it is no token;
+///           io: it cannot be made
+[[nodiscard]] net::token group_token(const variable_reader& read = process_environment());
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/meeting.ipp
+// The token file and the addresses of cluster/meeting.hpp.
+
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+SKEIN_INLINE bool is_supervised(const variable_reader& read) {
+    return read(group_variable).has_value() && read("SKEIN_RANK").has_value();
+}
+
+SKEIN_INLINE net::address meeting_point(const launch_environment& where,
+                                        const variable_reader& read) {
+    if (const auto given = read(group_variable)) return net::address::parse(*given).value();
+    const bool one_host = where.local_size == where.world_size;
+    if (where.master_port <= 0 || where.master_port > 65535) {
+        throw error(errc::invalid_argument, fmt::format("{} launch: no usable port for rank 0 ({})",
+                                                        where.source, where.master_port))
+            .with_hint("set SKEIN_MASTER_PORT to a free port, the same for all ranks");
+    }
+    if (one_host)
+        return net::address::tcp("127.0.0.1", static_cast<std::uint16_t>(where.master_port));
+    if (where.master_host.empty()) {
+        throw error(errc::invalid_argument,
+                    fmt::format("{} launch over several hosts, but nobody says where rank 0 is",
+                                where.source))
+            .with_hint("set SKEIN_MASTER_HOST to the host of rank 0, the same for all ranks");
+    }
+    return net::address::tcp(where.master_host, static_cast<std::uint16_t>(where.master_port));
+}
+
+SKEIN_INLINE net::address listening_point(const launch_environment& where,
+                                          const variable_reader& read) {
+    auto at = meeting_point(where, read);
+    if (!at.is_loopback()) at.host = "*"; // whichever of IPv6 and IPv4 the others come by
+    return at;
+}
+
+namespace detail {
+
+SKEIN_INLINE std::string read_token_file(const std::string& path) {
+    // A pipe in its place must not make us wait for a writer.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        const auto code = errno == ENOENT   ? errc::not_found
+                          : errno == EACCES ? errc::permission_denied
+                                            : errc::io;
+        throw error(code, fmt::format("open token file {}: {}", path, std::strerror(errno)));
+    }
+    const unique_fd file(fd);
+    struct stat info{};
+    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        throw error(errc::invalid_argument, fmt::format("token file {} is no regular file", path));
+    }
+    char text[256];
+    const auto n = ::read(fd, text, sizeof text);
+    if ((info.st_mode & 077) != 0) {
+        throw error(errc::permission_denied,
+                    fmt::format("token file {} can be read by others (mode {:o})", path,
+                                info.st_mode & 0777))
+            .with_hint(fmt::format(
+                "chmod 600 {}; if others may have read it, delete it: a new one is made", path));
+    }
+    return std::string(text, n > 0 ? static_cast<std::size_t>(n) : 0);
+}
+
+/// Makes the file with a new token unless another process is first.
+SKEIN_INLINE void make_token_file(const std::string& path) {
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+    const auto draft = fmt::format("{}.{}.{:x}", path, ::getpid(), system_random().next());
+    const int fd = ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        throw error(errc::io, fmt::format("make token file {}: {}", path, std::strerror(errno)))
+            .with_hint("set SKEIN_TOKEN or SKEIN_TOKEN_FILE instead");
+    }
+    const auto text = net::token::generate().to_hex() + "\n";
+    const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    ::close(fd);
+    // link() is the atomic "create with content": exactly one of several ranks succeeds.
+    if (written) [[maybe_unused]]
+        const int linked = ::link(draft.c_str(), path.c_str());
+    ::unlink(draft.c_str());
+}
+
+SKEIN_INLINE std::string own_token_file(const variable_reader& read) {
+    if (const auto config = read("XDG_CONFIG_HOME"); config && !config->empty())
+        return *config + "/skein/token";
+    const auto home = read("HOME");
+    return home && !home->empty() ? *home + "/.config/skein/token" : std::string();
+}
+
+} // namespace detail
+
+SKEIN_INLINE net::token group_token(const variable_reader& read) {
+    if (const auto given = read(token_variable)) return net::token::from_hex(*given).value();
+    std::string path;
+    if (const auto file = read("SKEIN_TOKEN_FILE")) {
+        path = *file;
+        return net::token::from_hex(detail::read_token_file(path)).value();
+    }
+    path = detail::own_token_file(read);
+    if (path.empty()) {
+        throw error(errc::not_found,
+                    "no token for this world: neither SKEIN_TOKEN, SKEIN_TOKEN_FILE nor HOME "
+                    "is set")
+            .with_hint("set SKEIN_TOKEN to the same 64 hexadecimal digits for all ranks");
+    }
+    if (!std::filesystem::exists(path)) detail::make_token_file(path);
+    auto secret = net::token::from_hex(detail::read_token_file(path));
+    if (!secret) {
+        throw error(errc::invalid_argument,
+                    fmt::format("token file {}: {}", path, secret.error().text()))
+            .with_hint("delete it: a new one is made on the next run");
+    }
+    return *secret;
+}
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/access.ipp, continued
+#include <filesystem>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+SKEIN_INLINE net::address parse_head_address(std::string_view text) {
+    const auto bad = [&](std::string_view why) {
+        return error(errc::usage, fmt::format("the head's address {}: {}", text, why))
+            .with_hint(fmt::format("e.g. node-1:{0}, 10.0.0.1, [fd00::1]:{0}", default_port));
+    };
+    for (const std::string_view prefix : {"tcp:", "unix:", "unix-abstract:", "sim:"}) {
+        if (!text.starts_with(prefix)) continue;
+        auto read = net::address::parse(text);
+        if (!read) throw bad(read.error().text());
+        return *read;
+    }
+    const bool has_port =
+        text.starts_with('[') ? text.find("]:") != text.npos : text.find(':') != text.npos;
+    auto read = net::address::parse(has_port ? fmt::format("tcp:{}", text)
+                                             : fmt::format("tcp:{}:{}", text, default_port));
+    if (!read) throw bad(read.error().text());
+    return *read;
+}
+
+SKEIN_INLINE std::string find_head_address(std::string_view flag) {
+    if (!flag.empty()) return std::string(flag);
+    return process_environment()("SKEIN_ADDRESS").value_or("");
+}
+
+namespace detail {
+
+[[nodiscard]] inline net::token token_in(const std::string& path) {
+    auto read = net::token::from_hex(read_token_file(path));
+    if (read) return *read;
+    throw error(errc::malformed, fmt::format("token file {}: {}", path, read.error().text()))
+        .with_hint("a token is 64 hexadecimal digits; skein head makes one when there is no file");
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::string token_source(const std::string& file) {
+    const auto read = process_environment();
+    if (!file.empty()) return file;
+    if (read(token_variable)) return "SKEIN_TOKEN";
+    return read("SKEIN_TOKEN_FILE").value_or(detail::own_token_file(read));
+}
+
+SKEIN_INLINE net::token find_token(const std::string& file) {
+    const auto where = token_source(file);
+    const auto read = process_environment();
+    if (!file.empty()) return detail::token_in(file);
+    if (!read(token_variable) && !read("SKEIN_TOKEN_FILE") && !std::filesystem::exists(where))
+        throw error(errc::not_found, "no token for the cluster: there is no file " + where)
+            .with_hint("copy the token file of the head's host to the same place here (skein head "
+                       "prints its name), or set SKEIN_TOKEN_FILE");
+    return group_token(read);
+}
+
+SKEIN_INLINE net::token find_or_make_token(const std::string& file) {
+    if (file.empty()) return group_token();
+    if (!std::filesystem::exists(file)) detail::make_token_file(file);
+    return detail::token_in(file);
+}
+
+} // namespace skein::cluster
+
 // ======== skein/cluster/group.hpp
 // A group: the ranks of one training world, who meet, exchange small blobs, and learn at once when one
 // of them is lost.
@@ -3400,442 +4293,6 @@ SKEIN_INLINE bool loss_listeners::wait(duration limit) {
 }
 
 } // namespace skein::cluster
-
-// ======== skein/net/token.hpp
-// The shared secret of a world: 32 random bytes that both ends of a connection must know.
-//
-// It never travels; the handshake proves knowledge of it. Print it only as fingerprint().
-
-
-// ======== skein/core/random.hpp
-// Randomness as a parameter: protocol code asks a random_source and never the system.
-//
-// The real world hands out system_random() (the kernel's generator, good for secrets); simulated
-// worlds and tests hand out seeded_random, so that a failing run can be replayed from its seed.
-
-
-// ======== skein/core/philox.hpp
-// Philox4x32-10: random bits as a pure function of (counter, key).
-//
-// Because nothing is carried from one draw to the next, any rank can draw the value of any position
-// without drawing the ones before it, and a resumed run continues exactly. Source: Salmon et al.,
-// "Parallel random numbers: as easy as 1, 2, 3" (2011); checked against Random123's known answers.
-//
-//     philox_stream random(seed, rank);
-//     std::uint64_t bits = random.next();
-
-
-#include <array>
-#include <cstddef>
-#include <cstdint>
-
-namespace skein {
-
-/// Which bits of a stream: any 128-bit number.
-using philox_counter = std::array<std::uint32_t, 4>;
-/// Which stream.
-using philox_key = std::array<std::uint32_t, 2>;
-
-/// 128 random bits for one counter under one key.
-[[nodiscard]] constexpr std::array<std::uint32_t, 4> philox(philox_counter counter,
-                                                            philox_key key) noexcept {
-    for (int round = 0; round < 10; ++round) {
-        const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * counter[0];
-        const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * counter[2];
-        counter = {static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ key[0],
-                   static_cast<std::uint32_t>(p1),
-                   static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ key[1],
-                   static_cast<std::uint32_t>(p0)};
-        key[0] += 0x9E3779B9u;
-        key[1] += 0xBB67AE85u;
-    }
-    return counter;
-}
-
-namespace detail {
-/// Uniform in [0, bound) from a function that gives 64 uniform bits, without bias; bound > 0.
-template <class Draw>
-constexpr std::uint64_t below(Draw draw, std::uint64_t bound) {
-    __extension__ using wide = unsigned __int128;
-    const std::uint64_t threshold = (0 - bound) % bound;
-    for (;;) {
-        const wide product = static_cast<wide>(draw()) * bound;
-        if (static_cast<std::uint64_t>(product) >= threshold)
-            return static_cast<std::uint64_t>(product >> 64);
-    }
-}
-} // namespace detail
-
-/// The sequence of a (seed, stream) pair; position() and seek() make it resumable.
-/// Meets std::uniform_random_bit_generator.
-class philox_stream {
-public:
-    using result_type = std::uint64_t;
-
-    constexpr explicit philox_stream(std::uint64_t seed, std::uint64_t stream = 0) noexcept
-        : seed_(seed), stream_(stream) {}
-
-    [[nodiscard]] static constexpr result_type min() noexcept { return 0; }
-    [[nodiscard]] static constexpr result_type max() noexcept { return ~result_type{0}; }
-
-    /// 64 uniform bits.
-    constexpr std::uint64_t next() noexcept {
-        const std::uint64_t block = position_ >> 1;
-        if (!has_block_ || block != block_) {
-            bits_ = philox({low(block), high(block), low(stream_), high(stream_)},
-                           {low(seed_), high(seed_)});
-            block_ = block;
-            has_block_ = true;
-        }
-        const std::size_t half = (position_++ & 1) * 2;
-        return std::uint64_t{bits_[half + 1]} << 32 | bits_[half];
-    }
-    constexpr result_type operator()() noexcept { return next(); }
-
-    /// Uniform in [0, bound), without bias; bound > 0. May use more than one draw.
-    constexpr std::uint64_t below(std::uint64_t bound) noexcept {
-        return detail::below([this] { return next(); }, bound);
-    }
-    /// Uniform in [0, 1) with 53 random bits.
-    constexpr double unit() noexcept { return static_cast<double>(next() >> 11) * 0x1p-53; }
-
-    /// Number of 64-bit values drawn so far.
-    [[nodiscard]] constexpr std::uint64_t position() const noexcept { return position_; }
-    /// Continues as if `position` values had been drawn.
-    constexpr void seek(std::uint64_t position) noexcept { position_ = position; }
-
-private:
-    static constexpr std::uint32_t low(std::uint64_t v) { return static_cast<std::uint32_t>(v); }
-    static constexpr std::uint32_t high(std::uint64_t v) {
-        return static_cast<std::uint32_t>(v >> 32);
-    }
-
-    std::uint64_t seed_, stream_;
-    std::uint64_t position_ = 0, block_ = 0;
-    std::array<std::uint32_t, 4> bits_{};
-    bool has_block_ = false;
-};
-
-} // namespace skein
-
-
-// ======== skein/core/random.hpp, continued
-#include <cerrno>
-#include <cstring>
-
-#include <sys/random.h>
-
-namespace skein {
-
-/// Uniform random bits. Not thread-safe unless the source says so.
-class random_source {
-public:
-    virtual ~random_source() = default;
-
-    /// 64 uniform bits.
-    virtual std::uint64_t next() = 0;
-
-    /// Fills the bytes with uniform bits.
-    virtual void fill(mut_byte_span into) {
-        while (!into.empty()) {
-            std::byte word[8];
-            store_le(word, next());
-            const std::size_t n = into.size() < 8 ? into.size() : 8;
-            std::memcpy(into.data(), word, n);
-            into = into.subspan(n);
-        }
-    }
-    /// Uniform in [0, bound) without bias; bound > 0.
-    std::uint64_t below(std::uint64_t bound) {
-        return detail::below([this] { return next(); }, bound);
-    }
-    /// Uniform in [0, 1).
-    double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
-};
-
-/// The same sequence for the same seed, on every machine.
-class seeded_random final : public random_source {
-public:
-    explicit seeded_random(std::uint64_t seed, std::uint64_t stream = 0) noexcept
-        : stream_(seed, stream) {}
-    std::uint64_t next() override { return stream_.next(); }
-
-private:
-    philox_stream stream_;
-};
-
-namespace detail {
-class kernel_random final : public random_source {
-public:
-    std::uint64_t next() override {
-        std::byte word[8];
-        fill(word);
-        return load_le<std::uint64_t>(word);
-    }
-    void fill(mut_byte_span into) override {
-        while (!into.empty()) {
-            const ssize_t n = ::getrandom(into.data(), into.size(), 0);
-            if (n < 0) {
-                if (errno == EINTR) continue;
-                throw error(errc::io, std::string("getrandom failed: ") + std::strerror(errno));
-            }
-            into = into.subspan(static_cast<std::size_t>(n));
-        }
-    }
-};
-} // namespace detail
-
-/// The kernel's generator: unpredictable, fit for secrets, thread-safe.
-[[nodiscard]] inline random_source& system_random() noexcept {
-    static detail::kernel_random source;
-    return source;
-}
-
-} // namespace skein
-
-
-// ======== skein/net/token.hpp, continued
-#include <array>
-#include <cstddef>
-#include <span>
-#include <string>
-#include <string_view>
-
-namespace skein::net {
-
-/// A value; compared in constant time.
-class token {
-public:
-    static constexpr std::size_t size = 32;
-
-    /// All zero: "no token". Refused by endpoints on addresses that other hosts can reach.
-    token() = default;
-
-    /// A new secret from the kernel's random source, or from `source` in the simulated world.
-    static token generate();
-    static token generate(random_source& source);
-
-    /// 64 hexadecimal digits, not all of them zero; surrounding white space is ignored.
-    static result<token> from_hex(std::string_view text);
-    [[nodiscard]] std::string to_hex() const;
-
-    [[nodiscard]] byte_span bytes() const noexcept { return std::span<const std::byte>(bytes_); }
-    [[nodiscard]] bool empty() const noexcept;
-
-    /// Eight digits that tell two tokens apart without giving either away.
-    [[nodiscard]] std::string fingerprint() const;
-
-    friend bool operator==(const token& a, const token& b) noexcept;
-
-private:
-    std::array<std::byte, size> bytes_{};
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/token.ipp
-// Making, reading and naming a token.
-
-
-// ======== skein/core/sha256.hpp
-// SHA-256 and HMAC-SHA-256, for the token handshake and for build and registry fingerprints.
-//
-// Small messages only: no attempt at speed beyond plain C++. Source: FIPS 180-4, RFC 2104.
-//
-//     digest proof = hmac_sha256(secret, challenge, name);
-//     if (!equal_constant_time(proof, theirs)) refuse();
-
-
-#include <algorithm>
-#include <array>
-#include <bit>
-#include <concepts>
-
-namespace skein {
-
-/// The 32 bytes of a SHA-256.
-using sha256_digest = std::array<std::byte, 32>;
-
-/// An incremental SHA-256. finish() may be called once.
-class sha256 {
-public:
-    using digest = sha256_digest;
-    static constexpr std::size_t block_bytes = 64;
-
-    void update(byte_span bytes) noexcept {
-        total_ += bytes.size();
-        if (used_ > 0) {
-            const std::size_t n = std::min(block_bytes - used_, bytes.size());
-            std::copy_n(bytes.begin(), n, block_.begin() + static_cast<std::ptrdiff_t>(used_));
-            used_ += n;
-            bytes = bytes.subspan(n);
-            if (used_ < block_bytes) return;
-            compress(block_.data());
-            used_ = 0;
-        }
-        for (; bytes.size() >= block_bytes; bytes = bytes.subspan(block_bytes))
-            compress(bytes.data());
-        std::copy(bytes.begin(), bytes.end(), block_.begin());
-        used_ = bytes.size();
-    }
-    void update(std::string_view text) noexcept { update(as_bytes(text)); }
-
-    [[nodiscard]] digest finish() noexcept {
-        const std::uint64_t bits = total_ * 8;
-        std::array<std::byte, block_bytes + 8> tail{};
-        tail[0] = std::byte{0x80};
-        const std::size_t zeros = (used_ < 56 ? 56 : 120) - used_;
-        for (std::size_t i = 0; i < 8; ++i)
-            tail[zeros + i] = static_cast<std::byte>(bits >> (56 - 8 * i) & 255);
-        update(byte_span(tail).first(zeros + 8));
-        digest out{};
-        for (std::size_t i = 0; i < 8; ++i)
-            for (std::size_t k = 0; k < 4; ++k)
-                out[4 * i + k] = static_cast<std::byte>(state_[i] >> (24 - 8 * k) & 255);
-        return out;
-    }
-
-private:
-    static constexpr std::array<std::uint32_t, 64> round_ = {
-        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4,
-        0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe,
-        0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f,
-        0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7,
-        0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc,
-        0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b,
-        0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116,
-        0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-        0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7,
-        0xc67178f2};
-
-    void compress(const std::byte* block) noexcept {
-        std::array<std::uint32_t, 64> w{};
-        for (std::size_t i = 0; i < 16; ++i)
-            for (std::size_t k = 0; k < 4; ++k)
-                w[i] = w[i] << 8 | std::to_integer<std::uint32_t>(block[4 * i + k]);
-        for (std::size_t i = 16; i < 64; ++i) {
-            const auto s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ (w[i - 15] >> 3);
-            const auto s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
-            w[i] = w[i - 16] + s0 + w[i - 7] + s1;
-        }
-        auto [a, b, c, d, e, f, g, h] = state_;
-        for (std::size_t i = 0; i < 64; ++i) {
-            const auto s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
-            const auto t1 = h + s1 + ((e & f) ^ (~e & g)) + round_[i] + w[i];
-            const auto s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
-            const auto t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
-            h = g;
-            g = f;
-            f = e;
-            e = d + t1;
-            d = c;
-            c = b;
-            b = a;
-            a = t1 + t2;
-        }
-        const std::array<std::uint32_t, 8> add = {a, b, c, d, e, f, g, h};
-        for (std::size_t i = 0; i < 8; ++i) state_[i] += add[i];
-    }
-
-    std::array<std::uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                           0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-    std::array<std::byte, block_bytes> block_{};
-    std::size_t used_ = 0;
-    std::uint64_t total_ = 0;
-};
-
-/// The SHA-256 of one piece of bytes.
-[[nodiscard]] inline sha256_digest sha256_of(byte_span bytes) noexcept {
-    sha256 hash;
-    hash.update(bytes);
-    return hash.finish();
-}
-
-/// HMAC-SHA-256 of the concatenation of all parts. The parts are not separated from each other:
-/// the caller gives parts of fixed length, or writes lengths in between.
-template <class... Parts>
-    requires(std::convertible_to<const Parts&, byte_span> && ...)
-[[nodiscard]] sha256_digest hmac_sha256(byte_span key, const Parts&... parts) noexcept {
-    std::array<std::byte, sha256::block_bytes> pad{};
-    if (key.size() > pad.size()) {
-        const auto short_key = sha256_of(key);
-        std::copy(short_key.begin(), short_key.end(), pad.begin());
-    } else {
-        std::copy(key.begin(), key.end(), pad.begin());
-    }
-    for (auto& b : pad) b ^= std::byte{0x36};
-    sha256 inner;
-    inner.update(byte_span(pad));
-    (inner.update(byte_span(parts)), ...);
-    const auto inside = inner.finish();
-    for (auto& b : pad) b ^= std::byte{0x36 ^ 0x5c};
-    sha256 outer;
-    outer.update(byte_span(pad));
-    outer.update(byte_span(inside));
-    return outer.finish();
-}
-
-/// Compares secrets; the time depends on the length only, not on the place of a difference.
-[[nodiscard]] inline bool equal_constant_time(byte_span a, byte_span b) noexcept {
-    if (a.size() != b.size()) return false;
-    unsigned char difference = 0;
-    for (std::size_t i = 0; i < a.size(); ++i) {
-        difference =
-            static_cast<unsigned char>(difference | std::to_integer<unsigned char>(a[i] ^ b[i]));
-        asm volatile("" : "+r"(difference)); // keeps the compiler from leaving the loop early
-    }
-    return difference == 0;
-}
-
-} // namespace skein
-
-
-// ======== skein/net/detail/token.ipp, continued
-#include <fmt/core.h>
-
-namespace skein::net {
-
-SKEIN_INLINE token token::generate() { return generate(system_random()); }
-SKEIN_INLINE token token::generate(random_source& source) {
-    token t;
-    source.fill(std::as_writable_bytes(std::span(t.bytes_)));
-    return t;
-}
-
-SKEIN_INLINE result<token> token::from_hex(std::string_view text) {
-    constexpr std::string_view blank = " \t\r\n";
-    const auto first = text.find_first_not_of(blank);
-    if (first != std::string_view::npos) {
-        text = text.substr(first, text.find_last_not_of(blank) - first + 1);
-    }
-    token t;
-    const bool good = skein::from_hex(text, t.bytes_);
-    if (!good) { // the text is a secret: say nothing of its content
-        return error(errc::invalid_argument,
-                     fmt::format("a token is {} hexadecimal digits, got {} characters", 2 * size,
-                                 text.size()));
-    }
-    if (t.empty()) {
-        return error(errc::invalid_argument, "a token of zeros only is no secret")
-            .with_hint("leave it out, or make one: head -c 32 /dev/urandom | xxd -p -c 32");
-    }
-    return t;
-}
-
-SKEIN_INLINE std::string token::to_hex() const { return skein::to_hex(bytes()); }
-
-SKEIN_INLINE bool operator==(const token& a, const token& b) noexcept {
-    return equal_constant_time(a.bytes(), b.bytes());
-}
-SKEIN_INLINE bool token::empty() const noexcept { return *this == token{}; }
-
-SKEIN_INLINE std::string token::fingerprint() const {
-    const auto digest = hmac_sha256(bytes(), as_bytes("skein/1 fingerprint"));
-    return skein::to_hex(byte_span(digest).first(4));
-}
-
-} // namespace skein::net
 
 
 // ======== skein/cluster/rendezvous.hpp, continued
@@ -5633,159 +6090,6 @@ SKEIN_INLINE bool scope::is_cancelled(const std::exception_ptr& failure) noexcep
 
 } // namespace skein
 
-// ======== skein/net/address.hpp
-// Where to listen or to connect, as one short text that people can type and programs can send.
-//
-//     tcp:node-3:6380   tcp:[::1]:0   tcp:*:6380   unix:/run/app.sock   unix-abstract:@app-1234   sim:a:1
-//
-// Port 0 means "any free port" when listening. `sim:` names a host of the simulated network.
-
-
-#include <compare>
-#include <cstdint>
-#include <string>
-#include <string_view>
-
-namespace skein::net {
-
-/// The kinds of address; the text prefix is in the comment.
-enum class scheme : std::uint8_t {
-    tcp = 0,           ///< tcp:host:port
-    unix_path = 1,     ///< unix:/path
-    unix_abstract = 2, ///< unix-abstract:@name (Linux: no file, gone with its socket)
-    sim = 3,           ///< sim:host:port
-};
-
-/// A value; equality and order are by fields. A plain aggregate, so that it can be sent.
-struct address {
-    scheme kind = scheme::tcp;
-    std::string host;       ///< host name or numeric address; path or name for unix kinds
-    std::uint16_t port = 0; ///< 0 for unix kinds
-
-    auto operator<=>(const address&) const = default;
-
-    [[nodiscard]] bool is_unix() const noexcept {
-        return kind == scheme::unix_path || kind == scheme::unix_abstract;
-    }
-    /// True when only processes of this host can reach it. A name other than localhost is not, whatever
-    /// it resolves to: 127.example.org may be anywhere.
-    [[nodiscard]] bool is_loopback() const noexcept;
-
-    static address tcp(std::string host, std::uint16_t port);
-    /// All addresses of this host, IPv6 and IPv4, to listen on: tcp:*:port.
-    static address any(std::uint16_t port);
-    static address unix_socket(std::string path);
-    static address abstract_unix(std::string name);
-    static address sim(std::string host, std::uint16_t port);
-
-    /// Reads the text form; the error names what is wrong and shows a valid example.
-    [[nodiscard]] static result<address> parse(std::string_view text);
-
-    /// The general factory behind the named ones.
-    static address make(scheme kind, std::string host, std::uint16_t port);
-};
-
-[[nodiscard]] std::string to_string(const address& a);
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/address.ipp
-// The text form of addresses, and what it takes to read one.
-
-
-#include <utility>
-
-#include <fmt/core.h>
-#include <arpa/inet.h>
-#include <netinet/in.h>
-
-namespace skein::net {
-
-SKEIN_INLINE bool address::is_loopback() const noexcept {
-    if (kind != scheme::tcp || host == "localhost") return true;
-    in_addr v4{};
-    if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
-    in6_addr v6{};
-    return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
-}
-
-SKEIN_INLINE address address::make(scheme kind, std::string host, std::uint16_t port) {
-    address a;
-    a.kind = kind;
-    a.host = std::move(host);
-    a.port = port;
-    return a;
-}
-SKEIN_INLINE address address::tcp(std::string host, std::uint16_t port) {
-    return make(scheme::tcp, std::move(host), port);
-}
-SKEIN_INLINE address address::any(std::uint16_t port) { return tcp("*", port); }
-SKEIN_INLINE address address::unix_socket(std::string path) {
-    return make(scheme::unix_path, std::move(path), 0);
-}
-SKEIN_INLINE address address::abstract_unix(std::string name) {
-    if (!name.starts_with('@')) name.insert(name.begin(), '@');
-    return make(scheme::unix_abstract, std::move(name), 0);
-}
-SKEIN_INLINE address address::sim(std::string host, std::uint16_t port) {
-    return make(scheme::sim, std::move(host), port);
-}
-
-SKEIN_INLINE std::string to_string(const address& a) {
-    switch (a.kind) {
-    case scheme::tcp:
-        return a.host.find(':') != std::string::npos ? fmt::format("tcp:[{}]:{}", a.host, a.port)
-                                                     : fmt::format("tcp:{}:{}", a.host, a.port);
-    case scheme::unix_path: return "unix:" + a.host;
-    case scheme::unix_abstract: return "unix-abstract:" + a.host;
-    case scheme::sim: return fmt::format("sim:{}:{}", a.host, a.port);
-    }
-    return "?";
-}
-
-SKEIN_INLINE result<address> address::parse(std::string_view text) {
-    const auto bad = [&](std::string_view why) {
-        return error(errc::invalid_argument, fmt::format("address '{}': {}", text, why))
-            .with_hint("write tcp:host:port, unix:/path or unix-abstract:@name");
-    };
-    const auto colon = text.find(':');
-    if (colon == std::string_view::npos) return bad("no scheme");
-    const auto name = text.substr(0, colon);
-    auto rest = text.substr(colon + 1);
-    if (name == "unix") {
-        if (rest.empty()) return bad("empty path");
-        return address::unix_socket(std::string(rest));
-    }
-    if (name == "unix-abstract") {
-        if (rest.empty() || rest == "@") return bad("empty name");
-        return address::abstract_unix(std::string(rest));
-    }
-    if (name != "tcp" && name != "sim") return bad("unknown scheme");
-
-    const auto last = rest.rfind(':');
-    if (last == std::string_view::npos) return bad("no port");
-    auto host = rest.substr(0, last);
-    const auto digits = rest.substr(last + 1);
-    if (host.starts_with('[') && host.ends_with(']')) {
-        host = host.substr(1, host.size() - 2);
-    } else if (host.find(':') != std::string_view::npos) {
-        return bad("an IPv6 address needs brackets");
-    }
-    if (host.empty()) return bad("empty host");
-    if (digits.empty() || digits.size() > 5) return bad("the port is not a number in 0..65535");
-    unsigned port = 0;
-    for (const char c : digits) {
-        if (c < '0' || c > '9') return bad("the port is not a number in 0..65535");
-        port = port * 10 + static_cast<unsigned>(c - '0');
-    }
-    if (port > 65535) return bad("the port is not a number in 0..65535");
-    return make(name == "tcp" ? scheme::tcp : scheme::sim, std::string(host),
-                static_cast<std::uint16_t>(port));
-}
-
-} // namespace skein::net
-
 // ======== skein/net/limits.hpp
 // What a peer may ask of us: every size and every wait on a connection has a bound here.
 //
@@ -6658,6 +6962,9 @@ public:
     /// "name (pid 7 at host) over tcp:10.0.0.3:6380", for messages.
     [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
 
+    /// The host at the other end, see stream::peer_host().
+    [[nodiscard]] const std::string& peer_host() const noexcept { return peer_host_; }
+
     /// Queues a frame; small bodies are copied into the outgoing buffer, large ones moved.
     ///   errors  closed (after close), the failure of the connection, too_large
     void send(frame f);
@@ -6774,7 +7081,7 @@ private:
     std::unique_ptr<stream> stream_;
     connection_options options_;
     identity peer_;
-    std::string peer_name_;
+    std::string peer_name_, peer_host_;
     bool local_;
     connection_statistics statistics_;
 
@@ -8157,8 +8464,8 @@ SKEIN_INLINE connection::connection(std::unique_ptr<stream> over, connection_opt
                                     identity peer)
     : loop_(loop::current()), stream_(std::move(over)), options_(std::move(options)),
       peer_(std::move(peer)), peer_name_(to_string(peer_) + " over " + stream_->peer_name()),
-      local_(stream_->is_local()), in_(detail::read_buffer_bytes), last_heard_(loop_.now()),
-      last_taken_(loop_.now()) {
+      peer_host_(stream_->peer_host()), local_(stream_->is_local()), in_(detail::read_buffer_bytes),
+      last_heard_(loop_.now()), last_taken_(loop_.now()) {
     const auto& alive = options_.alive;
     const bool on = alive.mode == keep_alive_mode::on ||
                     (alive.mode == keep_alive_mode::automatic && !stream_->is_local());
@@ -9519,169 +9826,6 @@ private:
 // ======== skein/cluster/detail/joined_group.ipp
 // The control thread of a joined_group and what lives on it.
 
-
-// ======== skein/cluster/meeting.hpp
-// Where the ranks of a launched world meet, and with which secret.
-//
-// Under a supervisor both come from it. Under srun, mpirun or torchrun rank 0 hosts the group at an
-// address every rank computes alike, and the secret is the user's own: SKEIN_TOKEN, SKEIN_TOKEN_FILE, or
-// ~/.config/skein/token, made on first use, which hosts with a common home folder share.
-
-
-namespace skein::cluster {
-
-/// Variables a supervisor gives its ranks besides SKEIN_RANK and its like.
-inline constexpr const char* group_variable =
-    "SKEIN_GROUP"; ///< address of the supervisor's group server
-inline constexpr const char* token_variable = "SKEIN_TOKEN"; ///< 64 hexadecimal digits
-
-/// True in a rank that a skein supervisor has started: the supervisor serves the group and reports.
-[[nodiscard]] bool is_supervised(const variable_reader& read = process_environment());
-
-/// Where the group server of this world is (or, for rank 0, is to be). All ranks on one host meet on
-/// loopback.
-///   errors  invalid_argument: ranks on several hosts and nobody says where rank 0 is
-[[nodiscard]] net::address meeting_point(const launch_environment& where,
-                                         const variable_reader& read = process_environment());
-
-/// What rank 0 listens on: the meeting point, on all interfaces when other hosts have to reach it.
-[[nodiscard]] net::address listening_point(const launch_environment& where,
-                                           const variable_reader& read = process_environment());
-
-/// The secret of this world.
-///   errors  permission_denied: the token file is readable by others; invalid_argument: it is no token;
-///           io: it cannot be made
-[[nodiscard]] net::token group_token(const variable_reader& read = process_environment());
-
-} // namespace skein::cluster
-
-
-// ======== skein/cluster/detail/meeting.ipp
-// The token file and the addresses of cluster/meeting.hpp.
-
-
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <string>
-#include <system_error>
-
-#include <fmt/format.h>
-
-namespace skein::cluster {
-
-SKEIN_INLINE bool is_supervised(const variable_reader& read) {
-    return read(group_variable).has_value() && read("SKEIN_RANK").has_value();
-}
-
-SKEIN_INLINE net::address meeting_point(const launch_environment& where,
-                                        const variable_reader& read) {
-    if (const auto given = read(group_variable)) return net::address::parse(*given).value();
-    const bool one_host = where.local_size == where.world_size;
-    if (where.master_port <= 0 || where.master_port > 65535) {
-        throw error(errc::invalid_argument, fmt::format("{} launch: no usable port for rank 0 ({})",
-                                                        where.source, where.master_port))
-            .with_hint("set SKEIN_MASTER_PORT to a free port, the same for all ranks");
-    }
-    if (one_host)
-        return net::address::tcp("127.0.0.1", static_cast<std::uint16_t>(where.master_port));
-    if (where.master_host.empty()) {
-        throw error(errc::invalid_argument,
-                    fmt::format("{} launch over several hosts, but nobody says where rank 0 is",
-                                where.source))
-            .with_hint("set SKEIN_MASTER_HOST to the host of rank 0, the same for all ranks");
-    }
-    return net::address::tcp(where.master_host, static_cast<std::uint16_t>(where.master_port));
-}
-
-SKEIN_INLINE net::address listening_point(const launch_environment& where,
-                                          const variable_reader& read) {
-    auto at = meeting_point(where, read);
-    if (!at.is_loopback()) at.host = "*"; // whichever of IPv6 and IPv4 the others come by
-    return at;
-}
-
-namespace detail {
-
-SKEIN_INLINE std::string read_token_file(const std::string& path) {
-    // A pipe in its place must not make us wait for a writer.
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
-        const auto code = errno == ENOENT   ? errc::not_found
-                          : errno == EACCES ? errc::permission_denied
-                                            : errc::io;
-        throw error(code, fmt::format("open token file {}: {}", path, std::strerror(errno)));
-    }
-    const unique_fd file(fd);
-    struct stat info{};
-    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        throw error(errc::invalid_argument, fmt::format("token file {} is no regular file", path));
-    }
-    char text[256];
-    const auto n = ::read(fd, text, sizeof text);
-    if ((info.st_mode & 077) != 0) {
-        throw error(errc::permission_denied,
-                    fmt::format("token file {} can be read by others (mode {:o})", path,
-                                info.st_mode & 0777))
-            .with_hint(fmt::format(
-                "chmod 600 {}; if others may have read it, delete it: a new one is made", path));
-    }
-    return std::string(text, n > 0 ? static_cast<std::size_t>(n) : 0);
-}
-
-/// Makes the file with a new token unless another process is first.
-SKEIN_INLINE void make_token_file(const std::string& path) {
-    std::error_code ignored;
-    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-    const auto draft = fmt::format("{}.{}.{:x}", path, ::getpid(), system_random().next());
-    const int fd = ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        throw error(errc::io, fmt::format("make token file {}: {}", path, std::strerror(errno)))
-            .with_hint("set SKEIN_TOKEN or SKEIN_TOKEN_FILE instead");
-    }
-    const auto text = net::token::generate().to_hex() + "\n";
-    const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-    ::close(fd);
-    // link() is the atomic "create with content": exactly one of several ranks succeeds.
-    if (written) [[maybe_unused]]
-        const int linked = ::link(draft.c_str(), path.c_str());
-    ::unlink(draft.c_str());
-}
-
-} // namespace detail
-
-SKEIN_INLINE net::token group_token(const variable_reader& read) {
-    if (const auto given = read(token_variable)) return net::token::from_hex(*given).value();
-    std::string path;
-    if (const auto file = read("SKEIN_TOKEN_FILE")) {
-        path = *file;
-        return net::token::from_hex(detail::read_token_file(path)).value();
-    }
-    if (const auto config = read("XDG_CONFIG_HOME"); config && !config->empty()) {
-        path = *config + "/skein/token";
-    } else if (const auto home = read("HOME"); home && !home->empty()) {
-        path = *home + "/.config/skein/token";
-    } else {
-        throw error(errc::not_found,
-                    "no token for this world: neither SKEIN_TOKEN, SKEIN_TOKEN_FILE nor HOME "
-                    "is set")
-            .with_hint("set SKEIN_TOKEN to the same 64 hexadecimal digits for all ranks");
-    }
-    if (!std::filesystem::exists(path)) detail::make_token_file(path);
-    auto secret = net::token::from_hex(detail::read_token_file(path));
-    if (!secret) {
-        throw error(errc::invalid_argument,
-                    fmt::format("token file {}: {}", path, secret.error().text()))
-            .with_hint("delete it: a new one is made on the next run");
-    }
-    return *secret;
-}
-
-} // namespace skein::cluster
 
 // ======== skein/net/loop_thread.hpp
 // A thread of its own with a real loop: where sockets live while another thread computes.
@@ -11425,6 +11569,7 @@ struct child_options {
     shared_memory memory;                      ///< memory that it shares with us; may be none
     std::string executable = "/proc/self/exe"; ///< this program
     std::vector<std::string> argv;             ///< empty: those of this process
+    std::string cwd; ///< its working directory; empty: that of this process
     /// Added to what it inherits. Other users of the host may read it: no secrets.
     std::vector<std::pair<std::string, std::string>> env;
 };
@@ -11899,7 +12044,7 @@ namespace skein::rt::detail {
 
 /// One start; shared by the task that waits for it and the thread that does it.
 struct start_order {
-    start_order(process_options how, loop& home) : attempt(std::move(how)), home(home) {}
+    start_order(process_options how, loop& starter) : attempt(std::move(how)), home(starter) {}
 
     start_attempt attempt;
     loop& home;                  ///< where `done` is set: waits until then
@@ -12086,6 +12231,7 @@ SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
 SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options how) {
     process_options plan;
     plan.executable = how.executable;
+    plan.cwd = how.cwd;
     plan.argv = how.argv.empty() ? own_arguments() : how.argv;
     if (plan.argv.empty()) plan.argv.emplace_back("skein");
     plan.env = how.env;
@@ -14311,6 +14457,10 @@ public:
     [[nodiscard]] const identity& peer() const noexcept { return peer_; }
     /// "name (pid 7 at host) over tcp:10.0.0.3:6380", for messages.
     [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
+    /// The peer's host, see stream::peer_host(); empty while the connection is broken.
+    [[nodiscard]] std::string peer_host() const {
+        return connection_ ? connection_->peer_host() : std::string();
+    }
     [[nodiscard]] std::uint64_t peer_incarnation() const noexcept { return theirs_; }
     [[nodiscard]] std::uint64_t incarnation() const noexcept { return ours_; }
     /// Grows with every connection of this link.
@@ -14422,12 +14572,12 @@ private:
     void release() noexcept;
 
     struct own_timer : timer_node {
-        own_timer(link& l, void (link::*what)() noexcept) noexcept
+        own_timer(link& l, void (link::*then)() noexcept) noexcept
             : timer_node([](timer_node& t) {
                   auto& self = static_cast<own_timer&>(t);
                   (self.owner.*self.what)();
               }),
-              owner(l), what(what) {}
+              owner(l), what(then) {}
         link& owner;
         void (link::*what)() noexcept;
     };
@@ -21254,6 +21404,151 @@ SKEIN_INLINE std::uint64_t build_id() {
 // host by run(), simulated ones by tests/sim/local_workers_scenario.cpp.
 
 
+// ======== skein/rt/worker_link.hpp
+// How a worker and its driver meet: what the worker is told when it starts, and how both shake hands.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::rt {
+
+class runtime;
+
+/// What a worker is asked for when it is started, see rt::take_boot().
+inline constexpr const char* worker_role = "worker";
+
+/// The boot message of a worker.
+struct worker_order {
+    byte_buffer token;   ///< net::token::size bytes
+    std::string address; ///< where to connect; empty: the inherited socket is the link
+    std::uint16_t cpus = 1;
+};
+
+/// What one side says to the other.
+struct worker_link {
+    net::token secret;
+    std::uint16_t cpus = 0;     ///< of the worker; the driver says 0
+    bool in_memory = false;     ///< a socket pair: bytes need no checksum
+    bool shares_memory = false; ///< the driver gave it a page
+    /// For the other side to load its program, or to compute.
+    duration start = duration::zero();
+};
+
+/// The options of the connection between them, for both sides.
+[[nodiscard]] net::connection_options worker_connection(const runtime& self,
+                                                        const worker_link& how);
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/worker_link.ipp
+// The bodies of rt/worker_link.hpp.
+
+
+namespace skein::rt {
+
+SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
+                                                       const worker_link& how) {
+    const detail::process_name& who = self.name();
+    net::connection_options o;
+    o.secret = how.secret;
+    o.self.name = who.name;
+    o.self.build_id = build_id();
+    o.self.registry_hash = registry::instance().hash();
+    o.self.pid = who.pid;
+    o.self.host = who.host;
+    detail::worker_hello hello;
+    hello.cpus = how.cpus;
+    hello.incarnation = self.incarnation();
+    hello.shares_memory = how.shares_memory;
+    o.self.extra = wire::encode(hello);
+    o.require_same_build = true;
+    // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
+    // that dies or a driver that leaves is seen at once.
+    o.bounds.handshake_deadline = how.start;
+    // The worker executes on its loop: silence means work. Its death closes the socket.
+    o.alive.mode = net::keep_alive_mode::off;
+    o.checksum_bodies = !how.in_memory; // a socket pair moves bytes from memory to memory
+    return o;
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/worker_source.hpp
+// Where a driver's workers come from: processes of this host (rt/local_workers.hpp), or leases of a cluster
+// (cluster/leased_workers.hpp). run() knows this interface alone; the layer above provides the cluster.
+
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein {
+class loop;
+}
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::rt {
+
+class runtime;
+
+/// Brings workers to a driver's runtime. Its serve() must have ended before it is destroyed.
+class worker_source {
+public:
+    worker_source() = default;
+    worker_source(const worker_source&) = delete;
+    worker_source& operator=(const worker_source&) = delete;
+    virtual ~worker_source() = default;
+
+    /// Gets workers and replaces those that are lost, until stop() and the runtime's close().
+    [[nodiscard]] virtual task<void> serve() = 0;
+    /// No worker comes from now on.
+    virtual void stop() noexcept = 0;
+};
+
+/// What a program's command line asks of a cluster.
+struct cluster_flags {
+    std::string address;    ///< --address A: of the head; empty: the environment, else none
+    std::string join;       ///< --join A: this process is a node's agent
+    bool head = false;      ///< --head: this process is the head
+    std::string listen;     ///< --listen A: where the head listens
+    std::string token_file; ///< --token-file F
+    int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
+    std::string program;    ///< argv[0]
+};
+
+/// What the layer `cluster` gives to programs.
+struct cluster_roles {
+    /// The address of the head that flags or environment name; empty: none, the cluster is this host.
+    std::string (*address)(const cluster_flags& flags);
+    /// Workers of the cluster for a driver. All it is given must outlive it.
+    ///   errors  usage (no such address), not_found, permission_denied, malformed (its token)
+    std::unique_ptr<worker_source> (*workers)(loop& on, net::network& via, runtime& driver,
+                                              const cluster_flags& flags);
+    /// The whole life of a head, or of an agent; gives the exit code, throws error.
+    int (*head)(const cluster_flags& flags);
+    int (*join)(const cluster_flags& flags);
+};
+
+/// What this program can be in a cluster; nullptr: nothing, it was compiled header-only without
+/// <skein/cluster/program.hpp>.
+namespace detail {
+inline constinit const cluster_roles* provided_roles = nullptr;
+}
+[[nodiscard]] inline const cluster_roles* roles_of_program() noexcept {
+    return detail::provided_roles;
+}
+#else
+[[nodiscard]] const cluster_roles* roles_of_program() noexcept; // in cluster/detail/program.ipp
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/local_workers.hpp, continued
 #include <memory>
 #include <string>
 #include <string_view>
@@ -21275,9 +21570,6 @@ namespace skein::rt {
 class children;
 class runtime;
 
-/// What a worker asks rt::take_boot() for.
-inline constexpr const char* worker_role = "worker";
-
 /// How the workers of a run are started.
 struct local_workers_options {
     int count = 0;                             ///< 0: one per core
@@ -21288,25 +21580,23 @@ struct local_workers_options {
 };
 
 /// The worker processes of one driver. Its serve() must have ended before it is destroyed.
-class local_workers {
+class local_workers final : public worker_source {
 public:
     ///   via     where it listens for workers that come over TCP
     ///   where   what starts them, and says how many cores there are for them
     /// All of them must outlive it.
     local_workers(skein::loop& on, net::network& via, children& where, runtime& driver,
                   local_workers_options how);
-    local_workers(const local_workers&) = delete;
-    local_workers& operator=(const local_workers&) = delete;
-    ~local_workers();
+    ~local_workers() override;
 
     [[nodiscard]] int count() const noexcept;
     /// Places that are filled or will be: those whose workers fail again and again are given up.
     [[nodiscard]] int places() const noexcept;
 
     /// Starts the workers and replaces those that die, until stop() and the runtime's close().
-    [[nodiscard]] task<void> serve();
+    [[nodiscard]] task<void> serve() override;
     /// No worker is replaced from now on.
-    void stop() noexcept;
+    void stop() noexcept override;
 
     /// Pids of the workers that run now, for tests and tools.
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept;
@@ -21367,39 +21657,6 @@ namespace detail {
 namespace skein::rt {
 
 namespace detail {
-
-/// What a worker has to know.
-struct worker_boot {
-    byte_buffer token;
-    std::string address; ///< where to connect; empty: the inherited socket is the link
-    std::uint16_t cpus = 1;
-};
-
-SKEIN_INLINE net::connection_options link_options(const runtime& self, const net::token& secret,
-                                                  std::uint16_t cpus, bool in_memory,
-                                                  bool shares_memory, duration start) {
-    const process_name& who = self.name();
-    net::connection_options o;
-    o.secret = secret;
-    o.self.name = who.name;
-    o.self.build_id = build_id();
-    o.self.registry_hash = registry::instance().hash();
-    o.self.pid = who.pid;
-    o.self.host = who.host;
-    worker_hello hello;
-    hello.cpus = cpus;
-    hello.incarnation = self.incarnation();
-    hello.shares_memory = shares_memory;
-    o.self.extra = wire::encode(hello);
-    o.require_same_build = true;
-    // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
-    // that dies or a driver that leaves is seen at once.
-    o.bounds.handshake_deadline = start;
-    // The worker executes on its loop: silence means work. Its death closes the socket.
-    o.alive.mode = net::keep_alive_mode::off;
-    o.checksum_bodies = !in_memory; // a socket pair moves bytes from memory to memory
-    return o;
-}
 
 /// Failures of a start that would only come again.
 [[nodiscard]] constexpr bool is_hopeless(errc code) noexcept {
@@ -21516,7 +21773,7 @@ private:
     }
 
     child_options what_to_start(life& one) {
-        detail::worker_boot boot;
+        worker_order boot;
         boot.token = to_buffer(secret_.bytes());
         boot.cpus = cpus_;
         if (how_.over_tcp) {
@@ -21542,8 +21799,11 @@ private:
             auto accepted = with_timeout(one->listener->accept(), how_.times.start_timeout);
             stream = co_await accepted;
         }
-        auto link = detail::link_options(driver_, secret_, 0, !one->listener, true,
-                                         how_.times.start_timeout);
+        worker_link ours{secret_};
+        ours.in_memory = !one->listener;
+        ours.shares_memory = true;
+        ours.start = how_.times.start_timeout;
+        auto link = worker_connection(driver_, ours);
         link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
         auto shaken = net::connection::accept(std::move(stream), std::move(link));
         co_return co_await shaken;
@@ -21642,14 +21902,14 @@ SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
 SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
                                         std::unique_ptr<net::stream> inherited,
                                         shared_memory memory) {
-    auto mine = wire::decode<detail::worker_boot>(order);
+    auto mine = wire::decode<worker_order>(order);
     if (!mine || mine->token.size() != net::token::size)
         throw error(errc::malformed, "the boot message of this worker cannot be read");
     const auto secret = net::token::from_hex(to_hex(mine->token)).value();
     const bool in_memory = inherited != nullptr;
-    auto options =
-        detail::link_options(*self, secret, mine->cpus, in_memory, static_cast<bool>(memory),
-                             time_constants::lan().start_timeout);
+    worker_link ours{secret, mine->cpus, in_memory, static_cast<bool>(memory)};
+    ours.start = time_constants::lan().start_timeout;
+    auto options = worker_connection(*self, ours);
     net::address to;
     if (!in_memory) to = net::address::parse(mine->address).value();
     net::connected_network pair(std::move(inherited));
@@ -22135,7 +22395,8 @@ SKEIN_INLINE result<void> check_total(const resources& total) {
 //     skein::task<int> app();
 //     int main(int argc, char** argv) { return skein::run(argc, argv, app); }
 //
-// Workers start with the first remote call: --workers N, or SKEIN_WORKERS=N, or one per core. The exit
+// Workers start with the first remote call: --workers N, or SKEIN_WORKERS=N, or one per core. With --address A, or
+// SKEIN_ADDRESS=A, they are started on the nodes of the cluster whose head is at A (cluster/program.hpp). The exit
 // code is the app's; 1 for an error (printed to stderr), 2 for a wrong command line, 130 and 143 when
 // SIGINT or SIGTERM stopped it: the app is cancelled, workers leave, a second signal ends it at once.
 
@@ -22216,7 +22477,7 @@ any_app make_app(App app, int argc, char** argv) {
 
 /// Runs app as a driver, or this process as one of its workers. Call it from main and return its result.
 ///   app     task<int> or task<void>, from (), (std::vector<std::string>) or (int, char**); flags that
-///           belong to skein (--workers) are taken out of the vector. An app from () has --help.
+///           belong to skein (--workers, --address, --head, --join) are taken out of the vector. An app from () has --help.
 /// In a worker it does not return: the process leaves with its driver, and nothing after run() happens
 /// there. A program may call run() again after it; the workers of the second run start like all others,
 /// at the top of main.
@@ -22279,6 +22540,7 @@ SKEIN_INLINE void open_standard_files() noexcept {
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22303,6 +22565,7 @@ SKEIN_INLINE task<void> watch_signals(net::real_loop* loop, const stop_signals* 
 struct command_line {
     std::vector<std::string> rest;
     std::optional<int> workers;
+    cluster_flags cluster;
 };
 
 SKEIN_INLINE int parse_count(std::string_view flag, std::string_view text) {
@@ -22317,37 +22580,110 @@ SKEIN_INLINE int parse_count(std::string_view flag, std::string_view text) {
     return n;
 }
 
+/// Goes along a command line.
+class flag_reader {
+public:
+    explicit flag_reader(const std::vector<std::string_view>& all) : all_(all) {}
+    [[nodiscard]] bool at_end() const { return at_ == all_.size(); }
+    [[nodiscard]] std::string_view next() { return all_[at_++]; }
+    /// Anywhere.
+    [[nodiscard]] bool has(std::string_view flag) const {
+        return std::any_of(all_.begin(), all_.end(), [&](std::string_view arg) {
+            return arg == flag ||
+                   (arg.starts_with(flag) && arg.substr(flag.size()).starts_with('='));
+        });
+    }
+    [[nodiscard]] bool take(std::string_view flag) {
+        if (all_[at_] != flag) return false;
+        ++at_;
+        return true;
+    }
+    /// The value in "--flag value" or "--flag=value", if that is next.
+    [[nodiscard]] std::optional<std::string> value(std::string_view flag, std::string_view what) {
+        const auto arg = all_[at_];
+        if (!arg.starts_with(flag)) return std::nullopt;
+        if (arg.size() > flag.size() && arg[flag.size()] == '=') {
+            ++at_;
+            return std::string(arg.substr(flag.size() + 1));
+        }
+        if (arg != flag) return std::nullopt;
+        if (at_ + 1 == all_.size())
+            throw error(errc::usage, fmt::format("{} needs {}", flag, what));
+        at_ += 2;
+        return std::string(all_[at_ - 1]);
+    }
+
+private:
+    const std::vector<std::string_view>& all_;
+    std::size_t at_ = 0;
+};
+inline constexpr std::optional<std::string> nothing;
+
 SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
     command_line out;
     if (const char* text = std::getenv("SKEIN_WORKERS"); text != nullptr && *text != '\0')
         out.workers = parse_count("SKEIN_WORKERS", text);
-    for (int i = 1; i < argc; ++i) {
-        const std::string_view arg = argv[i];
-        if (arg == "--workers") {
-            if (++i == argc)
-                throw error(errc::usage, "--workers needs a number").with_hint("e.g. --workers 4");
-            out.workers = parse_count("--workers", argv[i]);
-        } else if (arg.starts_with("--workers=")) {
-            out.workers = parse_count("--workers", arg.substr(10));
+    const std::vector<std::string_view> all(argv + std::min(argc, 1), argv + argc);
+    flag_reader flags(all);
+    // Names that an application may use itself are skein's beside one of the others only.
+    const bool is_cluster = flags.has("--head") || flags.has("--join") || flags.has("--address") ||
+                            std::getenv("SKEIN_ADDRESS") != nullptr;
+    auto& cluster = out.cluster;
+    while (!flags.at_end()) {
+        if (const auto n = flags.value("--workers", "a number, e.g. --workers 4")) {
+            out.workers = parse_count("--workers", *n);
+        } else if (const auto a = flags.value("--address", "the head's, e.g. --address node-1")) {
+            cluster.address = *a;
+        } else if (const auto j = flags.value("--join", "the head's address, e.g. --join node-1")) {
+            cluster.join = *j;
+        } else if (flags.take("--head")) {
+            cluster.head = true;
+        } else if (const auto f = is_cluster ? flags.value("--token-file", "a file") : nothing) {
+            cluster.token_file = *f;
+        } else if (const auto l = is_cluster ? flags.value("--listen", "HOST:PORT") : nothing) {
+            cluster.listen = *l;
         } else {
-            out.rest.emplace_back(arg);
+            out.rest.emplace_back(flags.next());
         }
     }
+    cluster.workers = out.workers.value_or(0);
+    if (argc > 0) cluster.program = argv[0];
     return out;
+}
+
+/// The head that the command line or the environment names; empty: there is none, workers are of this host.
+SKEIN_INLINE std::string cluster_address(const cluster_flags& flags) {
+    const auto* const roles = roles_of_program();
+    if (roles != nullptr) return roles->address(flags);
+    const char* variable = std::getenv("SKEIN_ADDRESS");
+    if (flags.address.empty() && flags.join.empty() && !flags.head &&
+        (variable == nullptr || *variable == '\0'))
+        return {};
+    throw error(errc::not_supported, "not supported: this program was compiled header-only without "
+                                     "the cluster")
+        .with_hint("include <skein/cluster/program.hpp> beside <skein/rt/run.hpp>, or link "
+                   "skein::runtime");
 }
 
 /// Prints what skein itself understands; for an app that takes no arguments, that is all.
 SKEIN_INLINE int print_usage(std::string_view program) {
     program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
-    fmt::print("usage: {} [--workers N]\n\n"
-               "  --workers N   worker processes (default: SKEIN_WORKERS, else one per core)\n"
-               "  --help        this text\n",
-               program);
+    fmt::print(
+        "usage: {} [--workers N] [--address A | --head | --join A]\n\n"
+        "  --workers N       worker processes (default: SKEIN_WORKERS, else one per core)\n"
+        "  --address A       run on the cluster whose head is at A (default: SKEIN_ADDRESS,\n"
+        "                    else workers of this host)\n"
+        "  --head            be the head of a cluster; --listen HOST:PORT for other hosts\n"
+        "  --join A          be a node of the cluster whose head is at A\n"
+        "  --token-file F    the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else\n"
+        "                    ~/.local/state/skein/token)\n"
+        "  --help            this text\n",
+        program);
     return exit_code::done;
 }
 
 /// The driver: the app under its signals, then everything else in order.
-SKEIN_INLINE task<int> drive(net::real_loop* loop, runtime* self, local_workers* workers,
+SKEIN_INLINE task<int> drive(net::real_loop* loop, runtime* self, worker_source* workers,
                              task<int> app, int* stopped_by) {
     stop_signals signals;
     cancel_source stop;
@@ -22409,8 +22745,11 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
             if (line.rest.front() == "--help" || line.rest.front() == "-h")
                 return print_usage(argv[0]);
             throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
-                .with_hint("this program takes --workers N only; see --help");
+                .with_hint("this program takes skein's flags only; see --help");
         }
+        const auto head = cluster_address(line.cluster);
+        if (line.cluster.head) return roles_of_program()->head(line.cluster);
+        if (!line.cluster.join.empty()) return roles_of_program()->join(line.cluster);
         how.processes.count = line.workers.value_or(how.workers);
         if (argc > 0) how.processes.program = argv[0];
         net::real_loop loop;
@@ -22421,9 +22760,14 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
         const runtime::use current(self);
         net::real_network network(loop);
         local_children children(loop);
-        local_workers workers(loop, network, children, self, how.processes);
+        std::unique_ptr<worker_source> workers;
+        if (head.empty()) {
+            workers = std::make_unique<local_workers>(loop, network, children, self, how.processes);
+        } else {
+            workers = roles_of_program()->workers(loop, network, self, line.cluster);
+        }
         auto work = app.start(std::move(line.rest));
-        return loop.run(drive(&loop, &self, &workers, std::move(work), &stopped_by));
+        return loop.run(drive(&loop, &self, workers.get(), std::move(work), &stopped_by));
     } catch (...) {
         return tell_failure(stopped_by);
     }
@@ -22667,6 +23011,11 @@ public:
 
     /// Queues a request; a grant, a notice or cancel() ends that.
     result<request_id> submit(const request& r);
+    /// Books a request that runs already, on a place that held it before this scheduler knew of it. It passes
+    /// all that wait: they could not have had the room. No grant comes for it; release() ends it.
+    ///   gpus    those it uses there
+    ///   errors  not_found (the place), exhausted (so much is not free there), those of submit()
+    result<request_id> adopt(const request& r, place_id at, gpu_set gpus = {});
     /// Takes a queued request back. False if it is not queued (any more): then release() it.
     bool cancel(request_id id);
     /// Gives back what a granted request holds. False if it holds nothing (any more).
@@ -22874,6 +23223,27 @@ public:
             }
         }
         return taken;
+    }
+    /// Takes the needs with these gpus. False, and nothing is taken: so much, or one of them, is not free.
+    [[nodiscard]] bool take_these(const needs& all, gpu_set gpus) {
+        const auto whole = need_of(all, dim_gpu), share = need_of(all, dim_share);
+        std::int64_t count = 0, free = 0;
+        for (const auto& g : gpus_) {
+            if (!gpus.has(g.index)) continue;
+            ++count;
+            free += whole != 0 ? g.free == amount::steps : g.free >= share;
+        }
+        const std::int64_t wanted = whole != 0 ? whole / amount::steps : share != 0 ? 1 : 0;
+        if (!fits(all) || count != wanted || free != wanted) return false;
+        --keys_[dim_order];
+        for (const auto& n : all)
+            if (n.dim != dim_gpu && n.dim != dim_share && n.dim != dim_order)
+                keys_[n.dim] -= n.least;
+        for (auto& g : gpus_)
+            if (gpus.has(g.index))
+                g.free = static_cast<std::uint16_t>(whole != 0 ? 0 : g.free - share);
+        count_gpus();
+        return true;
     }
     /// What take() took; with_cpus = false: but for the cpus, which were given before.
     void give(const needs& all, gpu_set gpus, bool with_cpus = true) noexcept {
@@ -23371,6 +23741,7 @@ struct schedule_books {
     [[nodiscard]] std::uint32_t job_for(job_id id);
     [[nodiscard]] result<void> check(const request& r) const;
     [[nodiscard]] result<request_id> submit(const request& r);
+    [[nodiscard]] result<request_id> adopt(request r, place_id at, gpu_set gpus);
     void append(std::uint32_t q, std::uint32_t e);
     void unqueue(std::uint32_t e);
     bool cancel(request_id id);
@@ -23424,6 +23795,7 @@ struct schedule_books {
     [[nodiscard]] std::uint32_t next_job();
     [[nodiscard]] std::uint32_t next_queue(const job_record& j) const;
     void give(std::uint32_t q, std::uint32_t p, std::vector<grant>& into);
+    void settle_on(std::uint32_t e, std::uint32_t p, gpu_set gpus);
     void charge(std::uint32_t job, const needs& all, int sign, bool with_cpus);
     void settle(job_record& j) const;
     void find_rate(job_record& j) const;
@@ -23716,6 +24088,26 @@ SKEIN_INLINE result<request_id> schedule_books::submit(const request& r) {
     return request_id(requests.id(e));
 }
 
+SKEIN_INLINE result<request_id> schedule_books::adopt(request r, place_id at, gpu_set gpus) {
+    const auto found = place_of.find(at);
+    if (found == place_of.end()) return error(errc::not_found, "no such place");
+    r.where = constraint::on(at); // nobody else asks for it: nothing of this queue waits
+    r.fail_if_infeasible = false;
+    const auto made = submit(r);
+    if (!made) return made.error();
+    const auto e = requests.find(made->value());
+    auto& place = all_places[found->second];
+    const auto& all = shapes[classes[all_queues[requests[e].queue].cls].shape].all;
+    if (!place.now.take_these(all, gpus)) {
+        cancel(*made);
+        return error(errc::exhausted,
+                     fmt::format("{} has not {} free", place.name, to_string(r.demand)));
+    }
+    unqueue(e);
+    settle_on(e, found->second, gpus);
+    return *made;
+}
+
 SKEIN_INLINE void schedule_books::append(std::uint32_t q, std::uint32_t e) {
     auto& queue = all_queues[q];
     auto& entry = requests[e];
@@ -23966,6 +24358,9 @@ SKEIN_INLINE std::vector<evicted> scheduler::remove_job(job_id job) {
     return books_->remove_job(job);
 }
 SKEIN_INLINE result<request_id> scheduler::submit(const request& r) { return books_->submit(r); }
+SKEIN_INLINE result<request_id> scheduler::adopt(const request& r, place_id at, gpu_set gpus) {
+    return books_->adopt(r, at, gpus);
+}
 SKEIN_INLINE bool scheduler::cancel(request_id id) { return books_->cancel(id); }
 SKEIN_INLINE bool scheduler::release(request_id id) { return books_->release(id); }
 SKEIN_INLINE bool scheduler::wait_begin(request_id id) { return books_->wait_begin(id); }
@@ -24888,17 +25283,23 @@ SKEIN_INLINE void schedule_books::give(std::uint32_t q, std::uint32_t p, std::ve
     auto& place = all_places[p];
     grant g;
     g.gpus = place.now.take(shape.all);
-    hold(e, p, g.gpus);
-    auto& job = jobs[all_queues[q].job];
-    virtual_time = std::max(virtual_time, job.pass);
-    if (place.host == no_index) charge(all_queues[q].job, shape.all, 1, true);
+    virtual_time = std::max(virtual_time, jobs[all_queues[q].job].pass);
+    settle_on(e, p, g.gpus);
     ++grants;
-    offer(p);
     g.id = request_id(requests.id(e));
     g.tag = requests[e].tag;
     g.place = place.id;
     g.bundle = place.bundle;
     into.push_back(g);
+}
+
+/// Room has been taken for e.
+SKEIN_INLINE void schedule_books::settle_on(std::uint32_t e, std::uint32_t p, gpu_set gpus) {
+    hold(e, p, gpus);
+    const auto& queue = all_queues[requests[e].queue];
+    if (all_places[p].host == no_index)
+        charge(queue.job, shapes[classes[queue.cls].shape].all, 1, true);
+    offer(p);
 }
 
 SKEIN_INLINE void schedule_books::charge(std::uint32_t job, const needs& all, int sign,
