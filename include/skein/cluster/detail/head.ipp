@@ -166,7 +166,11 @@ SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
     if (left || over) {
         leave(j);
     } else {
-        logging::warn("head", "a driver is away", {{"job", j.hello.name}, {"host", j.hello.host}});
+        const auto& why = s->below->failure();
+        logging::warn("head", "a driver is away",
+                      {{"job", j.hello.name},
+                       {"host", j.hello.host},
+                       {"why", why ? why->what() : "its link was dropped"}});
     }
     pump();
 }

@@ -37,7 +37,7 @@ struct head_session {
         try {
             if (way && way->is_open()) way->tell(what);
         } catch (const error& e) {
-            way->abort(e);
+            if (e.code() != errc::closed) way->abort(e); // closed: it is saying goodbye
         }
     }
 };

@@ -97,6 +97,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> w
     }
     std::erase(books_->links, l);
     lose(*l, how);
+    if (const auto why = books_->given_up) give_up(*why); // what would run again has nobody to run it
     pump();
 }
 

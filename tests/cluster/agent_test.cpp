@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch_test_macros.hpp>
+
+#include <tests/support/sim_nodes.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+using namespace skein;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Runs body(cluster) with a head and no driver.
+template <class Body>
+void with_head(std::uint64_t seed, Body body) {
+    sim::loop loop(seed);
+    sim::network network(loop, sim::faults{});
+    test::sim_nodes c(loop, network);
+    const auto all = [&]() -> task<void> {
+        c.start_head();
+        auto work = body(c);
+        co_await work;
+        auto ended = c.end();
+        co_await ended;
+    };
+    loop.run(all());
+    CHECK(network.open_streams() == 0);
+}
+
+} // namespace
+
+TEST_CASE("a node says what it offers and gets its name", "[cluster][agent]") {
+    with_head(1, [](test::sim_nodes& c) -> task<void> {
+        auto& n = c.add_node(3);
+        co_await sleep_for(1s);
+        CHECK(n.agent->role->is_joined());
+        auto how = c.agent_defaults();
+        how.offers = rt::parse_resources("cpu=1.5,ssd=2").value();
+        how.labels = {"zone=a"};
+        std::string called;
+        how.on_joined = [&called](const std::string& name) { called = name; };
+        c.add_node(9); // the name of its host is free
+        auto killed = c.kill_agent(c.at(1));
+        co_await killed;
+        c.at(1).host = "n1"; // two on one host
+        c.start_agent(c.at(1), std::move(how));
+        co_await sleep_for(1s);
+        CHECK(called == "n1-2");
+        const auto s = c.head().status();
+        REQUIRE(s.nodes.size() == 2);
+        CHECK(s.nodes[0].resources == "cpu=3,memory=8GiB");
+        CHECK(s.nodes[1].resources == "cpu=1.5,memory=8GiB,ssd=2");
+        CHECK(s.nodes[1].labels == std::vector<std::string>{"zone=a"});
+    });
+}
+
+TEST_CASE("an agent that is refused ends with the head's reason", "[cluster][agent]") {
+    with_head(2, [](test::sim_nodes& c) -> task<void> {
+        auto& n = c.add_node(1);
+        co_await sleep_for(1s);
+        auto taken = c.agent_defaults();
+        taken.name = "n1";
+        auto& other = c.add_node(1);
+        auto killed = c.kill_agent(other);
+        co_await killed;
+        c.start_agent(other, std::move(taken));
+        co_await sleep_for(1s);
+        REQUIRE(other.agent->over);
+        REQUIRE(other.agent->failure);
+        CHECK(other.agent->failure->code() == errc::already_exists);
+        CHECK(n.agent->role->is_joined());
+
+        auto stranger = c.agent_defaults();
+        stranger.secret = net::token::generate(c.loop().random());
+        c.start_agent(other, std::move(stranger));
+        co_await sleep_for(1s);
+        REQUIRE(other.agent->over);
+        CHECK(other.agent->failure->code() == errc::permission_denied);
+
+        auto nonsense = c.agent_defaults();
+        nonsense.offers = rt::parse_resources("gpu=0.5").value();
+        c.start_agent(other, std::move(nonsense));
+        co_await sleep_for(1s);
+        REQUIRE(other.agent->over);
+        CHECK(other.agent->failure->code() == errc::invalid_argument);
+    });
+}
+
+TEST_CASE("an agent gives up after join_within when no head answers", "[cluster][agent]") {
+    with_head(3, [](test::sim_nodes& c) -> task<void> {
+        auto killed = c.kill_head();
+        co_await killed;
+        const auto begin = c.loop().now();
+        auto& n = c.add_node(1);
+        auto ended = n.agent->running.join();
+        co_await ended;
+        CHECK(n.agent->failure->code() == errc::refused);
+        CHECK(c.loop().now() - begin >= 60s);
+        CHECK(c.loop().now() - begin < 65s);
+        n.agent.reset();
+    });
+}
+
+TEST_CASE("an agent started again takes its name over from the dead one", "[cluster][agent]") {
+    with_head(4, [](test::sim_nodes& c) -> task<void> {
+        auto& n = c.add_node(1);
+        co_await sleep_for(1s);
+        auto killed = c.kill_agent(n, true);
+        co_await killed;
+        co_await sleep_for(1500ms); // silent, not lost yet
+        c.start_agent(n);
+        co_await sleep_for(1s);
+        const auto s = c.head().status();
+        REQUIRE(s.nodes.size() == 1);
+        CHECK(s.nodes[0].name == "n1");
+        CHECK_FALSE(s.nodes[0].suspect);
+    });
+}

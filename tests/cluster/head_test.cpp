@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch_test_macros.hpp>
+
+#include <skein/cluster/detail/cluster_link.hpp>
+#include <tests/support/sim_nodes.hpp>
+
+#include <skein/core/timeout.hpp>
+#include <skein/rt/remote.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <set>
+
+using namespace skein;
+using namespace std::chrono_literals;
+
+namespace {
+
+using driver_of = test::sim_nodes::driver;
+
+int head_twice(int x) { return 2 * x; }
+task<int> head_later(int x, int ms) {
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    co_return x;
+}
+struct head_counter {
+    int n = 0;
+    int add(int k) { return n += k; }
+};
+
+task<void> wait_until(std::function<bool()> is_so, const char* what) {
+    for (int i = 0; i < 2000 && !is_so(); ++i) co_await sleep_for(10ms);
+    if (!is_so()) throw error(errc::timeout, what);
+}
+
+} // namespace
+
+TEST_CASE("a driver's calls run on workers of all nodes", "[cluster][head]") {
+    test::in_cluster(1, 3, [](test::sim_nodes& c, driver_of& d) -> task<void> {
+        std::vector<ref<int>> results;
+        for (int i = 0; i < 100; ++i) results.push_back(remote<&head_twice>(i));
+        for (int i = 0; i < 100; ++i) {
+            const int got = co_await results[std::size_t(i)];
+            CHECK(got == 2 * i);
+        }
+        auto whole = wait_until([&] { return d.workers.connected() == 6; }, "six workers");
+        co_await whole;
+        const auto s = c.head().status();
+        REQUIRE(s.nodes.size() == 3);
+        for (const auto& n : s.nodes) {
+            CHECK(n.workers == 2);
+            CHECK(n.used == "cpu=2");
+        }
+        REQUIRE(s.jobs.size() == 1);
+        CHECK(s.jobs[0].workers == 6);
+        CHECK(s.jobs[0].waiting == 0);
+    });
+}
+
+TEST_CASE("actors live on nodes and keep their state", "[cluster][head]") {
+    test::in_cluster(2, 2, [](test::sim_nodes&, driver_of&) -> task<void> {
+        auto making = actor<head_counter>();
+        auto a = co_await making;
+        int last = 0;
+        for (int i = 0; i < 10; ++i) {
+            auto r = a.call<&head_counter::add>(1);
+            last = co_await r;
+        }
+        CHECK(last == 10);
+    });
+}
+
+TEST_CASE("workers come when nodes join later", "[cluster][head]") {
+    test::in_cluster(3, 0, [](test::sim_nodes& c, driver_of& d) -> task<void> {
+        auto waits = remote<&head_twice>(21);
+        co_await sleep_for(5s);
+        CHECK_FALSE(waits.ready());
+        c.add_node(1);
+        const int got = co_await waits;
+        CHECK(got == 42);
+        c.add_node(4);
+        auto whole = wait_until([&] { return d.workers.connected() == 5; }, "five workers");
+        co_await whole;
+    });
+}
+
+TEST_CASE("a driver that wants so many workers gets no more", "[cluster][head]") {
+    test::in_cluster(
+        4, 2,
+        [](test::sim_nodes& c, driver_of& d) -> task<void> {
+            auto r = remote<&head_twice>(1);
+            co_await r;
+            co_await sleep_for(1s);
+            CHECK(d.workers.connected() == 3);
+            CHECK(c.processes() == 3);
+        },
+        4, 3);
+}
+
+TEST_CASE("calls of a node that is lost run on another one", "[cluster][head]") {
+    for (const bool machine : {false, true}) {
+        test::in_cluster(5, 2, [machine](test::sim_nodes& c, driver_of& d) -> task<void> {
+            auto first = remote<&head_twice>(1);
+            co_await first;
+            auto whole = wait_until([&] { return d.workers.connected() == 4; }, "four workers");
+            co_await whole;
+            std::vector<ref<int>> results;
+            for (int i = 0; i < 4; ++i) results.push_back(remote<&head_later>(i, 500));
+            co_await sleep_for(100ms);
+            auto killed = c.kill_agent(c.at(0), machine);
+            co_await killed;
+            for (int i = 0; i < 4; ++i) {
+                const int got = co_await results[std::size_t(i)];
+                CHECK(got == i);
+            }
+            auto less = wait_until([&] { return c.head().status().nodes.size() == 1; }, "a node");
+            co_await less;
+            CHECK(d.self.stats().workers_lost == 2);
+        });
+    }
+}
+
+TEST_CASE("a lost worker is told with its node and how it ended", "[cluster][head]") {
+    test::in_cluster(
+        6, 1,
+        [](test::sim_nodes& c, driver_of&) -> task<void> {
+            auto r = remote<&head_later>.with({.retries = 0})(1, 1000);
+            co_await sleep_for(100ms);
+            c.at(0).children->kill(c.at(0).children->running().front().pid);
+            auto asked = as_result(as_task(r));
+            auto outcome = co_await asked;
+            REQUIRE_FALSE(outcome);
+            CHECK(outcome.error().code() == errc::worker_lost);
+            const std::string text = outcome.error().what();
+            INFO(text);
+            CHECK(text.find("SIGKILL") != text.npos);
+            CHECK(text.find("on n1") != text.npos);
+        },
+        1);
+}
+
+TEST_CASE("calls go on while the head is away, and a new head learns what there is",
+          "[cluster][head]") {
+    test::in_cluster(7, 2, [](test::sim_nodes& c, driver_of& d) -> task<void> {
+        auto first = remote<&head_twice>(1);
+        co_await first;
+        auto whole = wait_until([&] { return d.workers.connected() == 4; }, "four workers");
+        co_await whole;
+        std::set<std::int64_t> before;
+        for (std::size_t i = 0; i < 2; ++i)
+            for (const auto& p : c.at(i).children->running()) before.insert(p.pid);
+        auto killed = c.kill_head();
+        co_await killed;
+        for (int i = 0; i < 20; ++i) {
+            auto r = remote<&head_later>(i, 100);
+            const int got = co_await r;
+            CHECK(got == i);
+        }
+        c.start_head();
+        auto back = wait_until(
+            [&] {
+                const auto s = c.head().status();
+                return s.nodes.size() == 2 && s.jobs.size() == 1 && s.jobs[0].workers == 4 &&
+                       s.jobs[0].connected;
+            },
+            "all are back");
+        co_await back;
+        std::set<std::int64_t> after;
+        for (std::size_t i = 0; i < 2; ++i)
+            for (const auto& p : c.at(i).children->running()) after.insert(p.pid);
+        CHECK(after == before);
+        CHECK(d.self.stats().workers_lost == 0);
+        for (const auto& n : c.head().status().nodes) CHECK(n.used == "cpu=2");
+    });
+}
+
+TEST_CASE("without a head for long an agent ends its workers", "[cluster][head]") {
+    test::in_cluster(8, 1, [](test::sim_nodes& c, driver_of& d) -> task<void> {
+        auto first = remote<&head_twice>(1);
+        co_await first;
+        auto killed = c.kill_head();
+        co_await killed;
+        co_await sleep_for(25s);
+        CHECK(c.processes() == 2);
+        co_await sleep_for(20s);
+        CHECK(c.processes() == 0);
+        auto waits = remote<&head_twice>(4); // until somebody starts a head
+        co_await sleep_for(10s);
+        CHECK_FALSE(waits.ready());
+        c.start_head();
+        const int got = co_await waits;
+        CHECK(got == 8);
+        CHECK(d.self.workers() > 0);
+    });
+}
+
+TEST_CASE("a driver that dies leaves no workers behind", "[cluster][head]") {
+    test::in_cluster(9, 2, [](test::sim_nodes& c, driver_of&) -> task<void> {
+        auto other = c.make_driver("second");
+        const auto use_it = [](driver_of* d) -> task<void> {
+            auto r = remote<&head_twice>(1);
+            (void)d;
+            co_await r;
+        };
+        auto used = other->self.run_here(use_it(other.get()));
+        co_await used;
+        auto busy = wait_until([&] { return c.processes() == 4; }, "four workers");
+        co_await busy;
+        c.network().crash("second", false); // nobody hears a word of it
+        auto ended = other->end();
+        co_await ended;
+        auto gone = wait_until([&] { return c.processes() == 0; }, "no worker");
+        co_await gone;
+        auto forgotten = wait_until([&] { return c.head().status().jobs.empty(); }, "no job");
+        co_await forgotten;
+        auto r = remote<&head_twice>(2); // its room is free again
+        const int got = co_await r;
+        CHECK(got == 4);
+    });
+}
+
+TEST_CASE("a drained node gets no workers", "[cluster][head]") {
+    test::in_cluster(10, 2, [](test::sim_nodes& c, driver_of& d) -> task<void> {
+        auto joined = wait_until([&] { return c.head().status().nodes.size() == 2; }, "two nodes");
+        co_await joined;
+        auto dialing =
+            net::link::connect(c.network().host("tool"), c.head_address(),
+                               cluster::detail::cluster_link(c.secret(), "tool", "tool", 1));
+        auto l = co_await dialing;
+        auto tool = net::requests::over(l);
+        auto draining = tool->call<cluster::drain_reply>(cluster::ask_drain{"n1", true});
+        const auto told = co_await draining;
+        CHECK(told.workers == 0);
+        auto wrong = as_result(tool->call<cluster::drain_reply>(cluster::ask_drain{"n7", true}));
+        const auto nothing = co_await wrong;
+        REQUIRE_FALSE(nothing);
+        CHECK(nothing.error().code() == errc::not_found);
+        auto r = remote<&head_twice>(1);
+        co_await r;
+        co_await sleep_for(1s);
+        CHECK(d.workers.connected() == 2);
+        CHECK(c.at(0).children->running().empty());
+        auto closing = tool->close();
+        co_await closing;
+    });
+}
+
+TEST_CASE("a stopped cluster ends its nodes and tells its drivers", "[cluster][head]") {
+    test::in_cluster(11, 2, [](test::sim_nodes& c, driver_of&) -> task<void> {
+        auto r = remote<&head_twice>(1);
+        co_await r;
+        auto waits = remote<&head_later>(1, 60'000);
+        co_await sleep_for(1s);
+        c.head().stop();
+        auto asked = as_result(as_task(waits));
+        auto outcome = co_await asked;
+        REQUIRE_FALSE(outcome);
+        INFO(outcome.error().what());
+        CHECK(loop::current().now() - time_point{} < 30s);
+        auto gone = wait_until([&] { return c.processes() == 0; }, "no worker");
+        co_await gone;
+    });
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A cluster in the simulated world: a head, nodes with agents and worker processes, drivers. All of them run their real
+// code, in virtual time; each can be killed and started again.
+//
+//     test::in_cluster(1, 2, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {  // two nodes
+//         auto r = remote<&f>(7);
+//         const int got = co_await r;
+//         CHECK(got == 7);
+//     });
+
+#include <skein/cluster/agent.hpp>
+#include <skein/cluster/head.hpp>
+#include <skein/cluster/leased_workers.hpp>
+#include <skein/core/cancel.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/rt/actor.hpp>
+#include <skein/rt/local_workers.hpp>
+#include <skein/rt/runtime.hpp>
+#include <skein/sim/children.hpp>
+#include <skein/sim/loop.hpp>
+#include <skein/sim/network.hpp>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::test {
+
+/// Must outlive the loop's run of its run().
+class sim_nodes {
+public:
+    sim_nodes(sim::loop& loop, sim::network& network)
+        : loop_(loop), network_(network), secret_(net::token::generate(loop.random())) {}
+
+    /// One process that is a role: killed by cancelling it, after its sockets have gone.
+    template <class Role>
+    struct life {
+        std::unique_ptr<Role> role;
+        cancel_source stop;
+        scope running;
+        std::optional<error> failure;
+        bool over = false;
+    };
+    using head_life = life<cluster::head>;
+    struct node {
+        std::string host;
+        std::unique_ptr<sim::children> children;
+        std::unique_ptr<life<cluster::agent>> agent; ///< nullptr: it is dead
+    };
+    /// A driver's process.
+    struct driver {
+        driver(sim_nodes& c, std::string where, cluster::leased_workers_options how)
+            : host(std::move(where)), self(options_of(c, host)),
+              workers(c.loop_, c.network_.host(host), self, std::move(how)) {
+            self.on_first_call([this] {
+                started = true;
+                services.spawn(workers.serve());
+            });
+        }
+        std::string host;
+        rt::runtime self;
+        cluster::leased_workers workers;
+        scope services;
+        bool started = false;
+
+        /// As rt::run() ends a driver.
+        task<void> end() {
+            workers.stop();
+            auto goodbye = self.close();
+            co_await goodbye;
+            services.cancel();
+            auto joined = as_result(services.join());
+            (void)co_await joined;
+        }
+
+    private:
+        static rt::runtime_options options_of(sim_nodes& c, const std::string& host) {
+            rt::runtime_options who;
+            who.host = host;
+            who.pid = 1;
+            who.incarnation = c.loop_.random().next();
+            return who;
+        }
+    };
+
+    [[nodiscard]] sim::loop& loop() noexcept { return loop_; }
+    [[nodiscard]] sim::network& network() noexcept { return network_; }
+    [[nodiscard]] const net::token& secret() const noexcept { return secret_; }
+    [[nodiscard]] static net::address head_address() { return net::address::sim("head", 1); }
+    [[nodiscard]] cluster::head& head() { return *head_->role; }
+    [[nodiscard]] bool has_head() const noexcept { return head_ != nullptr; }
+    [[nodiscard]] node& at(std::size_t i) { return *nodes_[i]; }
+    [[nodiscard]] std::size_t nodes() const noexcept { return nodes_.size(); }
+    /// Worker processes that run, on all nodes.
+    [[nodiscard]] std::size_t processes() const {
+        std::size_t n = 0;
+        for (const auto& one : nodes_) n += one->children->running().size();
+        return n;
+    }
+
+    cluster::head_options head_defaults;
+    cluster::agent_options agent_defaults() {
+        cluster::agent_options o;
+        o.head = head_address();
+        o.secret = secret_;
+        return o;
+    }
+
+    void start_head() {
+        auto how = head_defaults;
+        how.listen = head_address();
+        how.secret = secret_;
+        how.host = "head";
+        how.incarnation = loop_.random().next();
+        head_ = std::make_unique<head_life>();
+        head_->role = std::make_unique<cluster::head>(loop_, network_.host("head"), std::move(how));
+        head_->running.spawn(hold(head_.get()));
+    }
+    /// The process dies; what it had connected breaks.
+    task<void> kill_head() {
+        const auto dying = std::exchange(head_, nullptr);
+        if (!dying) co_return;
+        network_.crash("head");
+        dying->stop.request();
+        auto ended = shield(dying->running.join());
+        co_await ended;
+    }
+
+    /// Another host. Its agent starts; `cpus` of it.
+    node& add_node(int cpus = 2) {
+        auto made = std::make_unique<node>();
+        made->host = "n" + std::to_string(nodes_.size() + 1);
+        made->children = std::make_unique<sim::children>(
+            network_, made->host, rt::host_resources{cpus, std::uint64_t{8} << 30});
+        made->children->add(rt::worker_role, &worker_program);
+        nodes_.push_back(std::move(made));
+        start_agent(*nodes_.back());
+        return *nodes_.back();
+    }
+    void start_agent(node& n) { start_agent(n, agent_defaults()); }
+    void start_agent(node& n, cluster::agent_options how) {
+        how.host = n.host;
+        how.pid = 1;
+        how.incarnation = loop_.random().next();
+        n.agent = std::make_unique<life<cluster::agent>>();
+        n.agent->role = std::make_unique<cluster::agent>(loop_, network_.host(n.host), *n.children,
+                                                         std::move(how));
+        n.agent->running.spawn(hold(n.agent.get()));
+    }
+    /// kill -9: workers die with their agent. machine: the host goes silently.
+    task<void> kill_agent(node& n, bool machine = false) {
+        const auto dying = std::exchange(n.agent, nullptr);
+        if (!dying) co_return;
+        network_.crash(n.host, !machine);
+        for (const auto& one : n.children->running()) n.children->kill(one.pid);
+        dying->stop.request();
+        auto ended = shield(dying->running.join());
+        co_await ended;
+    }
+
+    /// A driver on a host of its own; its workers come with the first call.
+    std::unique_ptr<driver> make_driver(const std::string& host, int workers = 0,
+                                        cluster::leased_workers_options how = {}) {
+        how.head = head_address();
+        how.secret = secret_;
+        how.name = host;
+        how.workers = workers;
+        how.executable = "/app";
+        how.listen = net::address::sim(host, 0);
+        return std::make_unique<driver>(*this, host, std::move(how));
+    }
+
+    /// Ends what is left in order: agents are told by the head, if there is one.
+    task<void> end() {
+        if (head_) {
+            head_->role->stop();
+            auto served = shield(head_->running.join());
+            co_await served;
+        }
+        for (const auto& n : nodes_) {
+            if (!n->agent) continue;
+            n->agent->role->stop();
+            auto left = shield(n->agent->running.join());
+            co_await left;
+            n->agent.reset();
+        }
+        head_.reset();
+    }
+
+private:
+    template <class Role>
+    static task<void> hold(life<Role>* one) {
+        try {
+            auto serving = with_cancel(one->stop.token(), one->role->serve());
+            co_await serving;
+        } catch (const error& e) {
+            one->failure = e;
+        }
+        one->over = true;
+    }
+
+    sim::loop& loop_;
+    sim::network& network_;
+    net::token secret_;
+    std::unique_ptr<head_life> head_;
+    std::vector<std::unique_ptr<node>> nodes_;
+
+public:
+    /// What worker_main() does in a real process.
+    static task<int> worker_program(sim::process* self) {
+        rt::runtime_options who;
+        who.name = self->started_with().name;
+        who.host = self->host();
+        who.pid = self->pid();
+        who.incarnation = loop::current().random().next();
+        rt::runtime mine(who);
+        auto working =
+            rt::work_for_driver(&self->network(), &mine, self->started_with().message, nullptr, {});
+        co_await working;
+        co_return 0;
+    }
+};
+
+/// Runs body(cluster) as a driver's tasks, on a cluster of so many nodes without faults.
+template <class Body>
+void in_cluster(std::uint64_t seed, int nodes, Body body, int cpus = 2, int workers = 0) {
+    sim::loop loop(seed);
+    sim::network network(loop, sim::faults{});
+    sim_nodes c(loop, network);
+    const auto drive = [&]() -> task<void> {
+        c.start_head();
+        for (int i = 0; i < nodes; ++i) c.add_node(cpus);
+        const auto d = c.make_driver("driver", workers);
+        std::exception_ptr failure;
+        try {
+            auto work = d->self.run_here(body(c, *d));
+            co_await work;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        auto ended = d->end();
+        co_await ended;
+        auto all = c.end();
+        co_await all;
+        if (failure) std::rethrow_exception(failure);
+    };
+    loop.run(drive());
+    REQUIRE(c.processes() == 0);
+    REQUIRE(network.open_streams() == 0);
+}
+
+} // namespace skein::test
