@@ -58,6 +58,8 @@ struct leased_workers_options {
     /// The address that workers are told; empty: the host by which the head knows this one, and the port.
     std::string advertise;
     duration join_within = std::chrono::seconds(10); ///< the first time
+    /// No worker has started for so long, and three or more have failed to: the calls fail.
+    duration start_within = std::chrono::seconds(20);
     time_constants times;
 };
 

@@ -283,18 +283,19 @@ SKEIN_INLINE void leased_workers::books::on_ended(const lease_ended& m) {
 SKEIN_INLINE void leased_workers::books::on_failed_start(const lease_ptr& l) {
     count_expected();
     if (stopping.is_set()) return;
-    ++failed_starts;
+    if (++failed_starts == 1) first_failure = on_loop.now();
     const auto reason = fmt::format("a worker did not start: {}", l->how);
     if (std::exchange(last_failure, reason) != reason) logging::warn("cluster", reason);
     const bool any = std::any_of(leases.begin(), leases.end(),
                                  [](const auto& one) { return one.second->wire != nullptr; });
     constexpr int most_failures = 3;
-    if (!any && failed_starts >= most_failures)
+    if (!any && failed_starts >= most_failures &&
+        on_loop.now() >= deadline_after(first_failure, how.start_within))
         return give_up(
             error(errc::worker_lost, reason)
                 .with_hint("the program must be there, of the same build, on every node"));
     const auto pause = std::min<duration>(
-        how.times.child_restart_first * (1 << std::min(failed_starts, 8)), how.times.child_restart_most);
+        how.times.child_restart_first * (1 << std::min(failed_starts, 8)), how.start_within / 4);
     later.spawn(fill_later(this, pause));
 }
 

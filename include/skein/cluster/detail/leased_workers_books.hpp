@@ -45,7 +45,8 @@ struct leased_workers::books {
     std::shared_ptr<net::request_service> service;
     event stopping;
     bool joined = false, gave_up = false;
-    int failed_starts = 0; ///< in a row
+    int failed_starts = 0;      ///< in a row
+    time_point first_failure{}; ///< of them
     std::string last_failure;
     scope later; ///< what follows a pause
 

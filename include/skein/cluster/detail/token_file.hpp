@@ -2,8 +2,8 @@
 #pragma once
 // The file in which a user keeps the token of a world or a cluster. Bodies in meeting.ipp.
 
-#include <skein/cluster/environment.hpp>
 #include <skein/core/config.hpp>
+#include <skein/cluster/environment.hpp>
 
 #include <string>
 

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// cluster: a head, nodes with agents and worker processes, drivers, all with their real code. Heads and agents are
+// killed and started again, machines stop without a word, workers are killed and stand still, starts fail and hang,
+// links break and are cut; calls go on all the while.
+//
+// Invariants: each call ends once, with its own value or an expected error; a task runs once and once more per retry at
+// most, a method at most once; a node never holds more than it has. When faults have ended every node that lives is
+// in the cluster, each driver has the workers it wants, as many processes run as the head has granted leases, and all
+// calls end. When the drivers have ended no worker is left.
+#include "sim/scenario.hpp"
+
+#include <skein/core/timeout.hpp>
+#include <skein/rt/remote.hpp>
+#include <tests/support/sim_nodes.hpp>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace cluster_world {
+
+using namespace skein;
+using namespace std::chrono_literals;
+using test::sim_nodes;
+
+struct history {
+    std::map<int, int> runs; ///< by call
+    std::string violation;
+};
+thread_local history* now = nullptr;
+
+int plain(int call) {
+    ++now->runs[call];
+    return call;
+}
+task<int> slow(int call, int ms) {
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    co_return call;
+}
+struct ledger {
+    int last = 0;
+    int note(int call, int position) {
+        ++now->runs[call];
+        if (position <= last) now->violation = "calls to an actor ran out of order";
+        last = position;
+        return call;
+    }
+};
+
+struct stage {
+    sim::world& w;
+    sim_nodes& c;
+    int last_call = 0;
+    bool calm = false;
+};
+
+struct outstanding {
+    int call = 0, retries = 0;
+    bool counts_runs = true, is_method = false;
+    ref<int> result;
+};
+
+bool is_expected(const error& e) {
+    switch (e.code()) {
+    case errc::worker_lost:
+    case errc::timeout:
+    case errc::cancelled:
+    case errc::not_found: return true;
+    default: return false;
+    }
+}
+
+outstanding submit(stage* s, const actor_handle<ledger>& actor, int* position) {
+    auto& w = s->w;
+    outstanding made;
+    made.call = ++s->last_call;
+    call_options how;
+    how.cpus = static_cast<int>(w.below(2));
+    how.retries = made.retries = static_cast<int>(w.below(4));
+    if (w.chance(0.2)) how.deadline = std::chrono::milliseconds(1 + w.below(5000));
+    switch (w.below(actor ? 4 : 2)) {
+    case 0: made.result = remote<&plain>.with(how)(made.call); break;
+    case 1:
+        made.result = remote<&slow>.with(how)(made.call, static_cast<int>(w.below(800)));
+        made.counts_runs = false;
+        break;
+    default: made.is_method = true; made.result = actor.call<&ledger::note>(made.call, ++*position);
+    }
+    return made;
+}
+
+task<void> check_outcome(stage* s, outstanding call) {
+    auto& w = s->w;
+    auto asked = as_result(with_timeout(as_task(call.result), 600s));
+    auto outcome = co_await asked;
+    w.check(call.result.ready(), "a call has no outcome long after the calm");
+    w.loop.trace(outcome ? static_cast<std::uint64_t>(*outcome)
+                         : 1000 + static_cast<std::uint64_t>(outcome.error().code()));
+    const int runs = now->runs[call.call];
+    if (outcome) {
+        w.check(*outcome == call.call, "a call got another call's value");
+        w.check(!call.counts_runs || runs >= 1, "a value came from a call that did not run");
+    } else {
+        w.check(is_expected(outcome.error()), outcome.error().what());
+    }
+    w.check(runs <= (call.is_method ? 1 : 1 + call.retries), "a call ran too often");
+}
+
+/// One driver's calls, under faults and then without.
+task<void> call_around(stage* s, sim_nodes::driver* d, std::size_t* workers) {
+    auto& w = s->w;
+    std::vector<outstanding> calls;
+    const int count = 10 + static_cast<int>(w.below(40));
+    actor_handle<ledger> actor;
+    int position = 0;
+    for (int i = 0; i < count; ++i) {
+        if (!actor || w.chance(0.05)) {
+            actor = {};
+            auto making = as_result(with_timeout(skein::actor<ledger>(), 2s));
+            auto made = co_await making;
+            position = 0;
+            if (made)
+                actor = *made;
+            else
+                w.check(is_expected(made.error()), made.error().what());
+        }
+        calls.push_back(submit(s, actor, &position));
+        if (w.chance(0.05)) calls[w.below(calls.size())].result.cancel();
+        if (w.chance(0.5)) co_await sleep_for(std::chrono::milliseconds(w.below(600)));
+        w.check(now->violation.empty(), now->violation);
+    }
+    while (!s->calm) co_await sleep_for(100ms);
+    for (auto& call : calls) {
+        auto checked = check_outcome(s, std::move(call));
+        co_await checked;
+    }
+    if (!d->started) co_return; // it has asked for nothing
+    const auto is_whole = [&] { return d->self.workers() == *workers && d->self.pending() == 0; };
+    for (int i = 0; i < 1200 && !is_whole(); ++i) co_await sleep_for(100ms);
+    w.check(is_whole(), fmt::format("{} has {} of {} workers, {} leases of {}, and {} calls long "
+                                    "after the calm; {} processes",
+                                    d->host, d->self.workers(), *workers, d->workers.granted(),
+                                    d->workers.wanted(), d->self.pending(), s->c.processes()));
+}
+
+/// Kills and starts again what the cluster is made of.
+task<void> hurt(stage* s) {
+    auto& w = s->w;
+    const auto blows = w.below(12);
+    for (std::uint64_t i = 0; i < blows; ++i) {
+        co_await sleep_for(std::chrono::milliseconds(w.below(2500)));
+        if (w.chance(0.4)) {
+            if (!s->c.has_head()) continue;
+            w.network.counts().add(sim::fault::kill);
+            auto killed = s->c.kill_head();
+            co_await killed;
+            co_await sleep_for(std::chrono::milliseconds(w.below(9000)));
+            s->c.start_head();
+            continue;
+        }
+        auto& n = s->c.at(w.below(s->c.nodes()));
+        const bool machine = w.chance(0.5);
+        w.network.counts().add(machine ? sim::fault::crash : sim::fault::kill);
+        auto killed = s->c.kill_agent(n, machine);
+        co_await killed;
+        co_await sleep_for(std::chrono::milliseconds(w.below(5000)));
+        s->c.start_agent(n);
+    }
+}
+
+/// After the calm: the head knows what there is, and nothing else runs.
+task<void> settle(stage* s) {
+    auto& w = s->w;
+    std::string what;
+    const auto is_settled = [&] {
+        const auto status = s->c.head().status();
+        std::size_t leases = 0;
+        for (const auto& n : status.nodes) leases += n.workers;
+        what = fmt::format("{} of {} nodes, {} leases, {} processes", status.nodes.size(),
+                           s->c.nodes(), leases, s->c.processes());
+        return status.nodes.size() == s->c.nodes() && leases == s->c.processes();
+    };
+    for (int i = 0; i < 1200 && !is_settled(); ++i) co_await sleep_for(100ms);
+    w.check(is_settled(), "long after the calm: " + what);
+    for (const auto& n : s->c.head().status().nodes) {
+        const auto total = rt::parse_resources(n.resources), used = rt::parse_resources(n.used);
+        w.check(rt::fits(*used, *total), "a node holds more than it has");
+    }
+}
+
+task<void> drive(stage* s) {
+    auto& w = s->w;
+    auto& c = s->c;
+    c.start_head();
+    const auto nodes = 1 + w.below(4);
+    std::size_t cpus = 0;
+    for (std::uint64_t i = 0; i < nodes; ++i) {
+        const int here = 1 + static_cast<int>(w.below(3));
+        auto& n = c.add_node(here);
+        cpus += static_cast<std::size_t>(here);
+        n.children->faults() = sim::child_faults::draw(w.loop.random());
+        n.children->faults().not_found = n.children->faults().not_permitted = 0; // lasting
+        n.children->begin_faults();
+    }
+    // What all want together there is room for: drivers keep what they have.
+    std::vector<std::unique_ptr<sim_nodes::driver>> drivers;
+    std::vector<std::size_t> wanted(1 + w.below(2), 0);
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+        const auto left = cpus - (i == 0 ? 0 : wanted[0]);
+        if (left == 0) break;
+        const bool all = wanted.size() == 1 && w.chance(0.5);
+        wanted[i] = all ? cpus : 1 + w.below(left);
+        cluster::leased_workers_options how;
+        how.times.start_timeout = 5s;
+        how.join_within = 120s;
+        how.start_within = 600s;
+        drivers.push_back(c.make_driver(fmt::format("driver-{}", i + 1),
+                                        all ? 0 : static_cast<int>(wanted[i]), how));
+    }
+    w.network.begin_link_faults();
+    scope calling, hurting;
+    for (std::size_t i = 0; i < drivers.size(); ++i)
+        calling.spawn(drivers[i]->self.run_here(call_around(s, drivers[i].get(), &wanted[i])));
+    auto hurts = hurt(s);
+    co_await hurts;
+    w.network.stop_faults();
+    for (std::size_t i = 0; i < c.nodes(); ++i) {
+        auto& n = c.at(i);
+        n.children->stop_faults();
+        if (n.agent && !n.agent->over) continue;
+        auto gone = c.kill_agent(n); // it had given up
+        co_await gone;
+        c.start_agent(n);
+    }
+    s->calm = true;
+    std::exception_ptr failure;
+    try {
+        auto called = calling.join();
+        co_await called;
+        auto settled = settle(s);
+        co_await settled;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    calling.cancel();
+    auto gone = as_result(calling.join());
+    (void)co_await gone;
+    for (auto& d : drivers) {
+        auto ended = d->end();
+        co_await ended;
+    }
+    const auto is_empty = [&] { return c.processes() == 0 && c.head().status().jobs.empty(); };
+    for (int i = 0; i < 600 && !is_empty(); ++i) co_await sleep_for(100ms);
+    const auto left = c.processes();
+    const auto jobs = c.head().status().jobs.size();
+    auto all = c.end();
+    co_await all;
+    if (failure) std::rethrow_exception(failure);
+    w.check(left == 0, "a worker is left");
+    w.check(jobs == 0, "the head still knows a driver");
+}
+
+task<void> scenario(sim::world& w) {
+    history seen;
+    now = &seen;
+    sim_nodes c(w.loop, w.network);
+    c.head_defaults.driver_grace = 10s;
+    stage s{w, c};
+    auto driving = drive(&s);
+    co_await driving;
+    w.loop.trace(static_cast<std::uint64_t>(s.last_call));
+}
+
+const sim::scenario registered("cluster", &scenario);
+
+} // namespace cluster_world
