@@ -261,3 +261,73 @@ TEST_CASE("a stopped cluster ends its nodes and tells its drivers", "[cluster][h
         co_await gone;
     });
 }
+
+TEST_CASE("two drivers share a cluster that the first one had alone", "[cluster][head]") {
+    test::in_cluster(12, 2, [](test::sim_nodes& c, driver_of& d) -> task<void> {
+        std::vector<ref<int>> results;
+        for (int i = 0; i < 400; ++i) results.push_back(remote<&head_later>(i, 100));
+        co_await sleep_for(3s);
+        CHECK(d.workers.connected() == 4);
+        auto other = c.make_driver("second");
+        const auto use_it = [](test::sim_nodes* of) -> task<void> {
+            std::vector<ref<int>> mine;
+            for (int i = 0; i < 40; ++i) mine.push_back(remote<&head_later>(i, 100));
+            for (auto& r : mine) co_await r;
+            const auto s = of->head().status();
+            REQUIRE(s.jobs.size() == 2);
+            CHECK(s.jobs[0].workers == 2);
+            CHECK(s.jobs[1].workers == 2);
+        };
+        const auto begin = c.loop().now();
+        auto used = other->self.run_here(use_it(&c));
+        co_await used;
+        CHECK(c.loop().now() - begin < 4s); // the first one's tasks take ten
+        CHECK_FALSE(results.back().ready());
+        auto ended = other->end();
+        co_await ended;
+        auto whole = wait_until([&] { return d.workers.connected() == 4; }, "four workers again");
+        co_await whole;
+        for (int i = 0; i < 400; ++i) {
+            const int got = co_await results[std::size_t(i)];
+            CHECK(got == i);
+        }
+        CHECK(d.self.stats().retried == 0);
+    });
+}
+
+TEST_CASE("a node that is drained gets rid of its workers, but for those with actors",
+          "[cluster][head]") {
+    test::in_cluster(13, 2, [](test::sim_nodes& c, driver_of& d) -> task<void> {
+        auto making = actor<head_counter>();
+        auto a = co_await making;
+        auto whole = wait_until([&] { return d.workers.connected() == 4; }, "four workers");
+        co_await whole;
+        auto long_one = remote<&head_later>(5, 3000);
+        auto dialing =
+            net::link::connect(c.network().host("tool"), c.head_address(),
+                               cluster::detail::cluster_link(c.secret(), "tool", "tool", 1));
+        auto l = co_await dialing;
+        auto tool = net::requests::over(l);
+        for (const char* node : {"n1", "n2"}) {
+            auto draining = tool->call<cluster::drain_reply>(cluster::ask_drain{node, true});
+            const auto told = co_await draining;
+            CHECK(told.workers == 2);
+        }
+        co_await sleep_for(1s);
+        CHECK(c.processes() <= 2); // the actor's, and the one with the task if that is another
+        CHECK(c.processes() >= 1);
+        const int got = co_await long_one;
+        CHECK(got == 5);
+        co_await sleep_for(1s);
+        CHECK(c.processes() == 1);
+        auto more = a.call<&head_counter::add>(3);
+        const int sum = co_await more;
+        CHECK(sum == 3);
+        auto undo = tool->call<cluster::drain_reply>(cluster::ask_drain{"n1", false});
+        co_await undo;
+        auto r = remote<&head_twice>(1);
+        co_await r;
+        auto closing = tool->close();
+        co_await closing;
+    });
+}

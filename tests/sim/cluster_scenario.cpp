@@ -5,7 +5,7 @@
 //
 // Invariants: each call ends once, with its own value or an expected error; a task runs once and once more per retry at
 // most, a method at most once; a node never holds more than it has. When faults have ended every node that lives is
-// in the cluster, each driver has the workers it wants, as many processes run as the head has granted leases, and all
+// in the cluster, each driver has the workers it wants (or some, where both want all), as many processes run as the head has granted leases, and all
 // calls end. When the drivers have ended no worker is left.
 #include "sim/scenario.hpp"
 
@@ -52,6 +52,7 @@ struct stage {
     sim_nodes& c;
     int last_call = 0;
     bool calm = false;
+    bool shared = false; ///< both drivers want all there is
 };
 
 struct outstanding {
@@ -135,7 +136,11 @@ task<void> call_around(stage* s, sim_nodes::driver* d, std::size_t* workers) {
         co_await checked;
     }
     if (!d->started) co_return; // it has asked for nothing
-    const auto is_whole = [&] { return d->self.workers() == *workers && d->self.pending() == 0; };
+    // Two that want all share it, however their shares came about.
+    const auto is_whole = [&] {
+        return (s->shared ? d->self.workers() > 0 : d->self.workers() == *workers) &&
+               d->self.pending() == 0;
+    };
     for (int i = 0; i < 1200 && !is_whole(); ++i) co_await sleep_for(100ms);
     w.check(is_whole(), fmt::format("{} has {} of {} workers, {} leases of {}, and {} calls long "
                                     "after the calm; {} processes",
@@ -202,13 +207,14 @@ task<void> drive(stage* s) {
         n.children->faults().not_found = n.children->faults().not_permitted = 0; // lasting
         n.children->begin_faults();
     }
-    // What all want together there is room for: drivers keep what they have.
+    // What all want together there is room for, or both want all.
     std::vector<std::unique_ptr<sim_nodes::driver>> drivers;
     std::vector<std::size_t> wanted(1 + w.below(2), 0);
+    s->shared = wanted.size() == 2 && cpus > 2 && w.chance(0.5);
     for (std::size_t i = 0; i < wanted.size(); ++i) {
         const auto left = cpus - (i == 0 ? 0 : wanted[0]);
-        if (left == 0) break;
-        const bool all = wanted.size() == 1 && w.chance(0.5);
+        if (left == 0 && !s->shared) break;
+        const bool all = s->shared || (wanted.size() == 1 && w.chance(0.5));
         wanted[i] = all ? cpus : 1 + w.below(left);
         cluster::leased_workers_options how;
         how.times.start_timeout = 5s;

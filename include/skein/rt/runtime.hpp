@@ -136,6 +136,10 @@ public:
     /// are on one host.
     [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after,
                                           detail::claims page = {});
+    /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what runs there has
+    /// ended. False: it stays, for it has actors, or it has gone already.
+    ///   errors  cancelled: it takes new work again
+    [[nodiscard]] task<bool> retire(std::shared_ptr<net::connection> wire);
     /// Worker: executes the driver's calls until it has gone; cancels what still runs and waits for it.
     [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::connection> wire,
                                           detail::claims page = {});
@@ -218,6 +222,7 @@ private:
     void listen_to(const std::shared_ptr<peer>& l);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
     void lose(peer& l, const std::string& how);
+    [[nodiscard]] bool has_calls(const peer& at) const;
     void take_lost(peer& l, losses& into);
     std::vector<actor_id> forget_actors(const peer& l);
     void drop_orphan(actor_id id);

@@ -196,6 +196,7 @@ SKEIN_INLINE void head::books::look() {
     for (auto* l : lost) end(*l, true, "its node did not come back to the head");
     for (auto* j : gone) leave(*j);
     if (!gone.empty() || !lost.empty()) pump();
+    share_out();
 }
 
 // ---- nodes ---------------------------------------------------------------------------------------------------

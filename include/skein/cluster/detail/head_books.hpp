@@ -61,6 +61,7 @@ struct head_lease {
     std::uint64_t expected_node = 0; ///< its incarnation
     time_point until{};              ///< expected
     bool recalled = false;
+    time_point granted_at{};
 };
 
 struct head_node {
@@ -148,6 +149,8 @@ struct head::books {
     void pump();
     void granted(const rt::grant& g);
     void recall(detail::head_lease& l, const std::string& why);
+    void share_out();
+    [[nodiscard]] bool is_feasible(const rt::resources& demand) const;
 };
 
 } // namespace skein::cluster

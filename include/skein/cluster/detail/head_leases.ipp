@@ -91,6 +91,62 @@ SKEIN_INLINE void head::books::recall(detail::head_lease& l, const std::string& 
     if (l.of->session) l.of->session->tell(lease_recalled{l.number, why});
 }
 
+SKEIN_INLINE bool head::books::is_feasible(const rt::resources& demand) const {
+    return std::any_of(nodes.begin(), nodes.end(), [&](const auto& n) {
+        return !n.second->draining && rt::fits(demand, n.second->total);
+    });
+}
+
+/// Asks those that hold more than their share of the cpus for as many leases as others are short of.
+SKEIN_INLINE void head::books::share_out() {
+    struct part {
+        detail::head_job* of;
+        std::int64_t held = 0, wanted = 0; ///< cpus, in steps; what is coming back counts as given
+        double fair = 0;
+        std::vector<detail::head_lease*> may_give;
+    };
+    std::vector<part> parts;
+    std::int64_t total = 0, coming = 0;
+    double weights = 0;
+    for (const auto& [number, n] : nodes)
+        if (!n->draining) total += n->total.cpu.in_steps();
+    for (const auto& [number, j] : jobs) {
+        part p{j.get(), 0, 0, 0, {}};
+        for (const auto& [k, l] : j->leases) {
+            const auto cpus = l->demand.cpu.in_steps();
+            if (l->state == detail::lease_state::waits) {
+                if (is_feasible(l->demand)) p.wanted += cpus;
+            } else if (l->state != detail::lease_state::granted || l->recalled) {
+                coming += cpus;
+            } else {
+                p.held += cpus;
+                if (on_loop.now() >= deadline_after(l->granted_at, how.share_quantum))
+                    p.may_give.push_back(l.get());
+            }
+        }
+        if (p.held == 0 && p.wanted == 0) continue;
+        weights += j->hello.weight;
+        parts.push_back(std::move(p));
+    }
+    std::int64_t missing = -coming;
+    for (auto& p : parts) {
+        p.fair = static_cast<double>(total) * p.of->hello.weight / weights;
+        const auto lacks = static_cast<std::int64_t>(p.fair) - p.held;
+        // One that has nothing gets something, whatever its share is.
+        if (p.wanted > 0 && (lacks > 0 || p.held == 0))
+            missing += std::min(p.wanted, std::max(lacks, rt::amount(1).in_steps()));
+    }
+    for (auto& p : parts) {
+        while (missing > 0 && !p.may_give.empty() && static_cast<double>(p.held) > p.fair) {
+            auto& l = *p.may_give.back(); // the newest
+            p.may_give.pop_back();
+            p.held -= l.demand.cpu.in_steps();
+            missing -= l.demand.cpu.in_steps();
+            recall(l, "other programs have less than their share");
+        }
+    }
+}
+
 // ---- grants --------------------------------------------------------------------------------------------------
 
 SKEIN_INLINE void head::books::pump() {
@@ -125,6 +181,7 @@ SKEIN_INLINE void head::books::granted(const rt::grant& g) {
     l.state = detail::lease_state::granted;
     l.at = n;
     l.gpus = g.gpus;
+    l.granted_at = on_loop.now();
     n->leases.emplace(lease_name{j.incarnation, l.number}, &l);
     start_worker_order m;
     m.lease = {j.incarnation, l.number};

@@ -110,8 +110,9 @@ SKEIN_INLINE task<void> leased_workers::books::keep_joined(books* self) {
             throw error(fault->code(), fmt::format("no cluster at {}: {}",
                                                    to_string(self->how.head), fault->text()))
                 .with_cause(fault->cause())
-                .with_hint(fault->hint().empty() ? "skein head starts one; skein status looks at it"
-                                                 : fault->hint());
+                .with_hint(fault->code() == errc::refused || fault->hint().empty()
+                               ? "skein head starts one, skein status looks at it"
+                               : fault->hint());
         if (ever && !std::exchange(told, true))
             logging::warn("cluster", "the head is away; workers go on",
                           {{"head", to_string(self->how.head)}, {"why", fault->what()}});
@@ -162,14 +163,15 @@ SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::books::make_s
     out->on_tell<lease_granted>(
         [this](const lease_granted& m, const net::caller&) { on_granted(m); });
     out->on_tell<lease_ended>([this](const lease_ended& m, const net::caller&) { on_ended(m); });
-    out->on_tell<lease_waits>([](const lease_waits& m, const net::caller&) {
+    out->on_tell<lease_waits>([this](const lease_waits& m, const net::caller&) {
+        if (cluster_nodes == 0) return; // said already
         logging::warn("cluster", "a worker finds no place", {{"why", m.why}});
     });
-    out->on_tell<lease_recalled>([](const lease_recalled& m, const net::caller&) {
-        logging::debug("cluster", "the head wants a lease back", {{"why", m.why}});
-    });
+    out->on_tell<lease_recalled>(
+        [this](const lease_recalled& m, const net::caller&) { on_recalled(m); });
     out->on_tell<cluster_changed>([this](const cluster_changed& m, const net::caller&) {
         cluster_cpus = m.cpus;
+        cluster_nodes = m.nodes;
         if (joined) fill();
     });
     return out;
@@ -200,6 +202,7 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
     const auto w = co_await asking;
     self->joined = true;
     self->cluster_cpus = w.cpus;
+    self->cluster_nodes = w.nodes;
     if (w.nodes == 0)
         logging::warn("cluster", "the cluster has no nodes yet: calls wait for one",
                       {{"head", to_string(self->how.head)}});
@@ -277,6 +280,23 @@ SKEIN_INLINE void leased_workers::books::on_ended(const lease_ended& m) {
     }
     leases.erase(found);
     on_failed_start(l);
+}
+
+SKEIN_INLINE void leased_workers::books::on_recalled(const lease_recalled& m) {
+    const auto found = leases.find(m.lease);
+    if (found == leases.end() || stopping.is_set()) return;
+    const auto l = found->second;
+    if (l->wire) return later.spawn(retire(this, l, m.why));
+    leases.erase(found); // its worker has not come yet
+    give_back(l);
+    later.spawn(fill_later(this, how.times.child_restart_first));
+}
+
+SKEIN_INLINE task<void> leased_workers::books::retire(books* self, lease_ptr l, std::string why) {
+    auto asked = self->driver.retire(l->wire);
+    const bool left = co_await asked;
+    logging::debug("cluster", left ? "a worker was given back" : "a worker with actors is kept",
+                   {{"node", l->node_name}, {"why", why}});
 }
 
 /// Its worker has ended before it came.

@@ -41,6 +41,7 @@ struct leased_workers::books {
     std::map<std::uint64_t, lease_ptr> leases;
     std::uint64_t last_number = 0;
     std::uint64_t cluster_cpus = 0;
+    std::uint32_t cluster_nodes = 0;
     net::requests::handle way; ///< to the head
     std::shared_ptr<net::request_service> service;
     event stopping;
@@ -69,6 +70,8 @@ struct leased_workers::books {
     void on_ended(const lease_ended& m);
     void on_failed_start(const lease_ptr& l);
     static task<void> fill_later(books* self, duration pause);
+    void on_recalled(const lease_recalled& m);
+    static task<void> retire(books* self, lease_ptr l, std::string why);
     static task<void> cut_later(books* self, lease_ptr l);
     static task<void> serve_one(books* self, net::connection::handle wire);
     static task<std::string> how_it_ended(books* self, lease_ptr l);

@@ -97,8 +97,37 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> w
     }
     std::erase(books_->links, l);
     lose(*l, how);
-    if (const auto why = books_->given_up) give_up(*why); // what would run again has nobody to run it
+    if (const auto why = books_->given_up)
+        give_up(*why); // what would run again has nobody to run it
     pump();
+}
+
+/// Whether a call of this process has gone there and has no outcome.
+SKEIN_INLINE bool runtime::has_calls(const peer& at) const {
+    if (at.busy != 0 || !at.forwarded.empty()) return true;
+    return std::any_of(books_->slots.begin(), books_->slots.end(),
+                       [&](const auto& s) { return s.call && s.call->on == &at; });
+}
+
+SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::connection> wire) {
+    const auto found = std::find_if(books_->links.begin(), books_->links.end(),
+                                    [&](const auto& l) { return l->wire == wire; });
+    if (found == books_->links.end() || !(*found)->up || (*found)->actors > 0) co_return false;
+    const auto l = *found;
+    l->retiring = true;
+    try {
+        for (auto pause = std::chrono::milliseconds(1); l->up && has_calls(*l);
+             pause = std::min(2 * pause, std::chrono::milliseconds(50)))
+            co_await sleep_for(pause);
+    } catch (const error&) {
+        l->retiring = false;
+        pump();
+        throw;
+    }
+    if (!l->up) co_return false;
+    auto goodbye = wire->close();
+    co_await goodbye;
+    co_return true;
 }
 
 SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> wire,

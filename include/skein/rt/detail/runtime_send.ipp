@@ -21,7 +21,7 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
         if (!l->up) continue;
         any = true;
         largest = std::max(largest, l->capacity);
-        if (call.cpus > l->capacity) continue;
+        if (call.cpus > l->capacity || l->retiring) continue;
         if (call.kind == detail::call_kind::create) {
             if (best == nullptr || l->actors < best->actors) best = l.get();
             continue;
@@ -216,7 +216,7 @@ SKEIN_INLINE std::size_t runtime::prune_tasks(peer& of) {
 /// A worker has nothing to do and nothing waits: it gets half of what waits at the one where most does. The
 /// guess how long tasks take was wrong then, or one of them is much longer than the others.
 SKEIN_INLINE void runtime::feed(peer& idle) {
-    if (!idle.up || idle.busy != 0 || !books_->queue.empty() || books_->closing) return;
+    if (!idle.up || idle.retiring || idle.busy != 0 || !books_->queue.empty() || books_->closing) return;
     peer* most = nullptr;
     for (const auto& l : books_->links)
         if (l.get() != &idle && l->busy > l->capacity &&

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch_test_macros.hpp>
+
+#include <skein/cluster/access.hpp>
+#include <skein/core/error.hpp>
+#include <tests/support/temporary_folder.hpp>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+using namespace skein;
+
+namespace {
+
+/// The environment of a user without any settings, for one test.
+class no_settings {
+public:
+    explicit no_settings(const std::string& config) {
+        for (const char* name : names) {
+            const char* was = std::getenv(name);
+            before_.emplace_back(was != nullptr ? was : "");
+            ::unsetenv(name);
+        }
+        ::setenv("XDG_CONFIG_HOME", config.c_str(), 1);
+    }
+    ~no_settings() {
+        std::size_t i = 0;
+        for (const char* name : names) {
+            if (before_[i].empty())
+                ::unsetenv(name);
+            else
+                ::setenv(name, before_[i].c_str(), 1);
+            ++i;
+        }
+    }
+    no_settings(const no_settings&) = delete;
+    no_settings& operator=(const no_settings&) = delete;
+
+private:
+    static constexpr const char* names[] = {"SKEIN_TOKEN", "SKEIN_TOKEN_FILE", "SKEIN_ADDRESS",
+                                            "XDG_CONFIG_HOME"};
+    std::vector<std::string> before_;
+};
+
+template <class F>
+error error_of(F f) {
+    try {
+        f();
+    } catch (const error& e) {
+        return e;
+    }
+    return error(errc::unknown, "nothing was thrown");
+}
+
+} // namespace
+
+TEST_CASE("a head's address is short when its port is the usual one", "[cluster][access]") {
+    CHECK(cluster::parse_head_address("node-1") == net::address::tcp("node-1", 7117));
+    CHECK(cluster::parse_head_address("10.0.0.1:5") == net::address::tcp("10.0.0.1", 5));
+    CHECK(cluster::parse_head_address("[::1]") == net::address::tcp("::1", 7117));
+    CHECK(cluster::parse_head_address("[::1]:8") == net::address::tcp("::1", 8));
+    CHECK(cluster::parse_head_address("tcp:a:9") == net::address::tcp("a", 9));
+    for (const char* bad : {"", ":7", "a:b", "a:70000", "tcp:a"}) {
+        INFO(bad);
+        const auto e = error_of([&] { (void)cluster::parse_head_address(bad); });
+        CHECK(e.code() == errc::usage);
+        CHECK(e.hint().find("node-1:7117") != std::string::npos);
+    }
+}
+
+TEST_CASE("a head makes the token file that others then find", "[cluster][access]") {
+    const test::temporary_folder folder;
+    const no_settings none(folder.path);
+    CHECK(cluster::find_head_address("").empty());
+    const auto missing = error_of([] { (void)cluster::find_token(""); });
+    CHECK(missing.code() == errc::not_found);
+    CHECK(missing.hint().find("SKEIN_TOKEN_FILE") != std::string::npos);
+
+    const auto made = cluster::find_or_make_token("");
+    CHECK(cluster::find_token("") == made);
+    CHECK(cluster::find_or_make_token("") == made);
+    const auto path = cluster::token_source("");
+    CHECK(path == folder / "skein/token");
+    using std::filesystem::perms;
+    CHECK((std::filesystem::status(path).permissions() & (perms::group_all | perms::others_all)) ==
+          perms::none);
+
+    std::filesystem::permissions(path, perms::group_read, std::filesystem::perm_options::add);
+    CHECK(error_of([] { (void)cluster::find_token(""); }).code() == errc::permission_denied);
+}
+
+TEST_CASE("a token file that is named is the only one looked at", "[cluster][access]") {
+    const test::temporary_folder folder;
+    const no_settings none(folder.path);
+    const auto own = cluster::find_or_make_token("");
+    const auto named = folder / "other";
+    CHECK(error_of([&] { (void)cluster::find_token(named); }).code() == errc::not_found);
+    const auto made = cluster::find_or_make_token(named);
+    CHECK_FALSE(made == own);
+    CHECK(cluster::find_token(named) == made);
+    std::ofstream(named) << "no token\n";
+    CHECK(error_of([&] { (void)cluster::find_token(named); }).code() == errc::malformed);
+    ::setenv("SKEIN_TOKEN", std::string(64, '7').c_str(), 1);
+    CHECK(cluster::token_source("") == "SKEIN_TOKEN");
+    CHECK(cluster::find_token("").to_hex() == std::string(64, '7'));
+}
