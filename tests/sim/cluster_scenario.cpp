@@ -270,7 +270,7 @@ task<void> scenario(sim::world& w) {
     history seen;
     now = &seen;
     sim_nodes c(w.loop, w.network);
-    c.head_defaults.driver_grace = 10s;
+    c.agent_times.start_timeout = 5s; // some starts hang
     stage s{w, c};
     auto driving = drive(&s);
     co_await driving;

@@ -104,10 +104,12 @@ public:
     }
 
     cluster::head_options head_defaults;
+    time_constants agent_times;
     cluster::agent_options agent_defaults() {
         cluster::agent_options o;
         o.head = head_address();
         o.secret = secret_;
+        o.times = agent_times;
         return o;
     }
 
