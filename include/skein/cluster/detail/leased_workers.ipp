@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -197,10 +198,19 @@ SKEIN_INLINE driver_hello leased_workers::books::hello() const {
 }
 
 SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
-    auto asking = with_timeout(self->way->call<driver_welcome>(self->hello()),
-                               self->how.times.handshake_timeout);
+    const auto h = self->hello();
+    auto asking =
+        with_timeout(self->way->call<driver_welcome>(h), self->how.times.handshake_timeout);
     const auto w = co_await asking;
     self->joined = true;
+    // What has changed while the hello was under way.
+    std::set<std::uint64_t> told;
+    for (const auto& one : h.leases) {
+        told.insert(one.number);
+        if (!self->leases.contains(one.number)) self->way->tell(return_lease{one.number});
+    }
+    for (const auto& [number, l] : self->leases)
+        if (!told.contains(number)) self->want(l);
     self->cluster_cpus = w.cpus;
     self->cluster_nodes = w.nodes;
     if (w.nodes == 0)
