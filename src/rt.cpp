@@ -50,6 +50,7 @@
 #include <skein/rt/detail/runtime.ipp>
 #include <skein/rt/detail/runtime_context.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
+#include <skein/rt/detail/runtime_leases.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
 #include <skein/rt/detail/scheduler.ipp>

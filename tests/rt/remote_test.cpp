@@ -2,7 +2,9 @@
 #include <tests/rt/apps.hpp>
 #include <tests/support/sim_cluster.hpp>
 
+#include <skein/core/timeout.hpp>
 #include <skein/rt/remote.hpp>
+#include <skein/rt/runtime_context.hpp>
 
 #include <map>
 
@@ -35,6 +37,12 @@ task<int> counted_slow(int i, int ms) {
     co_return i;
 }
 skein::actor_handle<counter> gives_handle(int) { return {}; }
+
+std::int64_t here() { return runtime_context().pid; }
+task<std::int64_t> here_for(int ms) {
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    co_return here();
+}
 
 /// Ends the worker that runs it, of a cluster with one.
 sim_cluster* whose = nullptr;
@@ -516,6 +524,142 @@ TEST_CASE("more cores than any worker has is refused with a hint", "[rt][remote]
             }
         },
         2);
+}
+
+TEST_CASE("a task does not stand behind one that does not fit", "[rt][remote]") {
+    in_sim(
+        12, 1,
+        [](sim_cluster&) -> task<void> {
+            auto long_one = remote<&later>(1, 1000);
+            auto wide = remote<&later>.with({.cpus = 2})(2, 10);
+            auto narrow = remote<&later>(3, 10);
+            co_await narrow;
+            CHECK_FALSE(long_one.ready()); // the other core was free all the time
+            CHECK_FALSE(wide.ready());
+            co_await wide;
+            CHECK(long_one.ready());
+        },
+        2);
+}
+
+TEST_CASE("a task that does not fit lets only so many others pass", "[rt][remote]") {
+    in_sim(
+        12, 1,
+        [](sim_cluster&) -> task<void> {
+            std::vector<ref<int>> narrow; // never two at the same time
+            for (int i = 0; i < 300; ++i) narrow.push_back(remote<&later>(i, 20 + i % 7));
+            auto wide = remote<&later>.with({.cpus = 2})(0, 10);
+            co_await wide;
+            int passed = 0;
+            for (const auto& r : narrow) passed += r.ready() ? 1 : 0;
+            CHECK(passed > 2); // a core was not kept free for it at once
+            CHECK(passed < 60);
+            for (auto& r : narrow) co_await r;
+        },
+        2);
+}
+
+TEST_CASE("who waits behind one that does not fit goes on when that is cancelled", "[rt][remote]") {
+    for (const bool by_deadline : {false, true}) {
+        in_sim(
+            12, 1,
+            [&](sim_cluster&) -> task<void> {
+                auto long_one = remote<&later>(1, 3'600'000);
+                call_options how;
+                how.cpus = 2;
+                if (by_deadline) how.deadline = 600s;
+                auto wide = remote<&later>.with(how)(2, 10);
+                ref<int> waits; // until so many have passed that the other core is kept free
+                for (int passed = 0;; ++passed) {
+                    REQUIRE(passed < 100);
+                    waits = remote<&later>(3, 10);
+                    auto limited = with_timeout(waits, 1s);
+                    auto asked = as_result(std::move(limited));
+                    const auto outcome = co_await asked;
+                    if (!outcome) break;
+                }
+                if (!by_deadline) wide.cancel();
+                auto limited = with_timeout(waits, 1000s);
+                const int got = co_await limited;
+                CHECK(got == 3);
+                CHECK_FALSE(long_one.ready());
+            },
+            2);
+    }
+}
+
+TEST_CASE("what a line holds and does not use is taken before a task goes behind another",
+          "[rt][remote]") {
+    in_sim(
+        12, 2,
+        [](sim_cluster&) -> task<void> {
+            std::vector<ref<int>> quick; // the workers take many ahead of time from now on
+            for (int i = 0; i < 2000; ++i) quick.push_back(remote<&twice>.with({.cpus = 2})(i));
+            for (auto& r : quick) co_await r;
+            auto first = remote<&here_for>.with({.cpus = 2})(1000);
+            auto narrow = remote<&twice>(1); // keeps a core of the other worker
+            (void)co_await narrow;
+            auto second = remote<&here>.with({.cpus = 2})();
+            const auto there = co_await second;
+            CHECK_FALSE(first.ready());
+            const auto busy = co_await first;
+            CHECK(there != busy);
+        },
+        2);
+}
+
+TEST_CASE("many demands at once are all met", "[rt][remote]") {
+    constexpr int most = 40;
+    in_sim(
+        12, 3,
+        [](sim_cluster& c) -> task<void> {
+            for (int round = 0; round < 2; ++round) {
+                std::vector<ref<int>> all;
+                for (int i = 0; i < 400; ++i) {
+                    call_options how;
+                    how.cpus = 1 + (i * 7) % most;
+                    all.push_back(remote<&later>.with(how)(i, i % 5));
+                }
+                if (round == 1) c.kill(1);
+                for (int i = 0; i < 400; ++i) {
+                    const int got = co_await all[static_cast<std::size_t>(i)];
+                    CHECK(got == i);
+                }
+            }
+            CHECK(c.driver().pending() == 0);
+        },
+        most);
+}
+
+TEST_CASE("tasks with different demands take turns", "[rt][remote]") {
+    in_sim(
+        12, 1,
+        [](sim_cluster&) -> task<void> {
+            std::vector<ref<int>> two, three; // never at the same time
+            for (int i = 0; i < 4000; ++i) two.push_back(remote<&twice>.with({.cpus = 2})(i));
+            for (int i = 0; i < 4000; ++i) three.push_back(remote<&twice>.with({.cpus = 3})(i));
+            co_await three[500];
+            CHECK(two[100].ready());
+            CHECK_FALSE(two.back().ready());
+            co_await two.back();
+            co_await three.back();
+        },
+        3);
+}
+
+TEST_CASE("a task that was cancelled on its way lets the next one go", "[rt][remote]") {
+    in_sim(12, 1, [](sim_cluster& c) -> task<void> {
+        runs().clear();
+        co_await sleep_for(100ms); // the worker is there
+        auto first = remote<&counted>(1);
+        auto second = remote<&counted>(2);
+        first.cancel();
+        auto limited = with_timeout(second, 10s);
+        const int got = co_await limited;
+        CHECK(got == 2);
+        CHECK(runs()[1] == 0);
+        CHECK(c.driver().pending() == 0);
+    });
 }
 
 TEST_CASE("long tasks run one per core, tasks without cores all at once", "[rt][remote]") {

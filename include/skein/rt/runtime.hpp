@@ -56,6 +56,7 @@ struct runtime_stats {
 namespace detail {
 
 struct call_head;
+struct lease_line;
 
 /// An actor where it lives.
 struct actor_box {
@@ -238,14 +239,16 @@ private:
     void drain(detail::actor_state& lane);
     void pump();
     void pump(detail::call_kind which);
+    void pump_leases();
+    void use_leases(detail::lease_line& line);
+    void try_suspects();
+    void refuse_impossible(detail::call_base& call);
     peer* pick(const detail::call_base& call, bool& possible);
     void send(peer& to, counted_ptr<detail::call_base> call);
     void transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
     void account(peer& from, const detail::call_base& call);
     [[nodiscard]] bool take_back(detail::call_base& call);
     void feed(peer& idle);
-    [[nodiscard]] std::size_t prune_tasks(peer& of);
-    void remember_task(peer& to, const detail::call_base& call);
     [[nodiscard]] bool has_own_incarnation(const peer& newcomer) const;
     slot_id take_slot(counted_ptr<detail::call_base> call);
     counted_ptr<detail::call_base> free_slot(slot_id id);
@@ -264,6 +267,7 @@ private:
 #include <skein/rt/detail/call.ipp>
 #include <skein/rt/detail/runtime.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
+#include <skein/rt/detail/runtime_leases.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
 #endif

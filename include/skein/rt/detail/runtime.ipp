@@ -298,6 +298,10 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         bool possible = true;
         if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
     }
+    if (detail::lease_books::is_leased(*call)) {
+        books_->leases.push(std::move(call));
+        return pump_leases();
+    }
     auto& line = call->kind == detail::call_kind::create ? books_->creations : books_->queue;
     line.push_back(std::move(call));
     pump();
@@ -346,7 +350,8 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
                      fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
                nullptr});
     if (lane) drain(*lane);
-    if (is_free) pump(); // no answer comes that would do so
+    // No answer comes that would do so; and who waited in front of others lets them go.
+    if (is_free || books_->leases.asking > 0) pump();
 }
 
 SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
@@ -365,15 +370,14 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
                            call.progress())),
          nullptr});
     if (lane) drain(*lane);
-    if (is_free) pump();
+    if (is_free || books_->leases.asking > 0) pump();
 }
 
 SKEIN_INLINE void runtime::give_up(error why) {
     books_->given_up = why;
     books_->start_workers = {};
-    for (auto* line : {&books_->creations, &books_->queue})
-        for (auto& call : std::exchange(*line, {}))
-            if (!call->is_done()) refuse(*call, why);
+    for (const auto& call : books_->take_waiting())
+        if (!call->is_done()) refuse(*call, why);
 }
 
 // ---- actors ------------------------------------------------------------------------------------

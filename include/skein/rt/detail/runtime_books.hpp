@@ -10,9 +10,12 @@
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/message.hpp>
+#include <skein/rt/scheduler.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +27,8 @@
 namespace skein::rt {
 
 namespace detail {
+
+struct lease_line;
 
 struct running_call {
     cancel_source stop;
@@ -49,6 +54,36 @@ struct call_base::rarities {
     time_point until{};        ///< when the deadline is
     bool is_inherited = false; ///< the limit, from the call that made this one
     bool cancel_requested = false;
+};
+
+// Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over a lease that
+// is held without asking anybody; the scheduler is asked once per lease.
+
+/// The leases of one line on one worker. In one of the lists of its line, as far as a task may go over it.
+struct lease_share : list_node<lease_share> {
+    peer* at = nullptr;
+    lease_line* line = nullptr;
+    std::vector<request_id> leases;
+    std::uint32_t out = 0;  ///< tasks that were sent over them and have no outcome
+    std::uint32_t turn = 0; ///< tasks that may still be sent while another line waits
+};
+
+/// The tasks with one demand: those that wait, and where they may go.
+struct lease_line {
+    enum room : std::uint8_t {
+        unused,  ///< a lease without a task
+        beside,  ///< the same, but something is at its worker that the scheduler knows nothing of
+        ahead,   ///< each lease has a task, and the worker takes more ahead of time
+        nowhere, ///< not in a list
+    };
+    std::deque<counted_ptr<call_base>> waiting;
+    intrusive_list<lease_share, lease_share> with[nowhere];
+    std::size_t held = 0; ///< leases
+    request_id
+        asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
+    std::uint64_t full_at = 0; ///< the state of the books in which there was no room for it
+    std::uint16_t cpus = 0;
+    bool stands = false; ///< it has waited there for some time
 };
 
 } // namespace detail
@@ -84,13 +119,88 @@ struct peer {
     detail::claims page;
     std::uint64_t sent = 0;                   ///< calls
     const detail::call_base* alone = nullptr; ///< a task behind which no other is sent
+    request_id whole;                         ///< its lease of all that the worker has
     std::deque<waiting_task> tasks;
     std::size_t prune_at = 2 * detail::claims::entries;
+    std::vector<std::unique_ptr<detail::lease_share>> shares;
+    std::uint32_t guests = 0; ///< cores of `busy` that calls have without a lease
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
     std::unordered_map<slot_id, detail::running_call> running;
     std::unordered_map<slot_id, detail::call_base*> forwarded;
+
+    /// A task was sent. Those that ended out of order are forgotten now and then.
+    void remember_task(waiting_task one) {
+        tasks.push_back(one);
+        if (tasks.size() < prune_at) return;
+        prune_at = std::max<std::size_t>(2 * detail::claims::entries, 2 * prune_tasks());
+    }
+    /// Forgets the tasks that the worker has begun; gives how many are left to take back.
+    std::size_t prune_tasks() {
+        while (!tasks.empty() && page.has_begun(tasks.front().order)) tasks.pop_front();
+        return tasks.size();
+    }
 };
+
+namespace detail {
+
+/// Driver: which tasks wait for which cores, and who holds some. Bodies in runtime_leases.ipp.
+struct lease_books {
+    using peers = std::vector<std::shared_ptr<peer>>;
+    struct suspect {
+        counted_ptr<call_base> call;
+        std::uint64_t turn = 0; ///< it is tried when so many tasks have left
+    };
+
+    scheduler places{scheduler_options{placement::spread, 16}};
+    std::map<std::uint16_t, lease_line> lines; ///< by cpus
+    std::deque<suspect> suspects;
+    std::unordered_map<place_id, peer*> workers;
+    std::uint32_t largest = 0; ///< cores of the largest worker; 0: there is none
+    std::size_t waiting = 0;   ///< tasks in lines
+    std::uint64_t gone = 0;    ///< tasks that have left their line
+    std::uint64_t state = 1;   ///< changes when room may have come
+    std::size_t asking = 0;    ///< lines that ask for a lease
+    bool is_changed = false;   ///< take() has something to look at
+    bool pumping = false, again = false;
+
+    /// Tasks of the driver that occupy cores. Nested calls never wait: somebody waits for them.
+    [[nodiscard]] static bool is_leased(const call_base& call) noexcept {
+        return call.kind == call_kind::task && !call.nested && call.cpus > 0;
+    }
+    [[nodiscard]] bool waits() const noexcept { return waiting > 0 || !suspects.empty(); }
+    /// Another line waits: this one gets no more than its turn.
+    [[nodiscard]] bool others_wait(const lease_line& line) const noexcept {
+        return asking > (line.asked ? 1U : 0U);
+    }
+
+    [[nodiscard]] lease_line& line_of(std::uint16_t cpus);
+    [[nodiscard]] static lease_share* share_of(const peer& at, const lease_line& line) noexcept;
+    void add(peer& worker);
+    void remove(peer& worker);
+    void push(counted_ptr<call_base> call);
+    void run_again(const std::vector<counted_ptr<call_base>>& calls);
+    [[nodiscard]] call_base* front(lease_line& line);
+    [[nodiscard]] counted_ptr<call_base> pop(lease_line& line);
+    void take_waiting(std::vector<counted_ptr<call_base>>& into);
+
+    [[nodiscard]] request_id request_cpus(std::uint32_t cpus, const constraint& where,
+                                          std::uint64_t tag);
+    [[nodiscard]] bool ask(lease_line& line);
+    void withdraw(lease_line& line);
+    bool take();
+    void book(const grant& g);
+    [[nodiscard]] bool lease_on(peer& worker, lease_line& line);
+    [[nodiscard]] peer* take_whole(const peers& links, std::uint32_t cpus);
+    void release_unused(lease_share& share);
+    bool reclaim();
+    void forget_idle_lines();
+    [[nodiscard]] peer* pick(lease_line& line, lease_line::room where) const;
+    void sent(peer& to, const call_base& call);
+    void settled(peer& from, const call_base& call);
+};
+
+} // namespace detail
 
 /// A call or drop that waits behind calls that have run for long.
 struct runtime::arrival {
@@ -123,7 +233,9 @@ struct runtime::books {
 
     std::vector<slot> slots;
     std::vector<std::uint32_t> free;
-    call_line queue, creations;                        ///< wait for a worker
+    call_line queue, creations; ///< wait for a worker: tasks that need no free core, new actors
+    detail::lease_books leases;
+    std::size_t crowded = 0;                           ///< workers with more tasks than cores
     std::vector<counted_ptr<detail::call_base>> ready; ///< their arguments are there
     bool settling = false;
 
@@ -148,6 +260,21 @@ struct runtime::books {
     bool has_backlog = false;             ///< calls go there; run_backlog() is at work
     std::unordered_set<slot_id> unwanted; ///< calls in it that were cancelled
     wire::writer scratch;
+
+    /// Takes all calls that wait for a worker out of their lines.
+    std::vector<counted_ptr<detail::call_base>> take_waiting() {
+        std::vector<counted_ptr<detail::call_base>> all;
+        leases.take_waiting(all);
+        for (auto* line : {&creations, &queue})
+            for (auto& call : std::exchange(*line, {})) all.push_back(std::move(call));
+        return all;
+    }
+    /// So many cores of a worker are asked for.
+    void occupy(peer& at, std::uint32_t cores) noexcept {
+        crowded += (cores > at.capacity ? 1U : 0U);
+        crowded -= (at.busy > at.capacity ? 1U : 0U);
+        at.busy = cores;
+    }
 };
 
 } // namespace skein::rt

@@ -94,7 +94,7 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
             call->fail(detail::decode_failure(f.body));
         }
     }
-    if (!books_->queue.empty() || !books_->creations.empty()) pump();
+    if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();
     if (from.busy == 0 && books_->upstream == nullptr && books_->links.size() > 1) feed(from);
 }
 

@@ -77,6 +77,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> w
         co_return;
     }
     books_->links.push_back(l);
+    books_->leases.add(*l);
     listen_to(l);
     pump();
     feed(*l);
@@ -156,9 +157,8 @@ SKEIN_INLINE task<void> runtime::close() {
     books_->closing = true;
     const error why(errc::closed, "the program ended before the call was done");
     books_->start_workers = {};
-    for (auto* line : {&books_->creations, &books_->queue})
-        for (auto& call : std::exchange(*line, {}))
-            if (!call->is_done()) refuse(*call, why);
+    for (const auto& call : books_->take_waiting())
+        if (!call->is_done()) refuse(*call, why);
     for (std::size_t i = 0; i < books_->slots.size(); ++i) {
         const auto call = books_->slots[i].call;
         if (call && !call->is_done()) call->fail({why, nullptr});
@@ -228,6 +228,8 @@ struct runtime::losses {
 SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     if (books_->upstream == nullptr && !books_->closing) ++books_->stats.workers_lost;
     l.up = false;
+    books_->leases.remove(l);
+    books_->occupy(l, 0);
 
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
     for (auto& [id, call] : l.running) {
@@ -328,29 +330,24 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
     }
 }
 
-/// Calls that run again go first; before them those that need no free core: a call that holds one may
-/// wait for them.
+/// Calls that run again go first in their lines. What may have killed the worker comes last, so that it takes nobody
+/// along the next time.
 SKEIN_INLINE void runtime::run_again(const losses& lost) {
-    const auto needs_no_core = [](const auto& c) { return c->nested || c->cpus == 0; };
     std::vector<counted_ptr<detail::call_base>> urgent, others;
     for (const auto& call : lost.again) {
         ++books_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
         if (call == lost.suspect) continue;
-        (needs_no_core(call) ? urgent : others).push_back(call);
+        (detail::lease_books::is_leased(*call) ? others : urgent).push_back(call);
     }
     auto& queue = books_->queue;
-    // What may have killed the worker comes last, so that it takes nobody along the next time.
-    if (lost.suspect) {
-        if (needs_no_core(lost.suspect))
-            urgent.push_back(lost.suspect);
-        else
-            queue.push_back(lost.suspect);
-    }
-    const auto behind = std::find_if_not(queue.begin(), queue.end(), needs_no_core);
-    queue.insert(behind, others.begin(), others.end());
+    if (lost.suspect && !detail::lease_books::is_leased(*lost.suspect))
+        urgent.push_back(lost.suspect);
     queue.insert(queue.begin(), urgent.begin(), urgent.end());
+    books_->leases.run_again(others);
+    if (lost.suspect && detail::lease_books::is_leased(*lost.suspect))
+        books_->leases.push(lost.suspect);
 }
 
 } // namespace skein::rt

@@ -12,7 +12,7 @@
 
 namespace skein::rt {
 
-/// Where a task or a new actor goes now; nullptr: nowhere yet, or (possible = false) never.
+/// Where a new actor, or a task that needs no free core, goes now; nullptr: nowhere yet, or (possible = false) never.
 SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) {
     peer* best = nullptr;
     std::uint32_t largest = 0;
@@ -26,10 +26,7 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
             if (best == nullptr || l->actors < best->actors) best = l.get();
             continue;
         }
-        const bool is_free = call.nested || call.cpus == 0; // may be what another one waits for
-        const bool is_shared = l->alone == nullptr && (call.alone == 0 || l->busy == 0);
-        const bool room = is_free || (is_shared && l->busy + call.cpus <= l->capacity * l->window);
-        if (room && (best == nullptr || l->busy < best->busy)) best = l.get();
+        if (best == nullptr || l->busy < best->busy) best = l.get();
     }
     possible = !any || call.cpus <= largest;
     // An actor stays where it is put: rather wait for a worker that is about to come.
@@ -42,11 +39,11 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
 SKEIN_INLINE void runtime::pump() {
     pump(detail::call_kind::create);
     pump(detail::call_kind::task);
+    if (books_->leases.waits()) pump_leases();
 }
 
 SKEIN_INLINE void runtime::pump(detail::call_kind which) {
     auto& line = which == detail::call_kind::create ? books_->creations : books_->queue;
-    std::size_t passed = 0;
     while (!line.empty()) {
         auto& front = line.front();
         if (front->is_done()) {
@@ -55,22 +52,11 @@ SKEIN_INLINE void runtime::pump(detail::call_kind which) {
         }
         bool possible = true;
         auto* where = pick(*front, possible);
-        if (where == nullptr && possible) {
-            if (front->alone == 0 || line.size() == 1) return;
-            --front->alone; // others pass it, for a while
-            line.push_back(std::move(front));
-            line.pop_front();
-            if (++passed == line.size()) return;
-            continue;
-        }
+        if (where == nullptr && possible) return;
         auto call = std::move(front);
         line.pop_front();
         if (where == nullptr) {
-            refuse(*call,
-                   error(errc::exhausted, fmt::format("{} asks for {} cpus, more than any worker "
-                                                      "has",
-                                                      call->name(), call->cpus))
-                       .with_hint("start fewer workers with more cores each, or lower .cpus"));
+            refuse_impossible(*call);
         } else {
             send(*where, std::move(call));
         }
@@ -120,8 +106,9 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
             to.mark = loop::current().now();
             to.finished = 0;
         }
-        to.busy += raw.cpus;
+        books_->occupy(to, to.busy + raw.cpus);
         if (raw.alone != 0 && raw.cpus > 0) to.alone = &raw;
+        books_->leases.sent(to, raw);
     } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
         ++to.actors;
     }
@@ -161,7 +148,7 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
         call.state = detail::phase::sent;
         call.order = ++to.sent;
         if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
-            remember_task(to, call);
+            to.remember_task({call.slot, call.order});
     } catch (const error& e) {
         if (e.code() != errc::too_large) return; // closed or reset: as above
         const auto held = free_slot(call.slot);
@@ -177,15 +164,17 @@ SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
     if (!from.tasks.empty() && from.tasks.front().order == call.order) from.tasks.pop_front();
     if (from.alone == &call) from.alone = nullptr;
     if (call.cpus == 0) return;
-    from.busy -= std::min<std::uint32_t>(from.busy, call.cpus);
+    books_->occupy(from, from.busy - std::min<std::uint32_t>(from.busy, call.cpus));
     const auto now = loop::current().now();
     ++from.finished;
-    if (now <= from.mark) return;
-    const double each = to_seconds(now - from.mark) / from.finished;
-    from.service = each < from.service ? each : (from.service + each) / 2;
-    from.window = static_cast<std::uint32_t>(std::clamp(1e-3 / from.service, 1.0, 1024.0));
-    from.mark = now;
-    from.finished = 0;
+    if (now > from.mark) {
+        const double each = to_seconds(now - from.mark) / from.finished;
+        from.service = each < from.service ? each : (from.service + each) / 2;
+        from.window = static_cast<std::uint32_t>(std::clamp(1e-3 / from.service, 1.0, 1024.0));
+        from.mark = now;
+        from.finished = 0;
+    }
+    books_->leases.settled(from, call);
 }
 
 /// True: a call that was sent has not begun and never will; it is out of its slot and of its worker's books.
@@ -200,31 +189,21 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
     return true;
 }
 
-/// Those that ended out of order are forgotten now and then.
-SKEIN_INLINE void runtime::remember_task(peer& to, const detail::call_base& call) {
-    to.tasks.push_back({call.slot, call.order});
-    if (to.tasks.size() < to.prune_at) return;
-    to.prune_at = std::max<std::size_t>(2 * detail::claims::entries, 2 * prune_tasks(to));
-}
-
-/// Forgets the tasks that a worker has begun; gives how many are left to take back.
-SKEIN_INLINE std::size_t runtime::prune_tasks(peer& of) {
-    while (!of.tasks.empty() && of.page.has_begun(of.tasks.front().order)) of.tasks.pop_front();
-    return of.tasks.size();
-}
-
-/// A worker has nothing to do and nothing waits: it gets half of what waits at the one where most does. The
-/// guess how long tasks take was wrong then, or one of them is much longer than the others.
+/// A worker has nothing to do and nothing that waits may go there: it gets half of what waits at the one where most
+/// does. The guess how long tasks take was wrong then, or one of them is much longer than the others.
 SKEIN_INLINE void runtime::feed(peer& idle) {
-    if (!idle.up || idle.retiring || idle.busy != 0 || !books_->queue.empty() || books_->closing) return;
+    if (books_->crowded == 0 || !idle.up || idle.retiring || idle.busy != 0 || books_->closing) return;
+    auto& leases = books_->leases;
     peer* most = nullptr;
     for (const auto& l : books_->links)
         if (l.get() != &idle && l->busy > l->capacity &&
             (most == nullptr || l->tasks.size() > most->tasks.size()))
             most = l.get();
     if (most == nullptr) return;
+    for (auto& share : idle.shares) leases.release_unused(*share);
     std::vector<counted_ptr<detail::call_base>> moved;
-    const std::size_t half = (prune_tasks(*most) + 1) / 2;
+    bool more = true; // leases to be had
+    const std::size_t half = (most->prune_tasks() + 1) / 2;
     while (!most->tasks.empty() &&
            moved.size() < half) { // the last ones: the first ones are about to run
         const auto last = most->tasks.back();
@@ -234,6 +213,15 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
         if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
         const counted_ptr<detail::call_base> call(held.call.get());
         if (call->cpus > idle.capacity || call->alone != 0 || call->is_done()) continue;
+        if (detail::lease_books::is_leased(*call)) {
+            auto& line = leases.line_of(call->cpus);
+            more = more && leases.lease_on(idle, line);
+            const auto* share = leases.share_of(idle, line);
+            if (share == nullptr || share->leases.empty()) { // it is kept for another
+                most->tasks.push_back(last);
+                break;
+            }
+        }
         if (!take_back(*call)) break; // the worker is there already
         moved.push_back(call);
     }
@@ -241,6 +229,7 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
         send(idle, std::move(moved.back()));
         moved.pop_back();
     }
+    if (leases.waits()) pump_leases();
 }
 
 } // namespace skein::rt

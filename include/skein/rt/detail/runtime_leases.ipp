@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of rt/runtime.hpp: the lines in which tasks wait for cores, and the leases over which they
+// leave. A line asks the scheduler for one lease at a time, sends as many tasks over it as the worker takes ahead of
+// time, and keeps it until another line waits. Then it ends its turn, gives the lease back and asks again.
+//
+// Nothing here looks at all workers for each task: the leases of a line are in lists by the room they have, and
+// change their list when a task goes or ends there.
+
+#include <skein/core/check.hpp>
+#include <skein/rt/detail/runtime_books.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+inline constexpr std::uint32_t most_cpus = std::numeric_limits<std::uint16_t>::max();
+/// The tag of a request for all that a worker has; others carry the cpus of their line.
+inline constexpr std::uint64_t whole_tag = std::uint64_t{most_cpus} + 1;
+/// Lists of workers are searched so far for the one with the least to do.
+inline constexpr int most_looked_at = 8;
+
+[[nodiscard]] inline place_id place_of(const peer& worker) noexcept {
+    return place_id(worker.number.value());
+}
+
+/// Puts the leases of a line on a worker into the list where they belong now.
+inline void file(lease_share& share) {
+    const auto& at = *share.at;
+    auto room = lease_line::nowhere;
+    if (share.out < share.leases.size())
+        room = at.guests == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
+    else if (share.out < share.leases.size() * at.window)
+        room = lease_line::ahead;
+    share.unlink();
+    if (room != lease_line::nowhere) share.line->with[room].push_back(share);
+}
+
+SKEIN_INLINE lease_line& lease_books::line_of(std::uint16_t cpus) {
+    auto& line = lines[cpus];
+    line.cpus = cpus;
+    return line;
+}
+
+SKEIN_INLINE lease_share* lease_books::share_of(const peer& at, const lease_line& line) noexcept {
+    for (const auto& share : at.shares)
+        if (share->line == &line) return share.get();
+    return nullptr;
+}
+
+SKEIN_INLINE void lease_books::add(peer& worker) {
+    resources total;
+    total.cpu = amount(static_cast<int>(std::min(worker.capacity, most_cpus)));
+    const auto name = fmt::format("worker {}", worker.number);
+    const auto added = places.add_place(place_of(worker), name, total);
+    SKEIN_CHECK(added, "{} is no place: {}", worker.who, added.error().what());
+    workers[place_of(worker)] = &worker;
+    largest = std::max(largest, worker.capacity);
+    ++state;
+    is_changed = true;
+}
+
+/// What it had is gone with it.
+SKEIN_INLINE void lease_books::remove(peer& worker) {
+    if (workers.erase(place_of(worker)) == 0) return;
+    (void)places.remove_place(place_of(worker));
+    for (const auto& share : worker.shares) share->line->held -= share->leases.size();
+    worker.shares.clear();
+    worker.whole = {};
+    largest = 0;
+    for (const auto& [place, other] : workers) largest = std::max(largest, other->capacity);
+    ++state;
+    is_changed = true;
+}
+
+/// To the end of its line. A suspect waits for a worker with nothing to do, behind what waits now.
+SKEIN_INLINE void lease_books::push(counted_ptr<call_base> call) {
+    if (call->alone != 0) {
+        suspects.push_back({std::move(call), gone + waiting});
+        return;
+    }
+    line_of(call->cpus).waiting.push_back(std::move(call));
+    ++waiting;
+}
+
+/// To the front of their lines.
+SKEIN_INLINE void lease_books::run_again(const std::vector<counted_ptr<call_base>>& calls) {
+    for (auto at = calls.rbegin(); at != calls.rend(); ++at) {
+        if ((*at)->alone != 0) {
+            push(*at);
+            continue;
+        }
+        line_of((*at)->cpus).waiting.push_front(*at);
+        ++waiting;
+    }
+}
+
+SKEIN_INLINE counted_ptr<call_base> lease_books::pop(lease_line& line) {
+    auto call = std::move(line.waiting.front());
+    line.waiting.pop_front();
+    --waiting;
+    ++gone;
+    return call;
+}
+
+/// The first task of a line that has no outcome yet.
+SKEIN_INLINE call_base* lease_books::front(lease_line& line) {
+    while (!line.waiting.empty() && line.waiting.front()->is_done()) (void)pop(line);
+    return line.waiting.empty() ? nullptr : line.waiting.front().get();
+}
+
+SKEIN_INLINE void lease_books::take_waiting(std::vector<counted_ptr<call_base>>& into) {
+    for (auto& [cpus, line] : lines) {
+        withdraw(line);
+        while (front(line) != nullptr) into.push_back(pop(line));
+    }
+    for (auto& one : std::exchange(suspects, {})) into.push_back(std::move(one.call));
+}
+
+SKEIN_INLINE request_id lease_books::request_cpus(std::uint32_t cpus, const constraint& where,
+                                                  std::uint64_t tag) {
+    request r;
+    r.demand.cpu = amount(static_cast<int>(cpus));
+    r.where = where;
+    r.tag = tag;
+    is_changed = true;
+    return places.submit(r).value();
+}
+
+/// A line wants one more lease. True: it has one more; else its request waits in the scheduler, or there was no
+/// room before and nothing has changed.
+SKEIN_INLINE bool lease_books::ask(lease_line& line) {
+    if (!line.asked) {
+        if (line.full_at == state) return false;
+        line.asked = request_cpus(line.cpus, {}, line.cpus);
+        ++asking;
+    }
+    if (take()) again = true; // another line may have one, too
+    if (!line.asked) return true;
+    line.full_at = state;
+    return false;
+}
+
+SKEIN_INLINE void lease_books::withdraw(lease_line& line) {
+    if (!line.asked) return;
+    (void)places.cancel(std::exchange(line.asked, {}));
+    --asking;
+    if (!std::exchange(line.stands, false)) return;
+    ++state; // a worker may have been kept free for it
+    is_changed = true;
+}
+
+/// Books what the scheduler grants. True: there are new leases.
+SKEIN_INLINE bool lease_books::take() {
+    if (!std::exchange(is_changed, false)) return false;
+    std::vector<grant> granted;
+    std::vector<notice> notices; // nothing is asked for that no worker could hold
+    places.take_grants(granted);
+    places.take_notices(notices);
+    for (const auto& g : granted) book(g);
+    return !granted.empty();
+}
+
+SKEIN_INLINE void lease_books::book(const grant& g) {
+    auto& at = *workers.at(g.place);
+    if (g.tag == whole_tag) {
+        at.whole = g.id;
+        return;
+    }
+    auto& line = lines.at(static_cast<std::uint16_t>(g.tag));
+    if (line.asked == g.id) {
+        line.asked = {};
+        line.stands = false;
+        --asking;
+    }
+    auto* share = share_of(at, line);
+    if (share == nullptr) {
+        share = at.shares.emplace_back(std::make_unique<lease_share>()).get();
+        share->at = &at;
+        share->line = &line;
+    }
+    share->leases.push_back(g.id);
+    share->turn += at.window;
+    ++line.held;
+    file(*share);
+}
+
+/// One more lease on this worker. False: it has no room for it.
+SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
+    const auto id = request_cpus(line.cpus, constraint::on(place_of(worker)), line.cpus);
+    (void)take();
+    return !places.cancel(id);
+}
+
+/// A worker with nothing to do and so many cpus, all of which belong to the next call there; nullptr: there is none.
+SKEIN_INLINE peer* lease_books::take_whole(const peers& links, std::uint32_t cpus) {
+    for (const auto& l : links) {
+        if (!l->up || l->busy != 0 || l->alone != nullptr || l->capacity < cpus) continue;
+        for (const auto& share : l->shares) release_unused(*share);
+        const auto id =
+            request_cpus(std::min(l->capacity, most_cpus), constraint::on(place_of(*l)), whole_tag);
+        if (take()) again = true;
+        if (!places.cancel(id)) return l.get();
+    }
+    return nullptr;
+}
+
+SKEIN_INLINE void lease_books::release_unused(lease_share& share) {
+    while (share.leases.size() > share.out) {
+        (void)places.release(share.leases.back());
+        share.leases.pop_back();
+        --share.line->held;
+        ++state;
+        is_changed = true;
+    }
+    if (share.leases.empty()) share.turn = 0;
+    file(share);
+}
+
+/// A line waits: the others give back what they do not use. True: there was something.
+SKEIN_INLINE bool lease_books::reclaim() {
+    const auto before = state;
+    for (auto& [cpus, line] : lines)
+        for (const auto room : {lease_line::unused, lease_line::beside}) {
+            intrusive_list<lease_share, lease_share> all;
+            all.splice_back(line.with[room]);
+            while (!all.empty()) {
+                auto& share = all.pop_front();
+                if (line.waiting.empty() || (share.turn == 0 && others_wait(line)))
+                    release_unused(share);
+                else
+                    file(share);
+            }
+        }
+    return state != before;
+}
+
+/// Lines that have nothing go when there are many.
+SKEIN_INLINE void lease_books::forget_idle_lines() {
+    for (auto at = lines.begin(); lines.size() > 16 && at != lines.end();) {
+        const auto* line = &at->second;
+        if (!line->waiting.empty() || line->asked || line->held > 0) {
+            ++at;
+            continue;
+        }
+        for (const auto& [place, worker] : workers)
+            std::erase_if(worker->shares, [&](const auto& share) { return share->line == line; });
+        at = lines.erase(at);
+    }
+}
+
+/// The least busy of the workers that a line's next task may go to now.
+SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) const {
+    const bool is_last_turn = others_wait(line);
+    peer* best = nullptr;
+    int seen = 0;
+    line.with[where].for_each_while([&](const lease_share& share) {
+        auto* const at = share.at;
+        const bool is_open = at->up && at->alone == nullptr && (share.turn > 0 || !is_last_turn) &&
+                             (at->guests == 0 || at->busy + line.cpus <= at->capacity * at->window);
+        if (is_open && (best == nullptr || at->busy < best->busy)) best = at;
+        return ++seen < most_looked_at;
+    });
+    for (; best == nullptr && seen > 0; --seen) // the next ones another time
+        line.with[where].push_back(line.with[where].pop_front());
+    return best;
+}
+
+/// Before it goes. A suspect has its worker as a whole.
+SKEIN_INLINE void lease_books::sent(peer& to, const call_base& call) {
+    if (call.cpus == 0 || (is_leased(call) && to.alone == &call)) return;
+    if (!is_leased(call)) {
+        to.guests += call.cpus;
+        for (const auto& share : to.shares) file(*share);
+        return;
+    }
+    auto* share = share_of(to, line_of(call.cpus));
+    SKEIN_CHECK(share != nullptr, "{} was sent without a lease", call.name());
+    ++share->out;
+    if (share->turn > 0) --share->turn;
+    file(*share);
+}
+
+SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call) {
+    if (!is_leased(call)) {
+        from.guests -= std::min<std::uint32_t>(from.guests, call.cpus);
+    } else if (call.alone != 0) {
+        (void)places.release(std::exchange(from.whole, {}));
+        ++state;
+        is_changed = true;
+    } else if (auto* share = share_of(from, line_of(call.cpus));
+               share != nullptr && share->out > 0) {
+        --share->out;
+    }
+    for (const auto& share : from.shares) file(*share); // its pace may be another, too
+}
+
+} // namespace detail
+
+/// Sends what waits in lines as far as there are leases, and asks for more.
+SKEIN_INLINE void runtime::pump_leases() {
+    auto& leases = books_->leases;
+    leases.again = true;
+    if (leases.pumping) return; // a call that failed has let another one go
+    struct pumping_guard {
+        bool& is_on;
+        ~pumping_guard() { is_on = false; }
+    } const guard{leases.pumping};
+    leases.pumping = true;
+    while (std::exchange(leases.again, false)) {
+        if (!leases.suspects.empty()) try_suspects();
+        for (auto& [cpus, line] : leases.lines)
+            if (!line.waiting.empty() || line.asked) use_leases(line);
+        if (leases.asking > 0 && leases.reclaim()) leases.again = true;
+        if (leases.take()) leases.again = true;
+    }
+    leases.forget_idle_lines();
+}
+
+/// A lease without a task comes first, then a new one, also of what other lines do not use; then what a worker takes
+/// ahead of time.
+SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
+    using detail::lease_line;
+    auto& leases = books_->leases;
+    if (leases.largest == 0) return;
+    while (leases.front(line) != nullptr) {
+        if (line.cpus > leases.largest) {
+            refuse_impossible(*leases.pop(line));
+            continue;
+        }
+        auto* to = leases.pick(line, lease_line::unused);
+        if (to == nullptr && (leases.ask(line) || (leases.reclaim() && leases.ask(line)))) continue;
+        if (to == nullptr) to = leases.pick(line, lease_line::beside);
+        if (to == nullptr) to = leases.pick(line, lease_line::ahead);
+        if (to == nullptr) break;
+        send(*to, leases.pop(line));
+    }
+    if (line.waiting.empty()) return leases.withdraw(line);
+    if (!line.asked) { // there was no room before: stand in line for what comes
+        line.asked = leases.request_cpus(line.cpus, {}, line.cpus);
+        ++leases.asking;
+    }
+    line.stands = true;
+}
+
+/// A task beside which a worker died takes nobody along the next time: it gets a worker of its own. When those that
+/// wait have passed it so often that it is one of them again, it goes like any other.
+SKEIN_INLINE void runtime::try_suspects() {
+    auto& leases = books_->leases;
+    for (auto n = leases.suspects.size(); n > 0 && leases.largest > 0; --n) {
+        auto one = std::move(leases.suspects.front());
+        leases.suspects.pop_front();
+        auto& call = *one.call;
+        if (call.is_done()) continue;
+        if (call.cpus > leases.largest) {
+            refuse_impossible(call);
+            continue;
+        }
+        if (leases.gone >= one.turn) {
+            if (auto* to = leases.take_whole(books_->links, call.cpus)) {
+                send(*to, std::move(one.call));
+                continue;
+            }
+            one.turn = leases.gone + leases.waiting;
+            if (leases.waiting > 0 && --call.alone == 0) {
+                leases.run_again({one.call});
+                continue;
+            }
+        }
+        leases.suspects.push_back(std::move(one));
+    }
+}
+
+SKEIN_INLINE void runtime::refuse_impossible(detail::call_base& call) {
+    refuse(call, error(errc::exhausted, fmt::format("{} asks for {} cpus, more than any worker has",
+                                                    call.name(), call.cpus))
+                     .with_hint("start fewer workers with more cores each, or lower .cpus"));
+}
+
+} // namespace skein::rt
