@@ -151,14 +151,14 @@ task<void> check_outcome(sim::world* w, history* seen, outstanding call) {
     if (call.is_method) w->check(runs <= 1, "a method ran twice");
 }
 
-/// One random call.
-outstanding submit(sim::world* w, int call, const actor_handle<recorder>& actor, int* position,
-                   const std::vector<outstanding>& before) {
+/// One random call, to workers with so many cpus.
+outstanding submit(sim::world* w, std::uint16_t cpus, int call, const actor_handle<recorder>& actor,
+                   int* position, const std::vector<outstanding>& before) {
     outstanding made;
     made.call = call;
     const int ms = static_cast<int>(w->below(300));
     call_options how;
-    how.cpus = static_cast<int>(w->below(2));
+    how.cpus = static_cast<int>(w->below(cpus + 1U));
     how.retries = static_cast<int>(w->below(4));
     if (w->chance(0.2)) how.deadline = std::chrono::milliseconds(1 + w->below(2000));
     const bool has_ref = !before.empty() && w->chance(0.5);
@@ -194,7 +194,7 @@ outstanding submit(sim::world* w, int call, const actor_handle<recorder>& actor,
     return made;
 }
 
-task<void> caller(sim::world* w, test::sim_cluster* cluster, history* seen) {
+task<void> caller(sim::world* w, test::sim_cluster* cluster, history* seen, std::uint16_t cpus) {
     std::vector<outstanding> calls;
     const int count = 10 + static_cast<int>(w->below(60));
     const double kill = w->chance(0.5) ? 0.05 : 0.0;
@@ -215,7 +215,7 @@ task<void> caller(sim::world* w, test::sim_cluster* cluster, history* seen) {
                     w->check(is_expected(outcome.error()), outcome.error().what());
                 }
             }
-            calls.push_back(submit(w, i, actor, &position, calls));
+            calls.push_back(submit(w, cpus, i, actor, &position, calls));
             if (w->chance(0.05)) calls[w->below(calls.size())].result.cancel();
             if (w->chance(kill))
                 cluster->kill(
@@ -245,9 +245,11 @@ task<void> caller(sim::world* w, test::sim_cluster* cluster, history* seen) {
 task<void> scenario(sim::world& w) {
     history seen;
     now = &seen;
-    test::sim_cluster cluster(w.loop, w.network, 1 + static_cast<int>(w.below(3)));
+    const int workers = 1 + static_cast<int>(w.below(3));
+    const auto cpus = static_cast<std::uint16_t>(1 + w.below(3));
+    test::sim_cluster cluster(w.loop, w.network, workers, cpus);
     if (w.chance(0.5)) cluster.share_no_memory();
-    auto body = [&w, &seen](test::sim_cluster& c) { return caller(&w, &c, &seen); };
+    auto body = [&](test::sim_cluster& c) { return caller(&w, &c, &seen, cpus); };
     auto running = cluster.run(body);
     co_await running;
 }
