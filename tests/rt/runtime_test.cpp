@@ -5,6 +5,7 @@
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/rt/detail/message.hpp>
+#include <skein/rt/detail/runtime_books.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -568,6 +569,24 @@ TEST_CASE("what is not a page of claims is refused", "[rt][runtime]") {
     CHECK(rt::detail::claims().begin());
     CHECK(rt::detail::claims().has_begun(1));
     CHECK_FALSE(rt::detail::claims().take_back(1));
+}
+
+TEST_CASE("what is remembered of the tasks at a worker does not grow with all that were sent",
+          "[rt][runtime]") {
+    rt::peer at; // its worker begins a task that lasts, and ends all others out of order
+    at.page = rt::detail::claims(rt::shared_memory::create(rt::detail::claims::bytes));
+    std::size_t most = 0;
+    for (std::uint64_t order = 1; order <= 100'000; ++order) {
+        at.remember_task({rt::slot_id(order), order});
+        REQUIRE(at.page.begin());
+        most = std::max(most, at.tasks.size());
+    }
+    CHECK(most <= 2 * rt::detail::claims::entries);
+    // What has not begun can still be taken back: none of it is forgotten.
+    for (std::uint64_t order = 100'001; order <= 103'000; ++order)
+        at.remember_task({rt::slot_id(order), order});
+    CHECK(at.prune_tasks() == 3'000);
+    CHECK(at.tasks.front().order == 100'001);
 }
 
 TEST_CASE("a worker that says it is another process is not taken in", "[rt][runtime]") {
