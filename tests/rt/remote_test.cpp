@@ -6,6 +6,7 @@
 #include <skein/rt/remote.hpp>
 #include <skein/rt/runtime_context.hpp>
 
+#include <algorithm>
 #include <map>
 
 #include <catch2/catch_test_macros.hpp>
@@ -42,6 +43,63 @@ std::int64_t here() { return runtime_context().pid; }
 task<std::int64_t> here_for(int ms) {
     co_await sleep_for(std::chrono::milliseconds(ms));
     co_return here();
+}
+
+/// One call for each number of its tree.
+task<int> fibonacci(int n) {
+    if (n < 2) co_return n;
+    auto one = remote<&fibonacci>(n - 1);
+    auto two = remote<&fibonacci>(n - 2);
+    const int a = co_await one;
+    const int b = co_await two;
+    co_return a + b;
+}
+/// How many are in it at once, in all workers of a world.
+int inside = 0, most_inside = 0;
+task<int> count_inside(int ms) {
+    most_inside = std::max(most_inside, ++inside);
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    --inside;
+    co_return 1;
+}
+/// The sum of so many others, which each take so long.
+task<int> sum_of(int fan, int ms) {
+    std::vector<ref<int>> parts;
+    for (int i = 0; i < fan; ++i) parts.push_back(remote<&count_inside>(ms));
+    int sum = 0;
+    for (auto& part : parts) {
+        const int one = co_await part;
+        sum += one;
+    }
+    co_return sum;
+}
+/// How many long tasks run at once, so that one sees whether a core was given back twice, or not at all.
+task<int> count_cores_in_use() {
+    for (int round = 0; round < 2;
+         ++round) { // in the first one workers learn that tasks are long now
+        inside = most_inside = 0;
+        std::vector<ref<int>> all;
+        for (int i = 0; i < 40; ++i) all.push_back(remote<&count_inside>(50));
+        for (auto& r : all) co_await r;
+    }
+    co_return most_inside;
+}
+/// Returns while what it has called goes on.
+task<int> leave_behind(int fan, int ms) {
+    for (int i = 0; i < fan; ++i) auto left = remote<&count_inside>(ms);
+    co_return fan;
+}
+struct asker {
+    task<int> ask(int n) {
+        auto r = remote<&fibonacci>(n);
+        co_return co_await r;
+    }
+};
+task<int> ask_an_actor(int n) {
+    auto made = skein::actor<asker>();
+    auto a = co_await made;
+    auto r = a.call<&asker::ask>(n);
+    co_return co_await r;
 }
 
 /// Ends the worker that runs it, of a cluster with one.
@@ -606,6 +664,66 @@ TEST_CASE("what a line holds and does not use is taken before a task goes behind
             CHECK(there != busy);
         },
         2);
+}
+
+TEST_CASE("tasks that wait for their own tasks leave their cores to them", "[rt][remote]") {
+    for (const int workers : {1, 3}) {
+        in_sim(12, workers, [](sim_cluster& c) -> task<void> {
+            std::vector<ref<int>> all;
+            for (int i = 0; i < 5; ++i) all.push_back(remote<&fibonacci>(8));
+            all.push_back(remote<&ask_an_actor>(8));
+            for (auto& r : all) {
+                auto limited = with_timeout(r, 600s);
+                const int got = co_await limited;
+                CHECK(got == 21);
+            }
+            CHECK(c.driver().pending() == 0);
+            auto counted = count_cores_in_use();
+            const int in_use = co_await counted;
+            CHECK(in_use == c.workers());
+        });
+    }
+}
+
+TEST_CASE("tasks made by tasks run one per core, before those of the driver", "[rt][remote]") {
+    in_sim(12, 1, [](sim_cluster&) -> task<void> {
+        {
+            auto learns = remote<&later>(0, 50); // tasks are long: one per core
+            (void)co_await learns;
+        }
+        inside = most_inside = 0;
+        auto sum = remote<&sum_of>(10, 20);
+        std::vector<ref<int>> others;
+        for (int i = 0; i < 50; ++i) others.push_back(remote<&count_inside>(20));
+        const int got = co_await sum;
+        CHECK(got == 10);
+        CHECK(most_inside == 1);
+        CHECK_FALSE(others[20].ready());
+        auto left = remote<&leave_behind>(10, 20);
+        (void)co_await left;
+        for (auto& r : others) co_await r;
+        auto last = remote<&count_inside>(1);
+        (void)co_await last;
+        CHECK(most_inside == 1);
+    });
+}
+
+TEST_CASE("a deep recursion survives the death of its workers", "[rt][remote]") {
+    in_sim(12, 2, [](sim_cluster& c) -> task<void> {
+        auto r = remote<&fibonacci>.with({.retries = 50})(9);
+        for (int i = 0; i < 6 && !r.ready(); ++i) {
+            co_await sleep_for(7ms);
+            c.kill(i % 2);
+        }
+        auto limited = with_timeout(r, 600s);
+        auto asked = as_result(std::move(limited));
+        const auto outcome = co_await asked; // a lost child's failure is its parent's
+        CHECK((outcome ? *outcome == 34 : outcome.error().code() != errc::timeout));
+        auto counted = count_cores_in_use();
+        const int in_use = co_await counted;
+        CHECK(in_use == 2);
+        CHECK(c.driver().pending() == 0);
+    });
 }
 
 TEST_CASE("many demands at once are all met", "[rt][remote]") {

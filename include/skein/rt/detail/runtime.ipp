@@ -42,6 +42,7 @@ SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<boo
     books_->name.pid = who.pid;
     books_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
     books_->anchor = counted_ptr(new detail::runtime_anchor(*this));
+    books_->leases.incarnation = books_->incarnation;
     books_->root = counted_ptr(new detail::call_context(books_->anchor));
     (void)registry::instance(); // numbers the functions
 }
@@ -294,7 +295,8 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         const task_context::use none(nullptr); // they do not belong to the call that came first
         std::exchange(books_->start_workers, {})();
     }
-    if (call->nested || call->cpus == 0) { // must not wait behind those that wait for a free core
+    if (!detail::lease_books::is_leased(
+            *call)) { // must not wait behind those that wait for a free core
         bool possible = true;
         if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
     }

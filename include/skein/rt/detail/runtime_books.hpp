@@ -76,14 +76,21 @@ struct lease_line {
         ahead,   ///< each lease has a task, and the worker takes more ahead of time
         nowhere, ///< not in a list
     };
+    std::deque<counted_ptr<call_base>>
+        inner; ///< made by calls: a task that has begun waits for them
     std::deque<counted_ptr<call_base>> waiting;
     intrusive_list<lease_share, lease_share> with[nowhere];
-    std::size_t held = 0; ///< leases
+    std::size_t held = 0;    ///< leases
+    std::size_t parents = 0; ///< of its tasks at workers, see lease_books::parents
     request_id
         asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
     std::uint64_t full_at = 0; ///< the state of the books in which there was no room for it
     std::uint16_t cpus = 0;
     bool stands = false; ///< it has waited there for some time
+
+    /// Those that go first.
+    [[nodiscard]] auto& next() noexcept { return inner.empty() ? waiting : inner; }
+    [[nodiscard]] bool is_empty() const noexcept { return inner.empty() && waiting.empty(); }
 };
 
 } // namespace detail
@@ -151,10 +158,19 @@ struct lease_books {
         counted_ptr<call_base> call;
         std::uint64_t turn = 0; ///< it is tried when so many tasks have left
     };
+    /// A coroutine task at a worker. While calls that it has made have no outcome it may wait for them, and holds
+    /// no core.
+    struct parent {
+        call_base* call = nullptr;
+        peer* at = nullptr;
+        std::uint32_t children = 0;
+    };
 
     scheduler places{scheduler_options{placement::spread, 16}};
     std::map<std::uint16_t, lease_line> lines; ///< by cpus
     std::deque<suspect> suspects;
+    std::unordered_map<call_id, parent> parents;
+    std::uint64_t incarnation = 0; ///< of the driver
     std::unordered_map<place_id, peer*> workers;
     std::uint32_t largest = 0; ///< cores of the largest worker; 0: there is none
     std::size_t waiting = 0;   ///< tasks in lines
@@ -163,10 +179,12 @@ struct lease_books {
     std::size_t asking = 0;    ///< lines that ask for a lease
     bool is_changed = false;   ///< take() has something to look at
     bool pumping = false, again = false;
+    std::size_t crowded = 0; ///< workers with more tasks than cores
 
-    /// Tasks of the driver that occupy cores. Nested calls never wait: somebody waits for them.
+    /// Tasks that occupy cores. Not a nested one that has killed a worker: it would wait for a worker with nothing to
+    /// do, and others wait for it.
     [[nodiscard]] static bool is_leased(const call_base& call) noexcept {
-        return call.kind == call_kind::task && !call.nested && call.cpus > 0;
+        return call.kind == call_kind::task && call.cpus > 0 && !(call.nested && call.alone != 0);
     }
     [[nodiscard]] bool waits() const noexcept { return waiting > 0 || !suspects.empty(); }
     /// Another line waits: this one gets no more than its turn.
@@ -196,8 +214,50 @@ struct lease_books {
     bool reclaim();
     void forget_idle_lines();
     [[nodiscard]] peer* pick(lease_line& line, lease_line::room where) const;
-    void sent(peer& to, const call_base& call);
-    void settled(peer& from, const call_base& call);
+    void occupy(peer& at, std::uint32_t cores) noexcept;
+    void sent(peer& to, call_base& call);
+    void settled(peer& from, const call_base& call, bool had_cores);
+    [[nodiscard]] call_id id_of(const call_base& call) const;
+    void begin_wait(const peer& at, call_id id);
+    void end_wait(const peer& at, call_id id);
+    [[nodiscard]] bool forget_parent(const call_base& call);
+    [[nodiscard]] static lease_share& share_for(peer& at, lease_line& line);
+};
+
+} // namespace detail
+
+namespace detail {
+
+/// A call of a worker that the driver passes on: its outcome goes back as a reply.
+class forwarded_call : public call_base {
+public:
+    forwarded_call(runtime& self, lease_books& leases, std::shared_ptr<peer> origin,
+                   slot_id origin_id, const lineage& who)
+        : id(who.id), self_(self), leases_(leases), origin_(std::move(origin)),
+          origin_id_(origin_id), asker_(who.parent) {}
+
+    const call_id id; ///< as its worker numbers it
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        if (!origin_->up) return {};
+        self_.reply(*origin_, origin_id_, [&](wire::writer& w) { w.raw(bytes); });
+        return {};
+    }
+    void take_failure(const failure& why) override {
+        if (origin_->up) self_.reply_failure(*origin_, origin_id_, why);
+    }
+    void on_finished() override {
+        origin_->forwarded.erase(origin_id_);
+        leases_.end_wait(*origin_, asker_);
+    }
+
+private:
+    runtime& self_;
+    lease_books& leases_;
+    std::shared_ptr<peer> origin_;
+    slot_id origin_id_;
+    call_id asker_;
 };
 
 } // namespace detail
@@ -235,7 +295,6 @@ struct runtime::books {
     std::vector<std::uint32_t> free;
     call_line queue, creations; ///< wait for a worker: tasks that need no free core, new actors
     detail::lease_books leases;
-    std::size_t crowded = 0;                           ///< workers with more tasks than cores
     std::vector<counted_ptr<detail::call_base>> ready; ///< their arguments are there
     bool settling = false;
 
@@ -268,12 +327,6 @@ struct runtime::books {
         for (auto* line : {&creations, &queue})
             for (auto& call : std::exchange(*line, {})) all.push_back(std::move(call));
         return all;
-    }
-    /// So many cores of a worker are asked for.
-    void occupy(peer& at, std::uint32_t cores) noexcept {
-        crowded += (cores > at.capacity ? 1U : 0U);
-        crowded -= (at.busy > at.capacity ? 1U : 0U);
-        at.busy = cores;
     }
 };
 

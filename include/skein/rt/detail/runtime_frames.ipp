@@ -17,33 +17,6 @@
 
 namespace skein::rt {
 
-namespace detail {
-
-/// A call of a worker that the driver passes on: its outcome goes back as a reply.
-class forwarded_call : public call_base {
-public:
-    forwarded_call(runtime& self, std::shared_ptr<peer> origin, slot_id origin_id)
-        : self_(self), origin_(std::move(origin)), origin_id_(origin_id) {}
-
-protected:
-    result<void> take_value(byte_span bytes) override {
-        if (!origin_->up) return {};
-        self_.reply(*origin_, origin_id_, [&](wire::writer& w) { w.raw(bytes); });
-        return {};
-    }
-    void take_failure(const failure& why) override {
-        if (origin_->up) self_.reply_failure(*origin_, origin_id_, why);
-    }
-    void on_finished() override { origin_->forwarded.erase(origin_id_); }
-
-private:
-    runtime& self_;
-    std::shared_ptr<peer> origin_;
-    slot_id origin_id_;
-};
-
-} // namespace detail
-
 // A peer has shown that it knows the token, no more: what it says is compared with what it was asked.
 // The exceptions that are thrown here end its link.
 
@@ -198,7 +171,8 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     for (const auto& l : books_->links)
         if (l.get() == &from) origin = l;
     if (!origin) return;
-    counted_ptr<detail::call_base> call(new detail::forwarded_call(*this, origin, slot_id(f.id)));
+    counted_ptr<detail::call_base> call(
+        new detail::forwarded_call(*this, books_->leases, origin, slot_id(f.id), head.who));
     call->fn = &fn;
     call->kind = head.kind;
     call->cpus = head.cpus;
@@ -217,9 +191,12 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
         books_->actors[call->target] = {nullptr, from.number, fn.actor};
     }
     from.forwarded[slot_id(f.id)] = call.get();
-    if (!prepare(*call)) return;
-    call->state = detail::phase::queued;
-    place(std::move(call));
+    books_->leases.begin_wait(from, head.who.parent);
+    if (prepare(*call)) {
+        call->state = detail::phase::queued;
+        place(std::move(call));
+    }
+    if (books_->leases.waits()) pump_leases(); // the caller may have left a core to others
 }
 
 SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {

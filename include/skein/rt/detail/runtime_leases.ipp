@@ -55,6 +55,14 @@ SKEIN_INLINE lease_share* lease_books::share_of(const peer& at, const lease_line
     return nullptr;
 }
 
+SKEIN_INLINE lease_share& lease_books::share_for(peer& at, lease_line& line) {
+    if (auto* const known = share_of(at, line)) return *known;
+    auto& made = *at.shares.emplace_back(std::make_unique<lease_share>());
+    made.at = &at;
+    made.line = &line;
+    return made;
+}
+
 SKEIN_INLINE void lease_books::add(peer& worker) {
     resources total;
     total.cpu = amount(static_cast<int>(std::min(worker.capacity, most_cpus)));
@@ -73,6 +81,11 @@ SKEIN_INLINE void lease_books::remove(peer& worker) {
     (void)places.remove_place(place_of(worker));
     for (const auto& share : worker.shares) share->line->held -= share->leases.size();
     worker.shares.clear();
+    std::erase_if(parents, [&](const auto& one) {
+        if (one.second.at != &worker) return false;
+        --line_of(one.second.call->cpus).parents;
+        return true;
+    });
     worker.whole = {};
     largest = 0;
     for (const auto& [place, other] : workers) largest = std::max(largest, other->capacity);
@@ -86,7 +99,8 @@ SKEIN_INLINE void lease_books::push(counted_ptr<call_base> call) {
         suspects.push_back({std::move(call), gone + waiting});
         return;
     }
-    line_of(call->cpus).waiting.push_back(std::move(call));
+    auto& line = line_of(call->cpus);
+    (call->nested ? line.inner : line.waiting).push_back(std::move(call));
     ++waiting;
 }
 
@@ -97,14 +111,16 @@ SKEIN_INLINE void lease_books::run_again(const std::vector<counted_ptr<call_base
             push(*at);
             continue;
         }
-        line_of((*at)->cpus).waiting.push_front(*at);
+        auto& line = line_of((*at)->cpus);
+        ((*at)->nested ? line.inner : line.waiting).push_front(*at);
         ++waiting;
     }
 }
 
 SKEIN_INLINE counted_ptr<call_base> lease_books::pop(lease_line& line) {
-    auto call = std::move(line.waiting.front());
-    line.waiting.pop_front();
+    auto& queue = line.next();
+    auto call = std::move(queue.front());
+    queue.pop_front();
     --waiting;
     ++gone;
     return call;
@@ -112,8 +128,8 @@ SKEIN_INLINE counted_ptr<call_base> lease_books::pop(lease_line& line) {
 
 /// The first task of a line that has no outcome yet.
 SKEIN_INLINE call_base* lease_books::front(lease_line& line) {
-    while (!line.waiting.empty() && line.waiting.front()->is_done()) (void)pop(line);
-    return line.waiting.empty() ? nullptr : line.waiting.front().get();
+    while (!line.is_empty() && line.next().front()->is_done()) (void)pop(line);
+    return line.is_empty() ? nullptr : line.next().front().get();
 }
 
 SKEIN_INLINE void lease_books::take_waiting(std::vector<counted_ptr<call_base>>& into) {
@@ -180,16 +196,11 @@ SKEIN_INLINE void lease_books::book(const grant& g) {
         line.stands = false;
         --asking;
     }
-    auto* share = share_of(at, line);
-    if (share == nullptr) {
-        share = at.shares.emplace_back(std::make_unique<lease_share>()).get();
-        share->at = &at;
-        share->line = &line;
-    }
-    share->leases.push_back(g.id);
-    share->turn += at.window;
+    auto& share = share_for(at, line);
+    share.leases.push_back(g.id);
+    share.turn += at.window;
     ++line.held;
-    file(*share);
+    file(share);
 }
 
 /// One more lease on this worker. False: it has no room for it.
@@ -233,7 +244,7 @@ SKEIN_INLINE bool lease_books::reclaim() {
             all.splice_back(line.with[room]);
             while (!all.empty()) {
                 auto& share = all.pop_front();
-                if (line.waiting.empty() || (share.turn == 0 && others_wait(line)))
+                if (line.is_empty() || (share.turn == 0 && others_wait(line)))
                     release_unused(share);
                 else
                     file(share);
@@ -246,7 +257,7 @@ SKEIN_INLINE bool lease_books::reclaim() {
 SKEIN_INLINE void lease_books::forget_idle_lines() {
     for (auto at = lines.begin(); lines.size() > 16 && at != lines.end();) {
         const auto* line = &at->second;
-        if (!line->waiting.empty() || line->asked || line->held > 0) {
+        if (!line->is_empty() || line->asked || line->held > 0 || line->parents > 0) {
             ++at;
             continue;
         }
@@ -273,31 +284,81 @@ SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) c
     return best;
 }
 
+SKEIN_INLINE call_id lease_books::id_of(const call_base& call) const {
+    if (call.nested) return static_cast<const forwarded_call&>(call).id;
+    return call_id({incarnation, call.number});
+}
+
+/// So many cores of a worker are asked for.
+SKEIN_INLINE void lease_books::occupy(peer& at, std::uint32_t cores) noexcept {
+    crowded += (cores > at.capacity ? 1U : 0U);
+    crowded -= (at.busy > at.capacity ? 1U : 0U);
+    at.busy = cores;
+}
+
 /// Before it goes. A suspect has its worker as a whole.
-SKEIN_INLINE void lease_books::sent(peer& to, const call_base& call) {
+SKEIN_INLINE void lease_books::sent(peer& to, call_base& call) {
     if (call.cpus == 0 || (is_leased(call) && to.alone == &call)) return;
     if (!is_leased(call)) {
         to.guests += call.cpus;
         for (const auto& share : to.shares) file(*share);
         return;
     }
-    auto* share = share_of(to, line_of(call.cpus));
+    auto& line = line_of(call.cpus);
+    auto* share = share_of(to, line);
     SKEIN_CHECK(share != nullptr, "{} was sent without a lease", call.name());
     ++share->out;
     if (share->turn > 0) --share->turn;
     file(*share);
+    if (call.fn == nullptr || !call.fn->is_coroutine) return; // the others cannot wait
+    parents[id_of(call)] = {&call, &to, 0};
+    ++line.parents;
 }
 
-SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call) {
+/// A task has called another one: it leaves its cores to others until all that it has called is over.
+SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
+    const auto found = parents.find(id);
+    if (found == parents.end() || found->second.at != &at) return;
+    auto& [call, where, children] = found->second;
+    if (children++ > 0) return;
+    auto& share = share_for(*where, line_of(call->cpus));
+    share.out -= std::min<std::uint32_t>(share.out, 1);
+    file(share);
+    occupy(*where, where->busy - std::min<std::uint32_t>(where->busy, call->cpus));
+}
+
+/// It goes on, whoever has its cores meanwhile; nobody new gets any until that is made good.
+SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
+    const auto found = parents.find(id);
+    if (found == parents.end() || found->second.at != &at) return;
+    auto& [call, where, children] = found->second;
+    if (children == 0 || --children > 0) return;
+    auto& share = share_for(*where, line_of(call->cpus));
+    ++share.out;
+    file(share);
+    occupy(*where, where->busy + call->cpus);
+}
+
+/// A call leaves its worker. True: it had its cores until now.
+SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
+    if (!is_leased(call) || call.fn == nullptr || !call.fn->is_coroutine) return true;
+    const auto found = parents.find(id_of(call));
+    if (found == parents.end()) return true; // its worker is lost
+    const bool had_cores = found->second.children == 0;
+    parents.erase(found);
+    --line_of(call.cpus).parents;
+    return had_cores;
+}
+
+SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call, bool had_cores) {
     if (!is_leased(call)) {
         from.guests -= std::min<std::uint32_t>(from.guests, call.cpus);
     } else if (call.alone != 0) {
         (void)places.release(std::exchange(from.whole, {}));
         ++state;
         is_changed = true;
-    } else if (auto* share = share_of(from, line_of(call.cpus));
-               share != nullptr && share->out > 0) {
-        --share->out;
+    } else if (auto* share = share_of(from, line_of(call.cpus)); share != nullptr && had_cores) {
+        share->out -= std::min<std::uint32_t>(share->out, 1);
     }
     for (const auto& share : from.shares) file(*share); // its pace may be another, too
 }
@@ -317,7 +378,7 @@ SKEIN_INLINE void runtime::pump_leases() {
     while (std::exchange(leases.again, false)) {
         if (!leases.suspects.empty()) try_suspects();
         for (auto& [cpus, line] : leases.lines)
-            if (!line.waiting.empty() || line.asked) use_leases(line);
+            if (!line.is_empty() || line.asked) use_leases(line);
         if (leases.asking > 0 && leases.reclaim()) leases.again = true;
         if (leases.take()) leases.again = true;
     }
@@ -342,7 +403,7 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
         if (to == nullptr) break;
         send(*to, leases.pop(line));
     }
-    if (line.waiting.empty()) return leases.withdraw(line);
+    if (line.is_empty()) return leases.withdraw(line);
     if (!line.asked) { // there was no room before: stand in line for what comes
         line.asked = leases.request_cpus(line.cpus, {}, line.cpus);
         ++leases.asking;

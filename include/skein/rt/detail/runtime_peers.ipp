@@ -229,7 +229,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     if (books_->upstream == nullptr && !books_->closing) ++books_->stats.workers_lost;
     l.up = false;
     books_->leases.remove(l);
-    books_->occupy(l, 0);
+    books_->leases.occupy(l, 0);
 
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
     for (auto& [id, call] : l.running) {

@@ -106,7 +106,7 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
             to.mark = loop::current().now();
             to.finished = 0;
         }
-        books_->occupy(to, to.busy + raw.cpus);
+        books_->leases.occupy(to, to.busy + raw.cpus);
         if (raw.alone != 0 && raw.cpus > 0) to.alone = &raw;
         books_->leases.sent(to, raw);
     } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
@@ -164,7 +164,9 @@ SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
     if (!from.tasks.empty() && from.tasks.front().order == call.order) from.tasks.pop_front();
     if (from.alone == &call) from.alone = nullptr;
     if (call.cpus == 0) return;
-    books_->occupy(from, from.busy - std::min<std::uint32_t>(from.busy, call.cpus));
+    auto& leases = books_->leases;
+    const bool had_cores = leases.forget_parent(call);
+    if (had_cores) leases.occupy(from, from.busy - std::min<std::uint32_t>(from.busy, call.cpus));
     const auto now = loop::current().now();
     ++from.finished;
     if (now > from.mark) {
@@ -174,7 +176,7 @@ SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
         from.mark = now;
         from.finished = 0;
     }
-    books_->leases.settled(from, call);
+    leases.settled(from, call, had_cores);
 }
 
 /// True: a call that was sent has not begun and never will; it is out of its slot and of its worker's books.
@@ -192,7 +194,7 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
 /// A worker has nothing to do and nothing that waits may go there: it gets half of what waits at the one where most
 /// does. The guess how long tasks take was wrong then, or one of them is much longer than the others.
 SKEIN_INLINE void runtime::feed(peer& idle) {
-    if (books_->crowded == 0 || !idle.up || idle.retiring || idle.busy != 0 || books_->closing) return;
+    if (books_->leases.crowded == 0 || !idle.up || idle.retiring || idle.busy != 0 || books_->closing) return;
     auto& leases = books_->leases;
     peer* most = nullptr;
     for (const auto& l : books_->links)
