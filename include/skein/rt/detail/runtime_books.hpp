@@ -196,6 +196,7 @@ struct lease_books {
     [[nodiscard]] static lease_share* share_of(const peer& at, const lease_line& line) noexcept;
     void add(peer& worker);
     void remove(peer& worker);
+    void retire(peer& worker, bool on);
     void push(counted_ptr<call_base> call);
     void run_again(const std::vector<counted_ptr<call_base>>& calls);
     [[nodiscard]] call_base* front(lease_line& line);

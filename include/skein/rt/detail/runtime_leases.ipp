@@ -93,6 +93,15 @@ SKEIN_INLINE void lease_books::remove(peer& worker) {
     is_changed = true;
 }
 
+/// Whether new tasks go there.
+SKEIN_INLINE void lease_books::retire(peer& worker, bool on) {
+    worker.retiring = on;
+    (void)places.drain(place_of(worker), on);
+    for (const auto& share : worker.shares) release_unused(*share);
+    ++state;
+    is_changed = true;
+}
+
 /// To the end of its line. A suspect waits for a worker with nothing to do, behind what waits now.
 SKEIN_INLINE void lease_books::push(counted_ptr<call_base> call) {
     if (call->alone != 0) {
@@ -213,7 +222,8 @@ SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
 /// A worker with nothing to do and so many cpus, all of which belong to the next call there; nullptr: there is none.
 SKEIN_INLINE peer* lease_books::take_whole(const peers& links, std::uint32_t cpus) {
     for (const auto& l : links) {
-        if (!l->up || l->busy != 0 || l->alone != nullptr || l->capacity < cpus) continue;
+        if (!l->up || l->retiring || l->busy != 0 || l->alone != nullptr || l->capacity < cpus)
+            continue;
         for (const auto& share : l->shares) release_unused(*share);
         const auto id =
             request_cpus(std::min(l->capacity, most_cpus), constraint::on(place_of(*l)), whole_tag);
@@ -274,7 +284,8 @@ SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) c
     int seen = 0;
     line.with[where].for_each_while([&](const lease_share& share) {
         auto* const at = share.at;
-        const bool is_open = at->up && at->alone == nullptr && (share.turn > 0 || !is_last_turn) &&
+        const bool is_open = at->up && !at->retiring && at->alone == nullptr &&
+                             (share.turn > 0 || !is_last_turn) &&
                              (at->guests == 0 || at->busy + line.cpus <= at->capacity * at->window);
         if (is_open && (best == nullptr || at->busy < best->busy)) best = at;
         return ++seen < most_looked_at;

@@ -115,13 +115,14 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::connection> wire) {
                                     [&](const auto& l) { return l->wire == wire; });
     if (found == books_->links.end() || !(*found)->up || (*found)->actors > 0) co_return false;
     const auto l = *found;
-    l->retiring = true;
+    books_->leases.retire(*l, true);
+    if (books_->leases.waits()) pump_leases();
     try {
         for (auto pause = std::chrono::milliseconds(1); l->up && has_calls(*l);
              pause = std::min(2 * pause, std::chrono::milliseconds(50)))
             co_await sleep_for(pause);
     } catch (const error&) {
-        l->retiring = false;
+        if (l->up) books_->leases.retire(*l, false);
         pump();
         throw;
     }

@@ -194,7 +194,9 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
 /// A worker has nothing to do and nothing that waits may go there: it gets half of what waits at the one where most
 /// does. The guess how long tasks take was wrong then, or one of them is much longer than the others.
 SKEIN_INLINE void runtime::feed(peer& idle) {
-    if (books_->leases.crowded == 0 || !idle.up || idle.retiring || idle.busy != 0 || books_->closing) return;
+    if (books_->leases.crowded == 0 || !idle.up || idle.retiring || idle.busy != 0 ||
+        books_->closing)
+        return;
     auto& leases = books_->leases;
     peer* most = nullptr;
     for (const auto& l : books_->links)
