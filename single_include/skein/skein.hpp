@@ -18655,6 +18655,7 @@ struct runtime_stats {
 namespace detail {
 
 struct call_head;
+struct lease_line;
 
 /// An actor where it lives.
 struct actor_box {
@@ -18735,6 +18736,10 @@ public:
     /// are on one host.
     [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after,
                                           detail::claims page = {});
+    /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what runs there has
+    /// ended. False: it stays, for it has actors, or it has gone already.
+    ///   errors  cancelled: it takes new work again
+    [[nodiscard]] task<bool> retire(std::shared_ptr<net::connection> wire);
     /// Worker: executes the driver's calls until it has gone; cancels what still runs and waits for it.
     [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::connection> wire,
                                           detail::claims page = {});
@@ -18817,6 +18822,7 @@ private:
     void listen_to(const std::shared_ptr<peer>& l);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
     void lose(peer& l, const std::string& how);
+    [[nodiscard]] bool has_calls(const peer& at) const;
     void take_lost(peer& l, losses& into);
     std::vector<actor_id> forget_actors(const peer& l);
     void drop_orphan(actor_id id);
@@ -18832,14 +18838,16 @@ private:
     void drain(detail::actor_state& lane);
     void pump();
     void pump(detail::call_kind which);
+    void pump_leases();
+    void use_leases(detail::lease_line& line);
+    void try_suspects();
+    void refuse_impossible(detail::call_base& call);
     peer* pick(const detail::call_base& call, bool& possible);
     void send(peer& to, counted_ptr<detail::call_base> call);
     void transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
     void account(peer& from, const detail::call_base& call);
     [[nodiscard]] bool take_back(detail::call_base& call);
     void feed(peer& idle);
-    [[nodiscard]] std::size_t prune_tasks(peer& of);
-    void remember_task(peer& to, const detail::call_base& call);
     [[nodiscard]] bool has_own_incarnation(const peer& newcomer) const;
     slot_id take_slot(counted_ptr<detail::call_base> call);
     counted_ptr<detail::call_base> free_slot(slot_id id);
@@ -19078,2883 +19086,24 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
 
 } // namespace skein::rt::detail
 
-
-// ======== skein/rt/detail/runtime_books.hpp, continued
-#include <cstdint>
-#include <deque>
-#include <memory>
-#include <optional>
-#include <string>
-#include <typeinfo>
-#include <unordered_map>
-#include <unordered_set>
-#include <vector>
-
-namespace skein::rt {
-
-namespace detail {
-
-struct running_call {
-    cancel_source stop;
-    counted_ptr<call_context> context;
-    bool told = false; ///< the submitter knows that it has started
-};
-
-struct call_base::rarities {
-    std::string name;
-    std::unique_ptr<deferred_arguments> arguments;
-    std::size_t pending = 0;                        ///< refs among the arguments not done yet
-    std::vector<counted_ptr<call_base>> dependents; ///< calls that take this one's ref
-    std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
-    struct deadline_timer : timer_node {
-        explicit deadline_timer(call_base& c)
-            : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }), call(c) {
-        }
-        void passed();
-        call_base& call;
-    };
-    std::optional<deadline_timer> deadline;
-    duration limit = no_deadline;
-    time_point until{};        ///< when the deadline is
-    bool is_inherited = false; ///< the limit, from the call that made this one
-    bool cancel_requested = false;
-};
-
-} // namespace detail
-
-using peer_id = strong_id<struct peer_tag>;
-
-/// A connection as the runtime sees it. Owned by the task that serves it.
-struct peer {
-    std::shared_ptr<net::connection> wire;
-    peer_id number;
-    std::string who;               ///< "worker-2 (pid 4711 at host)"
-    std::uint64_t incarnation = 0; ///< of its process, as it says
-    bool up = true;
-    error why{errc::closed, "closed"}; ///< once it has ended
-    bool orderly = false;
-    event ended;
-
-    // Placement of tasks: `busy` cores are asked for; up to capacity * window at a time, where the
-    // window grows until about a millisecond of work is under way (long tasks: one per core).
-    std::uint32_t capacity = 1, busy = 0, window = 1;
-    double service = 1e-3; ///< seconds per task, smoothed
-    time_point mark{};     ///< since when `finished` counts
-    std::uint32_t finished = 0;
-    std::size_t actors = 0;
-
-    // What the worker has begun, and the tasks that can be taken back from it, in the order in which they
-    // were sent; some are done.
-    struct waiting_task {
-        slot_id slot;
-        std::uint64_t order;
-    };
-    detail::claims page;
-    std::uint64_t sent = 0;                   ///< calls
-    const detail::call_base* alone = nullptr; ///< a task behind which no other is sent
-    std::deque<waiting_task> tasks;
-    std::size_t prune_at = 2 * detail::claims::entries;
-
-    // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
-    std::unordered_map<slot_id, detail::running_call> running;
-    std::unordered_map<slot_id, detail::call_base*> forwarded;
-};
-
-/// A call or drop that waits behind calls that have run for long.
-struct runtime::arrival {
-    std::shared_ptr<peer> from;
-    slot_id slot;
-    byte_buffer body;
-    bool is_drop = false;
-    time_point came{};
-};
-
-struct runtime::books {
-    using call_line = std::deque<counted_ptr<detail::call_base>>;
-    struct slot {
-        counted_ptr<detail::call_base> call;
-        std::uint32_t generation = 1;
-    };
-    struct actor_entry {
-        peer* where = nullptr;
-        peer_id owner; ///< of the link that holds its handle; none: this process
-        const std::type_info* type = nullptr;
-    };
-    detail::process_name name;
-    runtime_stats stats;
-    std::vector<std::shared_ptr<peer>> links; ///< of a driver
-    peer* upstream = nullptr;                 ///< of a worker
-    std::uint64_t incarnation = 0, last_link = 0, last_actor = 0, last_call = 0;
-    counted_ptr<detail::runtime_anchor> anchor;
-    counted_ptr<detail::call_context> root,
-        spare; ///< of tasks that are no call; for the next plain call
-
-    std::vector<slot> slots;
-    std::vector<std::uint32_t> free;
-    call_line queue, creations;                        ///< wait for a worker
-    std::vector<counted_ptr<detail::call_base>> ready; ///< their arguments are there
-    bool settling = false;
-
-    std::unordered_map<actor_id, detail::actor_state*> lanes;
-    std::unordered_map<actor_id, actor_entry> actors; ///< of a driver
-    std::unordered_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
-
-    unique_function<void()> start_workers;
-    std::optional<error> given_up;
-    std::size_t expected = 0;
-    bool closing = false;
-    scope calls;                ///< coroutine calls that run here
-    std::vector<slot_id> fresh; ///< started in this turn
-    /// Linked from the first call of a turn of the loop to its end.
-    struct turn_mark : turn_hook {
-        turn_mark() noexcept : turn_hook([](turn_hook&) {}) {}
-    } in_turn;
-    time_point turn_began{};
-    std::deque<arrival> backlog;
-    std::size_t backlog_bytes = 0;
-    bool backlog_full = false;            ///< nothing more is read for it
-    bool has_backlog = false;             ///< calls go there; run_backlog() is at work
-    std::unordered_set<slot_id> unwanted; ///< calls in it that were cancelled
-    wire::writer scratch;
-};
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/call.ipp, continued
-#include <algorithm>
-#include <bit>
-#include <string>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt::detail {
-
-SKEIN_INLINE call_base::~call_base() = default;
-
-SKEIN_INLINE void call_base::free_rarities::operator()(rarities* r) const noexcept { delete r; }
-
-SKEIN_INLINE call_base::rarities& call_base::extra() {
-    if (!rare) rare.reset(new rarities);
-    return *rare;
-}
-
-SKEIN_INLINE void call_base::keep(std::shared_ptr<void> handle) {
-    extra().kept.push_back(std::move(handle));
-}
-
-SKEIN_INLINE void call_base::add_dependent(counted_ptr<call_base> call) {
-    extra().dependents.push_back(std::move(call));
-}
-
-SKEIN_INLINE std::string call_base::name() const {
-    if (rare && !rare->name.empty()) return rare->name;
-    return fn != nullptr ? fn->name : std::string("a forwarded call");
-}
-
-SKEIN_INLINE const char* call_base::progress() const noexcept {
-    if (state == phase::started) return "had started";
-    return state == phase::sent || lost_attempts > 0 ? "may have run" : "did not run";
-}
-
-SKEIN_INLINE void call_base::finish_with_bytes(byte_span value) {
-    if (auto taken = take_value(value); !taken) return fail({taken.error(), nullptr});
-    finished();
-}
-
-SKEIN_INLINE void call_base::fail(failure why) {
-    failure_ = std::make_unique<rt::failure>(std::move(why));
-    take_failure(*failure_);
-    finished();
-}
-
-SKEIN_INLINE void call_base::rarities::deadline_timer::passed() {
-    if (call.owner != nullptr) call.owner->deadline_passed(call);
-}
-
-/// A failure whose refs are all gone is told to the log: the first ones of a thread, then ever fewer.
-SKEIN_INLINE void call_base::tell_unseen() const noexcept {
-    static constinit thread_local std::uint64_t unseen = 0;
-    constexpr std::uint64_t all_of_the_first = 8;
-    const auto code = why().what.code();
-    if (code == errc::cancelled || code == errc::closed) return; // somebody asked for that
-    if (++unseen > all_of_the_first && !std::has_single_bit(unseen)) return;
-    try {
-        logging::warn("rt",
-                      fmt::format("a call failed and nobody holds its ref: {}", why().what.what()),
-                      {{"failed_unseen", unseen}});
-    } catch (...) { // no memory for a line
-    }
-}
-
-SKEIN_INLINE void call_base::finished() {
-    // A forwarded call is the business of the worker that made it.
-    if (failed() && watchers_ == 0 && !nested && owner != nullptr) tell_unseen();
-    if (owner != nullptr) std::exchange(owner, nullptr)->count_outcome(failure_ != nullptr);
-    state = phase::done;
-    if (rare && rare->deadline) rare->deadline->cancel();
-    if (rare) {
-        rare->kept.clear();
-        rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
-    }
-    lane = {};
-    list_node<call_base>::unlink();
-    parent = {};
-    on_finished();
-    while (!waiters.empty()) waiters.front().wake();
-    if (rare && !rare->dependents.empty()) release_dependents();
-}
-
-SKEIN_INLINE void call_base::release_dependents() {
-    for (const auto& call : std::exchange(rare->dependents, {}))
-        if (call->owner != nullptr) call->owner->argument_ready(*call);
-}
-
-SKEIN_INLINE void actor_state::last_use_gone() noexcept {
-    if (owner != nullptr) owner->drop_actor(*this);
-    delete this;
-}
-
-SKEIN_INLINE void cancel_call(call_base& call) noexcept {
-    if (call.owner != nullptr) call.owner->cancel(call);
-}
-
-SKEIN_INLINE void apply_options(call_base& call, const function_record& fn, const call_options& how,
-                                call_kind kind) {
-    SKEIN_CHECK(how.cpus >= 0 && how.cpus < 65536, ".cpus = {} is not a number of cores", how.cpus);
-    call.fn = &fn;
-    call.kind = kind;
-    if (kind == call_kind::task) {
-        call.cpus = static_cast<std::uint16_t>(how.cpus);
-        const int retries = how.retries < 0 ? default_task_retries : how.retries;
-        call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
-    }
-    if (!how.name.empty()) call.extra().name = how.name;
-    if (how.deadline != no_deadline) call.extra().limit = how.deadline;
-}
-
-SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_state>& lane) {
-    SKEIN_CHECK(lane, "a method is called through an empty actor_handle");
-    SKEIN_CHECK(lane->owner != nullptr, "a method is called after the runtime has ended");
-    return *lane->owner;
-}
-
-} // namespace skein::rt::detail
-
-// ======== skein/rt/detail/runtime.ipp
-// The bodies of rt/runtime.hpp: the calls of this process, and the actors it knows. How calls get to
-// workers is in runtime_send.ipp, what links bring in runtime_frames.ipp, what they take along in runtime_peers.ipp.
-
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <string>
-#include <string_view>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-SKEIN_INLINE void no_current_runtime() {
-    SKEIN_CHECK(false, "no skein runtime on this thread: call remote functions and actors from "
-                       "inside skein::run");
-    std::abort();
-}
-
-SKEIN_INLINE void incoming_call::refuse(const error& why) const {
-    error bad(why.code(), "arguments of " + fn.name + ": " + why.text());
-    self.reply_failure(*from, slot, {std::move(bad), nullptr});
-}
-
-SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from, slot, fn); }
-
-} // namespace detail
-
-SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<books>()) {
-    books_->name.name = std::move(who.name);
-    books_->name.host = std::move(who.host);
-    books_->name.pid = who.pid;
-    books_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
-    books_->anchor = counted_ptr(new detail::runtime_anchor(*this));
-    books_->root = counted_ptr(new detail::call_context(books_->anchor));
-    (void)registry::instance(); // numbers the functions
-}
-
-SKEIN_INLINE runtime::~runtime() {
-    SKEIN_CHECK(
-        books_->links.empty() && books_->upstream == nullptr && books_->calls.size() == 0,
-        "a runtime is destroyed while it serves {} links and runs {} calls; co_await close() and "
-        "the serving tasks first",
-        books_->links.size(), books_->calls.size());
-    give_up(error(errc::closed, "the runtime has ended"));
-    for (auto& [id, lane] : books_->lanes) lane->owner = nullptr;
-    books_->anchor->self = nullptr;
-    if (current_ == this) current_ = nullptr;
-}
-
-SKEIN_INLINE std::size_t runtime::workers() const noexcept {
-    return static_cast<std::size_t>(
-        std::count_if(books_->links.begin(), books_->links.end(), [](auto& l) { return l->up; }));
-}
-
-SKEIN_INLINE void runtime::on_first_call(unique_function<void()> start) {
-    books_->start_workers = std::move(start);
-}
-SKEIN_INLINE void runtime::expect_workers(std::size_t n) {
-    books_->expected = n;
-    pump();
-}
-SKEIN_INLINE const detail::process_name& runtime::name() const noexcept { return books_->name; }
-SKEIN_INLINE const runtime_stats& runtime::stats() const noexcept { return books_->stats; }
-SKEIN_INLINE std::size_t runtime::pending() const noexcept {
-    return books_->stats.submitted - books_->stats.done;
-}
-SKEIN_INLINE std::size_t runtime::actors() const noexcept { return books_->boxes.size(); }
-SKEIN_INLINE std::size_t runtime::running() const noexcept { return books_->calls.size(); }
-SKEIN_INLINE bool runtime::is_driver() const noexcept { return books_->upstream == nullptr; }
-SKEIN_INLINE std::uint64_t runtime::incarnation() const noexcept { return books_->incarnation; }
-SKEIN_INLINE actor_id runtime::new_actor_id() noexcept {
-    return actor_id({books_->incarnation, ++books_->last_actor});
-}
-SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
-    return books_->root;
-}
-SKEIN_INLINE void runtime::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
-    books_->boxes.insert_or_assign(id, std::move(box));
-}
-SKEIN_INLINE void runtime::count_outcome(bool failed) noexcept {
-    ++books_->stats.done;
-    books_->stats.failed += failed;
-}
-SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
-    call.fail({std::move(why), nullptr});
-}
-
-// ---- calls of this process -------------------------------------------------------------------
-
-/// False: its deadline is over before it begins, and it has failed with that.
-SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
-    call.owner = this;
-    call.number = ++books_->last_call;
-    ++books_->stats.submitted;
-    adopt_child(call);
-    if (!call.rare || call.rare->limit == no_deadline) return true;
-    if (call.rare->limit <= duration::zero()) {
-        const char* whose =
-            call.rare->is_inherited ? "the deadline of the call that made it" : "its deadline";
-        refuse(call,
-               error(errc::timeout, fmt::format("{} did not run: {} was over when it was called",
-                                                call.name(), whose)));
-        return false;
-    }
-    call.rare->deadline.emplace(call);
-    auto& here = loop::current();
-    call.rare->until = deadline_after(here.exact_now(), call.rare->limit);
-    here.set_timer(*call.rare->deadline, call.rare->until);
-    return true;
-}
-
-/// A call made by a call: is cancelled with it, and ends no later.
-SKEIN_INLINE void runtime::adopt_child(detail::call_base& call) {
-    auto* const parent = detail::call_context::current();
-    if (parent == nullptr || !parent->is_call() || parent->where() != this) return;
-    call.parent = counted_ptr(parent);
-    parent->add_child(call);
-    if (parent->who.until == time_point::max()) return;
-    const duration left = parent->who.until - loop::current().exact_now();
-    auto& rare = call.extra();
-    if (rare.limit != no_deadline && rare.limit <= left) return;
-    rare.limit = left;
-    rare.is_inherited = true;
-}
-
-namespace detail {
-
-SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
-                              bool is_worker) {
-    call_head head;
-    head.function = call.fn != nullptr ? call.fn->index : 0;
-    head.kind = call.kind;
-    head.retries = call.retries_left;
-    head.cpus = call.cpus;
-    head.target = call.target;
-    auto& who = head.who;
-    who.id = who.trace = call_id({incarnation, call.number});
-    if (call.parent) {
-        who.trace = call.parent->who.trace;
-        who.parent = call.parent->who.id;
-    }
-    const bool ends = call.rare && call.rare->deadline;
-    if (ends) who.until = call.rare->until;
-    head.is_told = is_worker || call.parent || ends;
-    head.encode(to, ends ? loop::current().exact_now() : time_point{});
-}
-
-SKEIN_INLINE void call_context::cancel_children() {
-    std::vector<counted_ptr<call_base>> all;
-    while (!children_.empty()) {
-        auto& child = children_.front();
-        child.unlink();
-        all.emplace_back(&child);
-    }
-    for (const auto& child : all) cancel_call(*child);
-}
-
-} // namespace detail
-
-/// Appends head and arguments; false: a codec threw, and the call has failed with that.
-SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call,
-                                       detail::encoder encode) {
-    struct encoding_guard {
-        detail::call_base* before = encoding_;
-        ~encoding_guard() { encoding_ = before; }
-    };
-    try {
-        const encoding_guard guard;
-        encoding_ = &call;
-        detail::encode_head(to, call, books_->incarnation, books_->upstream != nullptr);
-        encode(to);
-        return true;
-    } catch (...) {
-        const error why = to_error(std::current_exception());
-        error told(why.code(), fmt::format("{} did not run: its arguments cannot be encoded: {}",
-                                           call.name(), why.text()));
-        call.fail({std::move(told), nullptr});
-        return false;
-    }
-}
-
-SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::encoder encode) {
-    if (!prepare(*call)) return;
-    if (call->kind == detail::call_kind::method) {
-        // The common case: nothing waits, the worker is there, nothing has to be kept.
-        auto& lane = *call->lane;
-        if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->wire->is_open() &&
-            !books_->closing) [[likely]] {
-            books_->scratch.clear();
-            if (!encode_call(books_->scratch, *call, encode)) return;
-            auto& raw = *call;
-            raw.slot = take_slot(std::move(call));
-            if (books_->scratch.size() < limit::inline_bytes) [[likely]]
-                return transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
-            auto body = std::move(books_->scratch).take(); // its memory goes with it
-            return transmit(*lane.on, raw, body, &body);
-        }
-    }
-    wire::writer body;
-    if (!encode_call(body, *call, encode)) return;
-    call->body = std::move(body).take();
-    call->state = detail::phase::queued;
-    place(std::move(call));
-}
-
-SKEIN_INLINE void runtime::submit_deferred(const counted_ptr<detail::call_base>& call,
-                                           std::size_t pending,
-                                           std::unique_ptr<detail::deferred_arguments> arguments) {
-    call->extra().pending = pending;
-    call->extra().arguments = std::move(arguments);
-    if (!prepare(*call)) return;
-    if (call->kind == detail::call_kind::method) call->lane->waiting.push_back(call);
-    // Held by the refs it waits for.
-}
-
-SKEIN_INLINE void runtime::argument_ready(detail::call_base& call) {
-    if (--call.rare->pending != 0 || call.is_done()) return;
-    books_->ready.emplace_back(&call);
-    if (std::exchange(books_->settling, true)) return; // a long chain must not become a deep stack
-    for (std::size_t i = 0; i < books_->ready.size(); ++i) {
-        const auto next = books_->ready[i];
-        if (!next->is_done()) settle_ready(next);
-    }
-    books_->ready.clear();
-    books_->settling = false;
-}
-
-/// All refs among a call's arguments have an outcome: it is sent, or fails with one of them.
-SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& call) {
-    const auto lane = call->lane;
-    if (const auto* bad = call->rare->arguments->failed()) {
-        // A chain of failures names its ends, not all that lies between.
-        constexpr std::string_view because = "did not run: its argument failed: ";
-        std::string_view root = bad->what.text();
-        if (const auto at = root.rfind(because); at != root.npos)
-            root.remove_prefix(at + because.size());
-        error why(bad->what.code(), fmt::format("{} {}{}", call->name(), because, root));
-        if (!bad->what.where().empty()) why.with_where(bad->what.where());
-        if (!bad->what.cause().empty()) why.with_cause(bad->what.cause());
-        if (!bad->what.hint().empty()) why.with_hint(bad->what.hint());
-        call->fail({std::move(why), bad->from});
-        if (lane) drain(*lane);
-        return;
-    }
-    wire::writer body;
-    auto& arguments = *call->rare->arguments;
-    if (!encode_call(body, *call, [&](wire::writer& to) { arguments.encode(to); })) {
-        if (lane) drain(*lane);
-        return;
-    }
-    call->rare->arguments.reset();
-    call->body = std::move(body).take();
-    call->state = detail::phase::queued;
-    if (call->kind == detail::call_kind::method) {
-        drain(*call->lane);
-    } else {
-        place(call);
-    }
-}
-
-/// A call with its arguments encoded: to its worker, its lane, or the queue.
-SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
-    if (books_->closing)
-        return refuse(*call, error(errc::closed, call->name() + " was called while the runtime "
-                                                                "is shutting down"));
-    if (call->kind == detail::call_kind::method && call->lane) {
-        const auto lane = call->lane;
-        lane->waiting.push_back(std::move(call));
-        return drain(*lane);
-    }
-    if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
-    if (call->kind == detail::call_kind::method) { // passed on for a worker
-        const auto found = books_->actors.find(call->target);
-        if (found == books_->actors.end() || found->second.where == nullptr)
-            return refuse(*call,
-                          error(errc::not_found, fmt::format("actor {} is gone", call->target))
-                              .with_hint("the last handle in the process that made it was "
-                                         "dropped, or its worker died"));
-        return send(*found->second.where, std::move(call));
-    }
-    if (books_->given_up) return refuse(*call, *books_->given_up);
-    if (books_->start_workers) {
-        const task_context::use none(nullptr); // they do not belong to the call that came first
-        std::exchange(books_->start_workers, {})();
-    }
-    if (call->nested || call->cpus == 0) { // must not wait behind those that wait for a free core
-        bool possible = true;
-        if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
-    }
-    auto& line = call->kind == detail::call_kind::create ? books_->creations : books_->queue;
-    line.push_back(std::move(call));
-    pump();
-}
-
-/// Sends what is complete at the front of an actor's line.
-SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
-    const counted_ptr<detail::actor_state> hold(&lane);
-    while (lane.first != lane.waiting.size()) {
-        auto& front = lane.waiting[lane.first];
-        if (front->state == detail::phase::preparing) break;
-        auto call = std::exchange(front, {});
-        ++lane.first;
-        if (call->is_done()) continue;
-        if (lane.lost) {
-            call->fail(
-                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
-                 nullptr});
-        } else if (lane.on == nullptr) {
-            refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
-        } else {
-            send(*lane.on, std::move(call));
-        }
-    }
-    if (lane.first == lane.waiting.size()) {
-        lane.waiting.clear();
-        lane.first = 0;
-    }
-}
-
-SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
-    const counted_ptr<detail::call_base> hold(&call);
-    const auto lane = call.lane;
-    const bool is_free = take_back(call);
-    if (!is_free && (call.state == detail::phase::sent || call.state == detail::phase::started)) {
-        if (std::exchange(call.extra().cancel_requested, true)) return;
-        if (call.on != nullptr && call.on->wire->is_open())
-            call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
-        return;
-    }
-    if (call.state == detail::phase::queued && call.on != nullptr) {
-        call.extra().cancel_requested = true; // for lose(), which settles its link
-        return;
-    }
-    call.fail({error(errc::cancelled,
-                     fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
-               nullptr});
-    if (lane) drain(*lane);
-    if (is_free) pump(); // no answer comes that would do so
-}
-
-SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
-    const counted_ptr<detail::call_base> hold(&call);
-    const auto lane = call.lane;
-    const bool is_free = take_back(call);
-    const bool sent = !is_free && call.on != nullptr && call.on->wire->is_open() &&
-                      call.state != detail::phase::queued;
-    // The slot stays taken until the worker answers: the late answer finds a call that is done.
-    if (sent) call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
-    call.fail(
-        {error(errc::timeout,
-               fmt::format("{} gave no answer within {:.3g} s{}; it {}", call.name(),
-                           to_seconds(call.rare->limit),
-                           call.rare->is_inherited ? ", what the call that made it had left" : "",
-                           call.progress())),
-         nullptr});
-    if (lane) drain(*lane);
-    if (is_free) pump();
-}
-
-SKEIN_INLINE void runtime::give_up(error why) {
-    books_->given_up = why;
-    books_->start_workers = {};
-    for (auto* line : {&books_->creations, &books_->queue})
-        for (auto& call : std::exchange(*line, {}))
-            if (!call->is_done()) refuse(*call, why);
-}
-
-// ---- actors ------------------------------------------------------------------------------------
-
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
-    auto& lane = books_->lanes[id];
-    if (lane != nullptr) return counted_ptr<detail::actor_state>(lane);
-    lane = new detail::actor_state;
-    lane->owner = this;
-    lane->id = id;
-    if (books_->upstream != nullptr) {
-        lane->on = books_->upstream;
-    } else if (const auto found = books_->actors.find(id); found != books_->actors.end()) {
-        lane->on = found->second.where;
-    }
-    return counted_ptr<detail::actor_state>(lane);
-}
-
-SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
-    books_->lanes.erase(lane.id);
-    if (!lane.owned || lane.on == nullptr) return;
-    if (books_->upstream == nullptr) {
-        --lane.on->actors;
-        books_->actors.erase(lane.id);
-    }
-    send_drop(*lane.on, lane.id);
-}
-
-SKEIN_INLINE void runtime::send_drop(peer& to, actor_id id) {
-    if (!to.wire->is_open()) return;
-    std::array<std::byte, 16> body;
-    store_le(body.data(), id.value().incarnation);
-    store_le(body.data() + 8, id.value().number);
-    to.wire->send(detail::message_drop, 0, 0, body, {});
-}
-
-/// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still
-/// to come; that does not matter any more.
-SKEIN_INLINE void runtime::fail_lane(detail::actor_state& lane) {
-    const counted_ptr<detail::actor_state> hold(&lane);
-    for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
-        const auto call = lane.waiting[i];
-        if (call && !call->is_done())
-            call->fail(
-                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
-                 nullptr});
-    }
-    drain(lane);
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_frames.ipp
-// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the calls that run here.
-
-
-#include <coroutine>
-#include <exception>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-/// A call of a worker that the driver passes on: its outcome goes back as a reply.
-class forwarded_call : public call_base {
-public:
-    forwarded_call(runtime& self, std::shared_ptr<peer> origin, slot_id origin_id)
-        : self_(self), origin_(std::move(origin)), origin_id_(origin_id) {}
-
-protected:
-    result<void> take_value(byte_span bytes) override {
-        if (!origin_->up) return {};
-        self_.reply(*origin_, origin_id_, [&](wire::writer& w) { w.raw(bytes); });
-        return {};
-    }
-    void take_failure(const failure& why) override {
-        if (origin_->up) self_.reply_failure(*origin_, origin_id_, why);
-    }
-    void on_finished() override { origin_->forwarded.erase(origin_id_); }
-
-private:
-    runtime& self_;
-    std::shared_ptr<peer> origin_;
-    slot_id origin_id_;
-};
-
-} // namespace detail
-
-// A peer has shown that it knows the token, no more: what it says is compared with what it was asked.
-// The exceptions that are thrown here end its link.
-
-SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f) {
-    switch (f.kind) {
-    case detail::message_reply: return on_reply(*from, f);
-    case detail::message_call:
-        return books_->upstream == nullptr ? forward(*from, f) : arrived(from, f);
-    case detail::message_started:
-        if (auto* call = call_at(*from, slot_id(f.id));
-            call != nullptr && call->state == detail::phase::sent)
-            call->state = detail::phase::started;
-        return;
-    case detail::message_cancel: return on_cancel(*from, slot_id(f.id));
-    case detail::message_drop:
-        return books_->upstream == nullptr ? on_drop(*from, f.body) : arrived(from, f);
-    default:
-        throw error(errc::malformed,
-                    fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
-    }
-}
-
-/// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
-SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, slot_id id) {
-    const auto index = static_cast<std::uint32_t>(id.value());
-    if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32)
-        return nullptr;
-    auto* call = books_->slots[index].call.get();
-    if (call != nullptr && call->on != &from)
-        throw error(errc::malformed, fmt::format("{} answers for {}, which was not sent to it",
-                                                 from.who, call->name()));
-    return call;
-}
-
-SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
-    if (f.flags != detail::reply_ok && f.flags != detail::reply_failed)
-        throw error(errc::malformed,
-                    fmt::format("a reply that is neither value nor failure from {}", from.who));
-    if (call_at(from, slot_id(f.id)) == nullptr) return;
-    const auto call = free_slot(slot_id(f.id));
-    account(from, *call);
-    if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
-        settle_create(from, *call, f.flags);
-    if (!call->is_done()) {
-        if (f.flags == detail::reply_ok) {
-            call->finish_with_bytes(f.body);
-        } else {
-            call->fail(detail::decode_failure(f.body));
-        }
-    }
-    if (!books_->queue.empty() || !books_->creations.empty()) pump();
-    if (from.busy == 0 && books_->upstream == nullptr && books_->links.size() > 1) feed(from);
-}
-
-SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
-    if (const auto found = from.running.find(id); found != from.running.end()) {
-        found->second.stop.request();
-        found->second.context->cancel_children();
-    } else if (books_->has_backlog) {
-        books_->unwanted.insert(id);
-    }
-    if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
-        cancel(*found->second);
-}
-
-namespace detail {
-
-SKEIN_INLINE actor_id dropped_actor(byte_span body, const std::string& who) {
-    wire::reader in(body);
-    unique_number id;
-    if (!in.fixed(id.incarnation) || !in.fixed(id.number) || !in.finish())
-        throw error(errc::malformed, fmt::format("a drop that cannot be read from {}", who));
-    return actor_id(id);
-}
-
-} // namespace detail
-
-/// Driver: a worker has let go of the last handle to an actor that it made.
-SKEIN_INLINE void runtime::on_drop(peer& from, byte_span body) {
-    const auto id = detail::dropped_actor(body, from.who);
-    const auto found = books_->actors.find(id);
-    if (found == books_->actors.end() || found->second.owner != from.number) return;
-    auto* where = found->second.where;
-    books_->actors.erase(found);
-    if (where == nullptr) return;
-    --where->actors;
-    send_drop(*where, id);
-}
-
-/// Driver: an actor was made, or its constructor threw.
-SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& call,
-                                         std::uint16_t outcome) {
-    const auto known = books_->actors.find(call.target); // made by a worker that is still there
-    const auto lane = books_->lanes.find(call.target);   // made by this process
-    const bool wanted = call.nested ? known != books_->actors.end()
-                                    : lane != books_->lanes.end() && !call.is_done();
-    if (outcome == detail::reply_ok && wanted) {
-        auto& entry = books_->actors[call.target];
-        entry.where = &from;
-        entry.type = call.fn->actor;
-        if (lane != books_->lanes.end()) lane->second->on = &from;
-        return;
-    }
-    if (known != books_->actors.end()) books_->actors.erase(known);
-    --from.actors;
-    if (outcome == detail::reply_ok) send_drop(from, call.target);
-}
-
-namespace detail {
-
-/// The function that a call names; its head must fit it.
-SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
-                                              time_point came) {
-    const auto& who = from.who;
-    const bool good = head.decode(in, from.incarnation, came);
-    const auto* fn = good ? registry::instance().at(head.function) : nullptr;
-    if (fn == nullptr)
-        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", who));
-    const auto wanted = fn->is_constructor     ? call_kind::create
-                        : fn->actor != nullptr ? call_kind::method
-                                               : call_kind::task;
-    if (head.kind != wanted)
-        throw error(errc::malformed,
-                    fmt::format("{} sends a call of {} that is none of its kind", who, fn->name));
-    return *fn;
-}
-
-SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn, actor_id actor,
-                               const std::type_info& type) {
-    return error(errc::malformed, fmt::format("{} calls {} of actor {}, which is a {}", who,
-                                              fn.name, actor, readable_name(type.name())));
-}
-
-} // namespace detail
-
-/// Driver: a call of a worker goes on to where it belongs.
-SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
-    wire::reader in(f.body);
-    detail::call_head head;
-    const auto& fn = detail::read_head(in, head, from, loop::current().now());
-    if (head.who.id.value().incarnation != from.incarnation)
-        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
-    if (head.kind == detail::call_kind::method) {
-        const auto found = books_->actors.find(head.target);
-        if (found != books_->actors.end() && found->second.type != nullptr &&
-            *found->second.type != *fn.actor)
-            throw detail::wrong_actor(from.who, fn, head.target, *found->second.type);
-    }
-    if (from.forwarded.contains(slot_id(f.id)))
-        throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
-    std::shared_ptr<peer> origin;
-    for (const auto& l : books_->links)
-        if (l.get() == &from) origin = l;
-    if (!origin) return;
-    counted_ptr<detail::call_base> call(new detail::forwarded_call(*this, origin, slot_id(f.id)));
-    call->fn = &fn;
-    call->kind = head.kind;
-    call->cpus = head.cpus;
-    call->retries_left = head.kind == detail::call_kind::task ? head.retries : 0;
-    call->target = head.target;
-    call->nested = true;
-    call->body = f.take_body();
-    if (head.who.until != time_point::max()) call->extra().until = head.who.until;
-    if (head.kind == detail::call_kind::create) {
-        const bool is_new = head.target.value().incarnation == from.incarnation &&
-                            !books_->actors.contains(head.target);
-        if (!is_new)
-            throw error(
-                errc::malformed,
-                fmt::format("{} makes an actor under a number that is not its own", from.who));
-        books_->actors[call->target] = {nullptr, from.number, fn.actor};
-    }
-    from.forwarded[slot_id(f.id)] = call.get();
-    if (!prepare(*call)) return;
-    call->state = detail::phase::queued;
-    place(std::move(call));
-}
-
-SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
-    if (!to.wire->is_open()) return;
-    books_->scratch.clear();
-    encode(books_->scratch);
-    send_scratch(to, detail::reply_ok, id);
-}
-
-SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
-    if (!to.wire->is_open()) return;
-    books_->scratch.clear();
-    detail::encode_failure(books_->scratch, why);
-    send_scratch(to, detail::reply_failed, id);
-}
-
-/// A reply. The memory of a large one goes with it, so that it is given back.
-SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id id) {
-    if (books_->scratch.size() < limit::inline_bytes)
-        return to.wire->send(detail::message_reply, outcome, id.value(), books_->scratch.bytes(),
-                             {});
-    net::frame f;
-    f.kind = detail::message_reply;
-    f.flags = outcome;
-    f.id = id.value();
-    f.body = std::move(books_->scratch).take();
-    to.wire->send(std::move(f));
-}
-
-SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_record& fn) {
-    reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
-}
-
-/// Worker: a call or drop has come. Calls run in order, here and now, until they have taken so long that
-/// their replies should leave and a cancellation should be heard: the rest waits for the next turn.
-SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net::frame_view& f) {
-    const bool is_drop = f.kind == detail::message_drop;
-    if (books_->has_backlog) {
-        books_->backlog_bytes += f.body.size();
-        books_->backlog.push_back(
-            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now()});
-        if (books_->backlog_bytes > limit::backlog_bytes &&
-            !std::exchange(books_->backlog_full, true))
-            from->wire->pause_reading();
-        return;
-    }
-    if (is_drop) {
-        books_->boxes.erase(detail::dropped_actor(f.body, from->who));
-        return;
-    }
-    auto& here = loop::current();
-    if (!books_->in_turn.is_linked()) { // the first one of this turn of the loop
-        books_->turn_began = here.coarse_now();
-        here.at_turn_end(books_->in_turn);
-    }
-    execute(from, slot_id(f.id), f.body, nullptr, here.now());
-    if (here.coarse_now() - books_->turn_began < limit::call_turn || books_->closing) return;
-    books_->has_backlog = true;
-    books_->calls.spawn(run_backlog());
-}
-
-namespace detail {
-
-/// Resumes in the next turn of the loop, when replies have left and what has come was read.
-struct next_turn : turn_hook {
-    next_turn() noexcept
-        : turn_hook(
-              [](turn_hook& h) { loop::current().post(static_cast<next_turn&>(h).waiting); }) {}
-    static bool await_ready() noexcept { return false; }
-    void await_suspend(std::coroutine_handle<> h) noexcept {
-        waiting = h;
-        loop::current().at_turn_end(*this);
-    }
-    static void await_resume() noexcept {}
-    std::coroutine_handle<> waiting;
-};
-
-} // namespace detail
-
-SKEIN_INLINE task<void> runtime::run_backlog() {
-    auto& waiting = books_->backlog;
-    do {
-        detail::next_turn next;
-        co_await next;
-        co_await yield(); // behind the readers that this turn has woken
-        auto& here = loop::current();
-        const auto began = here.coarse_now();
-        while (!waiting.empty() && here.coarse_now() - began < limit::call_turn) {
-            auto one = std::move(waiting.front());
-            waiting.pop_front();
-            books_->backlog_bytes -= one.body.size();
-            if (books_->closing) continue; // its driver has gone
-            execute_waiting(one);
-        }
-        if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
-            std::exchange(books_->backlog_full, false) && books_->upstream != nullptr)
-            books_->upstream->wire->resume_reading();
-    } while (!waiting.empty());
-    books_->has_backlog = false;
-    books_->unwanted.clear();
-}
-
-/// A call whose turn has come; it may have been cancelled meanwhile.
-SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
-    try {
-        if (one.is_drop) {
-            books_->boxes.erase(detail::dropped_actor(one.body, one.from->who));
-            return;
-        }
-        if (books_->unwanted.erase(one.slot) == 0)
-            return execute(one.from, one.slot, one.body, nullptr, one.came);
-        wire::reader in(one.body);
-        detail::call_head head;
-        const auto& fn = detail::read_head(in, head, *one.from, one.came);
-        if (!one.from->page.begin()) return;
-        error why(errc::cancelled, fn.name + " was cancelled; it did not run");
-        reply_failure(*one.from, one.slot, {std::move(why), nullptr});
-    } catch (const error& e) { // no call: as in the handler of a link
-        one.from->wire->abort(e);
-    }
-}
-
-/// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
-/// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
-/// start from the run queue, so in order.
-SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
-                                   std::shared_ptr<detail::actor_box> box, time_point came) {
-    wire::reader in(body);
-    detail::call_head head;
-    const auto& fn = detail::read_head(in, head, *from, came);
-    if (!box && !from->page.begin()) return; // its driver has taken it back
-    if (head.kind == detail::call_kind::method && !box) {
-        const auto found = books_->boxes.find(head.target);
-        if (found == books_->boxes.end()) {
-            const error gone =
-                error(errc::not_found, fmt::format("actor {} is gone", head.target))
-                    .with_hint("the last handle in the process that made it was dropped");
-            return reply_failure(*from, id, {gone, nullptr});
-        }
-        box = found->second;
-        if (box->type != *fn.actor)
-            throw detail::wrong_actor(from->who, fn, head.target, box->type);
-        if (box->not_started > 0 && !fn.is_coroutine) {
-            ++box->not_started;
-            books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box), came));
-            return;
-        }
-    }
-    ++books_->stats.executed;
-    detail::incoming_call call{*this, from, id, fn, head.target, in, std::move(box)};
-    struct executing_guard {
-        runtime* before = executing_;
-        ~executing_guard() { executing_ = before; }
-    } const guard;
-    executing_ = this;
-    const task_context::use under(&context_for(head, fn));
-    fn.invoke(call);
-}
-
-/// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
-SKEIN_INLINE detail::call_context& runtime::context_for(const detail::call_head& head,
-                                                        const function_record& fn) {
-    auto& spare = books_->spare;
-    if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(books_->anchor));
-    spare->who = head.who;
-    spare->fn = &fn;
-    spare->actor = head.target;
-    return *spare;
-}
-
-SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_id id,
-                                               byte_buffer body,
-                                               std::shared_ptr<detail::actor_box> box,
-                                               time_point came) {
-    --box->not_started;
-    execute(from, id, body, std::move(box), came);
-    co_return;
-}
-
-SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
-    auto& running = call.from->running[call.slot];
-    running.context = books_->spare;
-    auto guarded = with_cancel(running.stop.token(), std::move(work));
-    books_->calls.spawn(run_call(call.from, call.slot, std::move(guarded)));
-    books_->fresh.push_back(call.slot);
-    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(call.from));
-}
-
-SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id, task<void> work) {
-    try {
-        co_await work;
-    } catch (...) { // it could not even say so: the others that run here must not end for that
-        from->wire->abort(to_error(std::current_exception()));
-    }
-    from->running.erase(id);
-}
-
-/// Runs after the first steps of the calls that have just started: those that are not done by then
-/// have suspended, and their submitter is told.
-SKEIN_INLINE task<void> runtime::tell_started(std::shared_ptr<peer> to) {
-    co_await yield();
-    for (const auto id : std::exchange(books_->fresh, {})) {
-        const auto found = to->running.find(id);
-        if (found == to->running.end() || found->second.told || !to->wire->is_open()) continue;
-        found->second.told = true;
-        to->wire->send(detail::message_started, 0, id.value(), {}, {});
-    }
-    co_return;
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_peers.ipp
-// Part of the bodies of rt/runtime.hpp: links to other processes, and what one takes along when it ends.
-
-
-#include <algorithm>
-#include <map>
-#include <string>
-#include <string_view>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connection> wire,
-                                                   detail::claims page) {
-    auto l = std::make_shared<peer>();
-    l->wire = std::move(wire);
-    l->page = std::move(page);
-    l->number = peer_id(++books_->last_link);
-    const auto& who = l->wire->peer();
-    l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
-    if (const auto hello = wire::decode<detail::worker_hello>(who.extra)) {
-        l->capacity = std::max<std::uint32_t>(1, hello->cpus);
-        l->incarnation = hello->incarnation;
-        if (!hello->shares_memory && books_->upstream == nullptr) l->page = {};
-    }
-    return l;
-}
-
-/// Frames that have come already are handled inside this call.
-SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
-    const std::weak_ptr<peer> weak = l;
-    l->wire->set_closed_handler([weak](const error* why) {
-        if (const auto here = weak.lock()) {
-            here->orderly = why == nullptr;
-            if (why != nullptr) here->why = *why;
-            here->up = false;
-            here->ended.set();
-        }
-    });
-    l->wire->set_handler([this, weak](const net::frame_view& f) {
-        if (const auto here = weak.lock()) on_frame(here, f);
-    });
-}
-
-/// False: its calls and actors would be taken for those of another process.
-SKEIN_INLINE bool runtime::has_own_incarnation(const peer& newcomer) const {
-    const auto its = newcomer.incarnation;
-    if (its == 0 || its == books_->incarnation) return false;
-    return std::none_of(books_->links.begin(), books_->links.end(),
-                        [&](const auto& l) { return l->incarnation == its; });
-}
-
-SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
-    try {
-        co_await l->ended.wait();
-    } catch (const error&) { // cancelled
-        l->wire->abort(cancelled_error());
-        l->up = false;
-    }
-}
-
-SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire, obituary after,
-                                              detail::claims page) {
-    SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
-    auto l = attach(std::move(wire), std::move(page));
-    if (!has_own_incarnation(*l)) {
-        l->wire->abort(
-            error(errc::malformed, l->who + " does not say which process it is, or says that it is "
-                                            "another one"));
-        co_return;
-    }
-    books_->links.push_back(l);
-    listen_to(l);
-    pump();
-    feed(*l);
-    auto ended = wait_end(l);
-    co_await ended;
-
-    std::string how = l->orderly ? "it left" : l->why.what();
-    try {
-        if (after) {
-            auto asked = after(*l);
-            auto sure = shield(std::move(asked));
-            auto said = co_await sure;
-            if (!said.empty()) how = std::move(said);
-        }
-    } catch (...) { // its calls are settled all the same
-        how +=
-            fmt::format(" (its end was not seen: {})", to_error(std::current_exception()).what());
-    }
-    std::erase(books_->links, l);
-    lose(*l, how);
-    pump();
-}
-
-SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> wire,
-                                              detail::claims page) {
-    SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
-    auto l = attach(std::move(wire), std::move(page));
-    books_->upstream = l.get();
-    listen_to(l);
-    auto ended = wait_end(l);
-    co_await ended;
-
-    books_->closing = true;
-    books_->calls.cancel();
-    try {
-        auto joined = books_->calls.join();
-        auto sure = shield(std::move(joined));
-        co_await sure;
-    } catch (...) { // a call's own errors were told to the driver
-    }
-    lose(*l, "the driver has gone");
-    books_->boxes.clear();
-    books_->upstream = nullptr;
-}
-
-SKEIN_INLINE task<void> runtime::close() {
-    books_->closing = true;
-    const error why(errc::closed, "the program ended before the call was done");
-    books_->start_workers = {};
-    for (auto* line : {&books_->creations, &books_->queue})
-        for (auto& call : std::exchange(*line, {}))
-            if (!call->is_done()) refuse(*call, why);
-    for (std::size_t i = 0; i < books_->slots.size(); ++i) {
-        const auto call = books_->slots[i].call;
-        if (call && !call->is_done()) call->fail({why, nullptr});
-    }
-    scope goodbyes;
-    auto open = books_->links;
-    for (const auto& l : open) goodbyes.spawn(l->wire->close());
-    auto joined = goodbyes.join();
-    auto sure = shield(std::move(joined));
-    co_await sure;
-}
-
-namespace detail {
-
-/// What a worker took along, to be told in the error of each call among it.
-class loss_report {
-public:
-    static constexpr const char* runs_again = "runs again";
-
-    void add(const char* state, std::string name) {
-        ++lost_[{state, std::move(name)}];
-        ++total_;
-    }
-    /// "; lost with it: f(int) x2 (may have run), g() (did not run)": all but one call of that name.
-    [[nodiscard]] const std::string& others(const char* state, const std::string& name) {
-        constexpr std::size_t shown = 8;
-        const key self(state, name);
-        auto [at, is_new] = told_.try_emplace(self);
-        if (!is_new) return at->second;
-        std::size_t listed = 0, left_out = total_ - 1;
-        for (const auto& [other, all] : lost_) {
-            const std::size_t n = all - (other == self ? 1 : 0);
-            if (n == 0) continue;
-            if (listed == shown) break; // of thousands, each would look at all others
-            left_out -= n;
-            at->second +=
-                fmt::format("{}{}{} ({})", listed++ == 0 ? "; lost with it: " : ", ", other.second,
-                            n == 1 ? "" : fmt::format(" x{}", n), other.first);
-        }
-        if (left_out > 0) at->second += fmt::format(", and {} more", left_out);
-        return at->second;
-    }
-
-private:
-    using key = std::pair<std::string_view, std::string>; // how far it got, its name
-    std::map<key, std::size_t> lost_;
-    std::size_t total_ = 0;
-    std::map<key, std::string> told_;
-};
-
-/// Its cancellation was on the way to the worker that is lost.
-SKEIN_INLINE bool is_unwanted(const call_base& call) noexcept {
-    return call.rare && call.rare->cancel_requested;
-}
-
-} // namespace detail
-
-/// The calls that a broken link took along.
-struct runtime::losses {
-    std::vector<counted_ptr<detail::call_base>> again, dead;
-    counted_ptr<detail::call_base> suspect; ///< of `again`: it ran when the worker died
-    detail::loss_report report;
-    std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
-};
-
-/// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
-SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
-    if (books_->upstream == nullptr && !books_->closing) ++books_->stats.workers_lost;
-    l.up = false;
-
-    // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
-    for (auto& [id, call] : l.running) {
-        call.stop.request();
-        call.context->cancel_children();
-    }
-    std::vector<counted_ptr<detail::call_base>> orphans;
-    for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
-    for (const auto& call : orphans)
-        if (!call->is_done()) cancel(*call);
-
-    losses lost;
-    lost.summary = fmt::format("{} was lost: {}", l.who, how);
-    take_lost(l, lost);
-
-    // The actors are gone before any call fails: what that sets free must not go to the dead link.
-    std::vector<counted_ptr<detail::actor_state>> gone;
-    for (const auto& [id, lane] : books_->lanes)
-        if (lane->on == &l) gone.emplace_back(lane);
-    std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
-    for (const auto& lane : gone) {
-        lane->on = nullptr;
-        lane->lost = failure{error(errc::worker_lost, lost.summary), nullptr};
-    }
-    const auto orphaned = forget_actors(l);
-    fail_lost(lost);
-    for (const auto& lane : gone) fail_lane(*lane);
-    for (const auto id : orphaned) drop_orphan(id);
-    run_again(lost);
-}
-
-/// Takes the calls that were at the link out of their slots.
-SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
-    if (books_->upstream == nullptr) l.page.close(l.sent);
-    for (auto& s : books_->slots) {
-        if (!s.call || s.call->on != &l) continue;
-        auto call = free_slot(s.call->slot);
-        if (call->is_done()) continue;
-        // What it had not begun did not run, and is no attempt.
-        if (call->state == detail::phase::sent && books_->upstream == nullptr &&
-            !l.page.has_begun(call->order))
-            call->state = detail::phase::queued;
-        const bool sent = call->state != detail::phase::queued;
-        const bool is_task = call->kind == detail::call_kind::task;
-        if (books_->upstream == nullptr && !books_->closing && !detail::is_unwanted(*call) &&
-            is_task && (call->retries_left > 0 || (!sent && !call->body.empty()))) {
-            if (sent) {
-                --call->retries_left;
-                ++call->lost_attempts;
-                // A coroutine may only have been there: it shares its worker with all others that run.
-                if (call->order == l.page.last_begun() && !call->fn->is_coroutine) {
-                    into.suspect = call;
-                    call->alone = detail::call_base::most_passes;
-                }
-            }
-            into.report.add(detail::loss_report::runs_again, call->name());
-            into.again.push_back(std::move(call));
-            continue;
-        }
-        if (call->kind == detail::call_kind::create) books_->actors.erase(call->target);
-        if (sent && is_task) ++call->lost_attempts;
-        into.report.add(call->progress(), call->name());
-        into.dead.push_back(std::move(call));
-    }
-}
-
-/// Driver: the actors that lived at the link are gone. Gives those elsewhere whose handle it held.
-SKEIN_INLINE std::vector<actor_id> runtime::forget_actors(const peer& l) {
-    std::vector<actor_id> orphaned;
-    if (books_->upstream != nullptr) return orphaned;
-    for (const auto& [id, entry] : books_->actors)
-        if (entry.where != &l && entry.owner == l.number) orphaned.push_back(id);
-    std::erase_if(books_->actors, [&](const auto& item) { return item.second.where == &l; });
-    std::sort(orphaned.begin(), orphaned.end());
-    return orphaned;
-}
-
-SKEIN_INLINE void runtime::drop_orphan(actor_id id) {
-    auto* where = books_->actors[id].where;
-    books_->actors.erase(id);
-    if (where == nullptr) return; // its constructor runs: settle_create() drops it
-    --where->actors;
-    send_drop(*where, id);
-}
-
-SKEIN_INLINE void runtime::fail_lost(losses& lost) {
-    for (const auto& call : lost.dead) {
-        const auto code = detail::is_unwanted(*call)                       ? errc::cancelled
-                          : books_->upstream != nullptr || books_->closing ? errc::closed
-                                                                           : errc::worker_lost;
-        const auto name = call->name();
-        std::string text = fmt::format("{} {}: {}", name, call->progress(), lost.summary);
-        if (call->lost_attempts > 1)
-            text +=
-                fmt::format("; {} attempts were made, each lost its worker", call->lost_attempts);
-        text += lost.report.others(call->progress(), name);
-        call->fail({error(code, std::move(text)), nullptr});
-    }
-}
-
-/// Calls that run again go first; before them those that need no free core: a call that holds one may
-/// wait for them.
-SKEIN_INLINE void runtime::run_again(const losses& lost) {
-    const auto needs_no_core = [](const auto& c) { return c->nested || c->cpus == 0; };
-    std::vector<counted_ptr<detail::call_base>> urgent, others;
-    for (const auto& call : lost.again) {
-        ++books_->stats.retried;
-        call->on = nullptr;
-        call->state = detail::phase::queued;
-        if (call == lost.suspect) continue;
-        (needs_no_core(call) ? urgent : others).push_back(call);
-    }
-    auto& queue = books_->queue;
-    // What may have killed the worker comes last, so that it takes nobody along the next time.
-    if (lost.suspect) {
-        if (needs_no_core(lost.suspect))
-            urgent.push_back(lost.suspect);
-        else
-            queue.push_back(lost.suspect);
-    }
-    const auto behind = std::find_if_not(queue.begin(), queue.end(), needs_no_core);
-    queue.insert(behind, others.begin(), others.end());
-    queue.insert(queue.begin(), urgent.begin(), urgent.end());
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_send.ipp
-// Part of the bodies of rt/runtime.hpp: which worker a call goes to, and how it gets there.
-
-
-#include <algorithm>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-/// Where a task or a new actor goes now; nullptr: nowhere yet, or (possible = false) never.
-SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) {
-    peer* best = nullptr;
-    std::uint32_t largest = 0;
-    bool any = false;
-    for (const auto& l : books_->links) {
-        if (!l->up) continue;
-        any = true;
-        largest = std::max(largest, l->capacity);
-        if (call.cpus > l->capacity) continue;
-        if (call.kind == detail::call_kind::create) {
-            if (best == nullptr || l->actors < best->actors) best = l.get();
-            continue;
-        }
-        const bool is_free = call.nested || call.cpus == 0; // may be what another one waits for
-        const bool is_shared = l->alone == nullptr && (call.alone == 0 || l->busy == 0);
-        const bool room = is_free || (is_shared && l->busy + call.cpus <= l->capacity * l->window);
-        if (room && (best == nullptr || l->busy < best->busy)) best = l.get();
-    }
-    possible = !any || call.cpus <= largest;
-    // An actor stays where it is put: rather wait for a worker that is about to come.
-    if (best != nullptr && call.kind == detail::call_kind::create && best->actors > 0 &&
-        workers() < books_->expected)
-        return nullptr;
-    return best;
-}
-
-SKEIN_INLINE void runtime::pump() {
-    pump(detail::call_kind::create);
-    pump(detail::call_kind::task);
-}
-
-SKEIN_INLINE void runtime::pump(detail::call_kind which) {
-    auto& line = which == detail::call_kind::create ? books_->creations : books_->queue;
-    std::size_t passed = 0;
-    while (!line.empty()) {
-        auto& front = line.front();
-        if (front->is_done()) {
-            line.pop_front();
-            continue;
-        }
-        bool possible = true;
-        auto* where = pick(*front, possible);
-        if (where == nullptr && possible) {
-            if (front->alone == 0 || line.size() == 1) return;
-            --front->alone; // others pass it, for a while
-            line.push_back(std::move(front));
-            line.pop_front();
-            if (++passed == line.size()) return;
-            continue;
-        }
-        auto call = std::move(front);
-        line.pop_front();
-        if (where == nullptr) {
-            refuse(*call,
-                   error(errc::exhausted, fmt::format("{} asks for {} cpus, more than any worker "
-                                                      "has",
-                                                      call->name(), call->cpus))
-                       .with_hint("start fewer workers with more cores each, or lower .cpus"));
-        } else {
-            send(*where, std::move(call));
-        }
-    }
-}
-
-SKEIN_INLINE slot_id runtime::take_slot(counted_ptr<detail::call_base> call) {
-    if (books_->free.empty()) {
-        books_->free.push_back(static_cast<std::uint32_t>(books_->slots.size()));
-        books_->slots.emplace_back();
-    }
-    const auto index = books_->free.back();
-    books_->free.pop_back();
-    books_->slots[index].call = std::move(call);
-    return slot_id(std::uint64_t{books_->slots[index].generation} << 32 | index);
-}
-
-/// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
-SKEIN_INLINE counted_ptr<detail::call_base> runtime::free_slot(slot_id id) {
-    const auto index = static_cast<std::uint32_t>(id.value());
-    if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32 ||
-        !books_->slots[index].call)
-        return {};
-    ++books_->slots[index].generation;
-    books_->free.push_back(index);
-    return std::move(books_->slots[index].call);
-}
-
-namespace detail {
-
-/// What is left of the time when the call leaves, not when it was made.
-SKEIN_INLINE void stamp_deadline(const call_base& call, mut_byte_span body) {
-    if (!call.rare || call.rare->until == time_point{}) return;
-    const auto left = call.rare->until - loop::current().exact_now();
-    const std::size_t at = call_head::left_at(call.kind);
-    if (body.size() < at + sizeof(std::int64_t)) return;
-    store_le(body.data() + at, static_cast<std::uint64_t>(std::max<std::int64_t>(left.count(), 0)));
-}
-
-} // namespace detail
-
-SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
-    auto& raw = *call;
-    raw.slot = take_slot(std::move(call));
-    if (raw.kind == detail::call_kind::task && books_->upstream == nullptr) {
-        if (to.busy == 0) {
-            to.mark = loop::current().now();
-            to.finished = 0;
-        }
-        to.busy += raw.cpus;
-        if (raw.alone != 0 && raw.cpus > 0) to.alone = &raw;
-    } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
-        ++to.actors;
-    }
-    detail::stamp_deadline(raw, raw.body);
-    // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
-    // when it was taken back; and one that was not sent.
-    const bool keep = raw.kind == detail::call_kind::task && books_->upstream == nullptr &&
-                      (raw.retries_left > 0 || to.page);
-    if (keep) {
-        transmit(to, raw, raw.body, nullptr);
-    } else {
-        const counted_ptr<detail::call_base> hold(&raw);
-        auto body = std::move(raw.body);
-        raw.body = {};
-        transmit(to, raw, body, &body);
-        if (raw.state == detail::phase::queued) raw.body = std::move(body);
-    }
-}
-
-SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span body,
-                                    byte_buffer* owned) {
-    call.on = &to;
-    // A connection that has just broken: the call stays in its slot as "did not run" until the link
-    // is settled.
-    call.state = detail::phase::queued;
-    if (!to.wire->is_open()) return;
-    try {
-        if (owned != nullptr && owned->size() >= limit::inline_bytes) {
-            net::frame f;
-            f.kind = detail::message_call;
-            f.id = call.slot.value();
-            f.body = std::move(*owned);
-            to.wire->send(std::move(f));
-        } else {
-            to.wire->send(detail::message_call, 0, call.slot.value(), body, {});
-        }
-        call.state = detail::phase::sent;
-        call.order = ++to.sent;
-        if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
-            remember_task(to, call);
-    } catch (const error& e) {
-        if (e.code() != errc::too_large) return; // closed or reset: as above
-        const auto held = free_slot(call.slot);
-        account(to, call);
-        if (call.kind == detail::call_kind::create && books_->upstream == nullptr) --to.actors;
-        call.fail({e, nullptr});
-    }
-}
-
-/// A task has left its worker: its cores are free, and the worker's pace is known better.
-SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
-    if (books_->upstream != nullptr || call.kind != detail::call_kind::task) return;
-    if (!from.tasks.empty() && from.tasks.front().order == call.order) from.tasks.pop_front();
-    if (from.alone == &call) from.alone = nullptr;
-    if (call.cpus == 0) return;
-    from.busy -= std::min<std::uint32_t>(from.busy, call.cpus);
-    const auto now = loop::current().now();
-    ++from.finished;
-    if (now <= from.mark) return;
-    const double each = to_seconds(now - from.mark) / from.finished;
-    from.service = each < from.service ? each : (from.service + each) / 2;
-    from.window = static_cast<std::uint32_t>(std::clamp(1e-3 / from.service, 1.0, 1024.0));
-    from.mark = now;
-    from.finished = 0;
-}
-
-/// True: a call that was sent has not begun and never will; it is out of its slot and of its worker's books.
-SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
-    if (books_->upstream != nullptr || call.state != detail::phase::sent || call.on == nullptr ||
-        call.kind == detail::call_kind::create || !call.on->page.take_back(call.order))
-        return false;
-    const auto held = free_slot(call.slot);
-    account(*call.on, call);
-    call.on = nullptr;
-    call.state = detail::phase::queued;
-    return true;
-}
-
-/// Those that ended out of order are forgotten now and then.
-SKEIN_INLINE void runtime::remember_task(peer& to, const detail::call_base& call) {
-    to.tasks.push_back({call.slot, call.order});
-    if (to.tasks.size() < to.prune_at) return;
-    to.prune_at = std::max<std::size_t>(2 * detail::claims::entries, 2 * prune_tasks(to));
-}
-
-/// Forgets the tasks that a worker has begun; gives how many are left to take back.
-SKEIN_INLINE std::size_t runtime::prune_tasks(peer& of) {
-    while (!of.tasks.empty() && of.page.has_begun(of.tasks.front().order)) of.tasks.pop_front();
-    return of.tasks.size();
-}
-
-/// A worker has nothing to do and nothing waits: it gets half of what waits at the one where most does. The
-/// guess how long tasks take was wrong then, or one of them is much longer than the others.
-SKEIN_INLINE void runtime::feed(peer& idle) {
-    if (!idle.up || idle.busy != 0 || !books_->queue.empty() || books_->closing) return;
-    peer* most = nullptr;
-    for (const auto& l : books_->links)
-        if (l.get() != &idle && l->busy > l->capacity &&
-            (most == nullptr || l->tasks.size() > most->tasks.size()))
-            most = l.get();
-    if (most == nullptr) return;
-    std::vector<counted_ptr<detail::call_base>> moved;
-    const std::size_t half = (prune_tasks(*most) + 1) / 2;
-    while (!most->tasks.empty() &&
-           moved.size() < half) { // the last ones: the first ones are about to run
-        const auto last = most->tasks.back();
-        most->tasks.pop_back();
-        const auto index = static_cast<std::uint32_t>(last.slot.value());
-        const auto& held = books_->slots[index];
-        if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
-        const counted_ptr<detail::call_base> call(held.call.get());
-        if (call->cpus > idle.capacity || call->alone != 0 || call->is_done()) continue;
-        if (!take_back(*call)) break; // the worker is there already
-        moved.push_back(call);
-    }
-    while (!moved.empty()) {
-        send(idle, std::move(moved.back()));
-        moved.pop_back();
-    }
-}
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/remote.hpp, continued
-#include <concepts>
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <string>
-#include <string_view>
-#include <tuple>
-#include <type_traits>
-#include <typeinfo>
-#include <utility>
-#include <vector>
-
-namespace skein::rt::detail {
-
-// ---- executing side ----------------------------------------------------------------------------
-
-template <class Tuple>
-inline constexpr bool has_span = false;
-template <class... T>
-inline constexpr bool has_span<std::tuple<T...>> =
-    ((is_view<T> && !std::is_same_v<T, std::string_view>) || ...);
-/// An actor of type T.
-template <class T>
-struct box_of : actor_box {
-    template <class... A>
-    explicit box_of(std::in_place_t, A&&... args)
-        : actor_box(typeid(T)), value(make(std::forward<A>(args)...)) {}
-    T value;
-
-private:
-    template <class... A>
-    static T make(A&&... args) {
-        if constexpr (std::is_constructible_v<T, A&&...>) {
-            return T(std::forward<A>(args)...);
-        } else {
-            return T{std::forward<A>(args)...};
-        }
-    }
-};
-
-/// Calls F with decoded arguments; a member gets its object first.
-template <auto F, class T, class Arguments>
-decltype(auto) call_now(actor_box* box, Arguments& arguments) {
-    return std::apply(
-        [&](auto&... a) -> decltype(auto) {
-            if constexpr (std::is_void_v<T>) {
-                (void)box;
-                return F(std::move(a)...);
-            } else {
-                return (static_cast<box_of<T>*>(box)->value.*F)(std::move(a)...);
-            }
-        },
-        arguments);
-}
-
-/// A coroutine call: owns its arguments and its actor until it has replied.
-template <auto F, class T>
-task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
-                         const function_record* fn, std::shared_ptr<actor_box> box,
-                         typename signature<decltype(F)>::arguments arguments) {
-    using result_type = typename signature<decltype(F)>::result;
-    if (box) --box->not_started;
-    try {
-        auto work = call_now<F, T>(box.get(), arguments);
-        if constexpr (std::is_void_v<result_type>) {
-            co_await work;
-            self->reply(*from, id, [](wire::writer&) {});
-        } else {
-            auto value = co_await work;
-            self->reply(*from, id, [&](wire::writer& w) { wire::encode(w, value); });
-        }
-    } catch (...) {
-        self->reply_thrown(*from, id, *fn);
-    }
-}
-
-/// Decodes into `into`, from an aligned copy if it holds views that need one.
-template <class Arguments>
-result<void> decode_arguments(wire::reader& in, Arguments& into) {
-    auto done = wire::decode(in, into);
-    if (done && !in.finish()) return in.status();
-    return done;
-}
-
-/// What a record of function F (of actor type T, or void) does with a call.
-template <auto F, class T>
-void invoke(incoming_call& call) {
-    using traits = signature<decltype(F)>;
-    typename traits::arguments arguments;
-    byte_buffer aligned;
-    result<void> decoded;
-    if constexpr (has_span<typename traits::arguments>) {
-        // Views need their elements aligned in memory: a frame's body may start anywhere.
-        const auto head = call.arguments.position();
-        const auto rest = call.arguments.rest();
-        aligned.resize(head);
-        append(aligned, rest);
-        wire::reader in(aligned);
-        byte_span skipped;
-        in.raw(head, skipped);
-        decoded = decode_arguments(in, arguments);
-    } else {
-        decoded = decode_arguments(call.arguments, arguments);
-    }
-    if (!decoded) return call.refuse(decoded.error());
-    if constexpr (traits::is_coroutine) {
-        if (call.box) ++call.box->not_started;
-        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
-                                                  call.box, std::move(arguments)));
-    } else {
-        try {
-            if constexpr (std::is_void_v<typename traits::result>) {
-                call_now<F, T>(call.box.get(), arguments);
-                call.self.reply(*call.from, call.slot, [](wire::writer&) {});
-            } else {
-                const auto& value = call_now<F, T>(call.box.get(), arguments);
-                call.self.reply(*call.from, call.slot,
-                                [&](wire::writer& w) { wire::encode(w, value); });
-            }
-        } catch (...) {
-            call.reply_thrown();
-        }
-    }
-}
-
-/// Names a function for the registry.
-template <auto F, class T>
-struct function_tag {};
-
-template <auto F>
-struct plain_name {};
-
-/// The record of one function; odr-using `registered` puts it into the registry before main.
-template <auto F, class T>
-struct record {
-    using traits = signature<decltype(F)>;
-    static std::uint64_t signature_hash() {
-        return hash_mix(wire::schema_hash<typename traits::arguments>(),
-                        wire::schema_hash<typename traits::result>());
-    }
-    static std::string signature_text() {
-        return wire::schema_text<typename traits::arguments>() + " -> " +
-               wire::schema_text<typename traits::result>();
-    }
-    static function_record& entry() {
-        static function_record made = [] {
-            function_record r;
-            r.mangled = std::is_void_v<T> ? typeid(plain_name<F>).name()
-                                          : typeid(function_tag<F, T>).name();
-            r.shown = typeid(plain_name<F>).name();
-            if constexpr (!std::is_void_v<T>) r.actor = &typeid(T);
-            r.invoke = &invoke<F, T>;
-            r.is_coroutine = traits::is_coroutine;
-            r.signature_hash = &signature_hash;
-            r.signature_text = &signature_text;
-            return r;
-        }();
-        return made;
-    }
-    static inline const bool registered = (registry::add(entry()), true);
-};
-
-// ---- calling side ------------------------------------------------------------------------------
-
-/// An argument that may have to wait: a ref, or a value already converted.
-template <class P, class A>
-auto hold_argument(A&& a) {
-    using given = std::remove_cvref_t<A>;
-    if constexpr (unwrap_ref<given>::is_ref) {
-        return given(std::forward<A>(a));
-    } else if constexpr (is_view<P>) {
-        // A view would not outlive the caller's object.
-        if constexpr (std::is_same_v<P, std::string_view>) {
-            return std::string(std::string_view(a));
-        } else {
-            const P view(a);
-            return std::vector<std::remove_const_t<typename P::element_type>>(view.begin(),
-                                                                              view.end());
-        }
-    } else {
-        return P(std::forward<A>(a));
-    }
-}
-
-/// Appends an argument as a P.
-template <class P, class A>
-void encode_argument(wire::writer& to, const A& a) {
-    if constexpr (unwrap_ref<A>::is_ref) {
-        encode_argument<P>(to, *a.state()->value);
-    } else if constexpr (std::is_same_v<A, P>) {
-        wire::encode(to, a);
-    } else {
-        const P converted(a);
-        wire::encode(to, converted);
-    }
-}
-
-template <class Parameters, class... Held>
-class held_arguments;
-template <class... P, class... Held>
-class held_arguments<std::tuple<P...>, Held...> final : public deferred_arguments {
-public:
-    explicit held_arguments(Held... held) : held_(std::move(held)...) {}
-    void encode(wire::writer& to) override {
-        std::apply([&](const auto&... a) { (encode_argument<P>(to, a), ...); }, held_);
-    }
-    const failure* failed() const noexcept override {
-        const failure* found = nullptr;
-        const auto look = [&](const auto& a) {
-            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref)
-                if (found == nullptr && a.state()->failed()) found = &a.state()->why();
-        };
-        std::apply([&](const auto&... a) { (look(a), ...); }, held_);
-        return found;
-    }
-
-private:
-    std::tuple<Held...> held_;
-};
-
-/// Submits: at once if every argument is there, else when the last one is.
-template <class Arguments, class... A>
-struct submission;
-template <class... P, class... A>
-struct submission<std::tuple<P...>, A...> {
-    static constexpr bool any_ref = (false || ... || unwrap_ref<std::remove_cvref_t<A>>::is_ref);
-
-    static void go(runtime& by, const counted_ptr<call_base>& call, A&&... args) {
-        if constexpr (any_ref) {
-            std::size_t pending = 0;
-            bool failed = false;
-            const auto look = [&](const auto& a) {
-                if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref) {
-                    pending += !a.ready();
-                    failed |= a.ready() && a.state()->failed();
-                }
-            };
-            (look(args), ...);
-            if (pending != 0 || failed)
-                return wait_for(by, call, pending, std::forward<A>(args)...);
-        }
-        by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
-    }
-
-    static void wait_for(runtime& by, const counted_ptr<call_base>& call, std::size_t pending,
-                         A&&... args) {
-        using held =
-            held_arguments<std::tuple<P...>, decltype(hold_argument<P>(std::forward<A>(args)))...>;
-        const auto depend = [&](const auto& a) {
-            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref)
-                if (!a.ready()) a.state()->add_dependent(call);
-        };
-        (depend(args), ...);
-        // One more than the refs that are waited for: the call is looked at once at the end.
-        by.submit_deferred(call, pending + 1,
-                           std::make_unique<held>(hold_argument<P>(std::forward<A>(args))...));
-        by.argument_ready(*call);
-    }
-};
-
-template <auto F>
-auto call_function(runtime& by, const call_options& how, auto&&... args) {
-    using traits = signature<decltype(F)>;
-    using result_type = typename traits::result;
-    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
-                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
-        static_assert(
-            !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
-            "skein: a remote coroutine cannot take a span or string_view: it outlives the "
-            "message the view points into; take a vector or string");
-        (void)record<F, void>::registered;
-        counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
-        apply_options(*call, record<F, void>::entry(), how, call_kind::task);
-        submission<typename traits::arguments, decltype(args)...>::go(
-            by, call, std::forward<decltype(args)>(args)...);
-        return ref<result_type>(std::move(call));
-    } else {
-        return ref<result_type>(); // a static_assert above has said why
-    }
-}
-
-template <auto M, class T>
-auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, auto&&... args) {
-    using traits = signature<decltype(M)>;
-    using result_type = typename traits::result;
-    static_assert(traits::is_member && (std::is_same_v<typename traits::class_type, T> ||
-                                        std::is_base_of_v<typename traits::class_type, T>),
-                  "skein: call<&T::m> needs a member function of the actor's own type");
-    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
-                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
-        static_assert(
-            !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
-            "skein: a remote coroutine cannot take a span or string_view: it outlives the "
-            "message the view points into; take a vector or string");
-        (void)record<M, T>::registered;
-        auto& by = runtime_of(lane);
-        counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
-        apply_options(*call, record<M, T>::entry(), how, call_kind::method);
-        call->lane = lane;
-        call->target = lane->id;
-        submission<typename traits::arguments, decltype(args)...>::go(
-            by, call, std::forward<decltype(args)>(args)...);
-        return ref<result_type>(std::move(call));
-    } else {
-        return ref<result_type>();
-    }
-}
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/remote.hpp, continued
-#include <utility>
-
-namespace skein {
-
-template <class T>
-class actor_handle;
-
-/// remote<&f> with its options; call it like f.
-template <auto F>
-class remote_function {
-    using traits = rt::detail::signature<decltype(F)>;
-
-public:
-    constexpr remote_function() noexcept = default;
-
-    /// The same function with options for the call that follows.
-    [[nodiscard]] constexpr remote_function with(call_options how) const noexcept {
-        remote_function copy = *this;
-        copy.how_ = how;
-        return copy;
-    }
-    /// The same function, submitted to this runtime instead of the thread's current one.
-    [[nodiscard]] constexpr remote_function on(rt::runtime& by) const noexcept {
-        remote_function copy = *this;
-        copy.by_ = &by;
-        return copy;
-    }
-
-    /// Submits the call and returns at once.
-    ///   args    the function's arguments, or refs to them; a method takes its handle first
-    ///   errors  none here: they come when the ref is awaited
-    template <class... A>
-        requires(!rt::detail::signature<decltype(F)>::is_member)
-    [[nodiscard]] auto operator()(A&&... args) const {
-        return rt::detail::call_function<F>(by_ != nullptr ? *by_ : rt::runtime::current(), how_,
-                                            std::forward<A>(args)...);
-    }
-    /// A method: its ref may be dropped, as that of actor_handle::call().
-    template <class T, class... A>
-        requires(rt::detail::signature<decltype(F)>::is_member)
-    auto operator()(const actor_handle<T>& actor, A&&... args) const {
-        return rt::detail::call_method<F, T>(how_, actor.lane(), std::forward<A>(args)...);
-    }
-
-private:
-    call_options how_;
-    rt::runtime* by_ = nullptr;
-};
-
-/// remote<&f>(args...), remote<&f>.with({...})(args...), remote<&T::m>(handle, args...).
-template <auto F>
-inline constexpr remote_function<F> remote{};
-
-} // namespace skein
-
-
-// ======== skein/rt/actor.hpp, continued
-#include <concepts>
-#include <string>
-#include <type_traits>
-#include <utility>
-
-namespace skein {
-
-/// A counted handle to an actor of type T; one pointer wide, copyable, and an argument of calls.
-template <class T>
-class actor_handle {
-public:
-    using actor_type = T;
-
-    actor_handle() noexcept = default;
-    explicit actor_handle(counted_ptr<rt::detail::actor_state> lane) noexcept
-        : lane_(std::move(lane)) {}
-
-    /// False if default-constructed or moved from.
-    explicit operator bool() const noexcept { return static_cast<bool>(lane_); }
-    /// Which actor; the same in all processes of one run.
-    [[nodiscard]] actor_id id() const noexcept { return lane_ ? lane_->id : actor_id{}; }
-
-    /// Submits a call of a method; see remote<>. Calls through copies of one handle stay in order. The
-    /// ref may be dropped: the call runs all the same, and a failure that nobody can see is logged.
-    /// With options: remote<&T::m>.with({...})(handle, args...).
-    template <auto M, class... A>
-    auto call(A&&... args) const {
-        return rt::detail::call_method<M, T>(call_options(), lane_, std::forward<A>(args)...);
-    }
-    friend bool operator==(const actor_handle&, const actor_handle&) = default;
-
-    [[nodiscard]] const counted_ptr<rt::detail::actor_state>& lane() const noexcept {
-        return lane_;
-    }
-
-private:
-    counted_ptr<rt::detail::actor_state> lane_;
-};
-
-namespace rt::detail {
-
-/// How a constructor argument travels: decayed, text as std::string.
-template <class A>
-struct travelling {
-    using type = std::decay_t<A>;
-};
-template <class A>
-    requires(unwrap_ref<std::remove_cvref_t<A>>::is_ref)
-struct travelling<A> {
-    using type = typename unwrap_ref<std::remove_cvref_t<A>>::type;
-};
-template <class A>
-    requires(std::is_convertible_v<std::decay_t<A>, std::string_view>)
-struct travelling<A> {
-    using type = std::string;
-};
-
-template <class T, class... A>
-void invoke_create(incoming_call& call) {
-    std::tuple<A...> arguments;
-    if (auto decoded = decode_arguments(call.arguments, arguments); !decoded)
-        return call.refuse(decoded.error());
-    try {
-        auto box = std::apply(
-            [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
-            arguments);
-        call.self.insert_actor(call.target, std::move(box));
-        call.self.reply(*call.from, call.slot, [](wire::writer&) {});
-    } catch (...) {
-        call.reply_thrown();
-    }
-}
-
-/// Names a constructor for the registry.
-template <class T, class... A>
-struct constructor_of {};
-
-template <class T, class... A>
-struct create_record {
-    static std::uint64_t signature_hash() { return wire::schema_hash<std::tuple<A...>>(); }
-    static std::string signature_text() { return wire::schema_text<std::tuple<A...>>(); }
-    static function_record& entry() {
-        static function_record made = [] {
-            function_record r;
-            r.mangled = typeid(constructor_of<T, A...>).name();
-            r.is_constructor = true;
-            r.actor = &typeid(T);
-            r.invoke = &invoke_create<T, A...>;
-            r.signature_hash = &signature_hash;
-            r.signature_text = &signature_text;
-            return r;
-        }();
-        return made;
-    }
-    static inline const bool registered = (registry::add(entry()), true);
-};
-
-template <class T, class... A>
-concept makes =
-    std::is_constructible_v<T, A...> || requires(A&&... a) { T{std::forward<A>(a)...}; };
-
-/// Waits for the constructor's reply. Who makes an actor chooses its id, so it holds the lane already: if
-/// this task is dropped, before the reply or after it, so is the actor.
-template <class T>
-task<actor_handle<T>> finish_create(ref<void> made, counted_ptr<actor_state> lane) {
-    co_await made;
-    co_return actor_handle<T>(std::move(lane));
-}
-
-} // namespace rt::detail
-
-/// Makes a T on the worker with the fewest actors, from these arguments (aggregates too).
-/// Submitted at once; suspends until the constructor has returned.
-///   errors  remote_error (the constructor threw), worker_lost
-template <class T, class... A>
-[[nodiscard]] task<actor_handle<T>> actor(A&&... args) {
-    using namespace rt::detail;
-    constexpr bool can_make = makes<T, typename travelling<A>::type...>;
-    static_assert(can_make,
-                  "skein: the actor cannot be made from these arguments: its constructor (or "
-                  "its fields) must take their values, or refs to them");
-    constexpr bool can_send = (true && ... && wire::encodable<typename travelling<A>::type>);
-    static_assert(can_send,
-                  "skein: an argument type cannot be sent: make it a plain aggregate of types "
-                  "that can, or specialise skein::wire::codec for it");
-    if constexpr (can_make && can_send) {
-        (void)create_record<T, typename travelling<A>::type...>::registered;
-        auto& by = rt::runtime::current();
-        counted_ptr<ref_state<void>> call(new ref_state<void>);
-        apply_options(*call, create_record<T, typename travelling<A>::type...>::entry(), {},
-                      call_kind::create);
-        call->target = by.new_actor_id();
-        auto lane = by.actor_lane(call->target);
-        lane->owned = true; // means nothing until the actor is somewhere
-        submission<std::tuple<typename travelling<A>::type...>, A...>::go(by, call,
-                                                                          std::forward<A>(args)...);
-        return finish_create<T>(ref<void>(std::move(call)), std::move(lane));
-    } else {
-        return {};
-    }
-}
-
-} // namespace skein
-
-/// A handle travels as the actor's id; it is decoded while a call runs on a runtime.
-template <class T>
-struct skein::wire::codec<skein::actor_handle<T>> {
-    static constexpr const char* schema = "actor";
-    static void encode(writer& to, const skein::actor_handle<T>& h) {
-        to.fixed(h.id().value().incarnation);
-        to.fixed(h.id().value().number);
-        // A handle given as an argument, or inside one, keeps its actor until the call is done.
-        using lane = skein::counted_ptr<skein::rt::detail::actor_state>;
-        if (auto* call = skein::rt::runtime::encoding(); call != nullptr && h)
-            call->keep(std::make_shared<lane>(h.lane()));
-    }
-    static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
-        skein::unique_number id;
-        if (!from.fixed(id.incarnation) || !from.fixed(id.number)) return from.status();
-        auto* here = skein::rt::runtime::executing();
-        if (here == nullptr)
-            return error(errc::not_supported,
-                         "not supported: an actor_handle in the result of a call")
-                .with_hint("make the actor in the process that uses it and pass the handle as an "
-                           "argument");
-        if (actor_id(id)) into = skein::actor_handle<T>(here->actor_lane(actor_id(id)));
-        return {};
-    }
-};
-
-// ======== skein/rt/build_id.hpp
-// Which build of the program this is: equal for two processes of one executable, different as soon as
-// one byte of code or constants differs. Compared before anything is decoded from a worker.
+// ======== skein/rt/scheduler.hpp
+// scheduler: which request gets room on which place. Pure code: no loop, no clock, no I/O, no randomness. The
+// same calls give the same grants, so that a driver, an agent, a head, a simulation and a test use one object.
 //
-// The linker's GNU build-id note if there is one; else a hash over the read-only segments in memory.
-
-
-#include <cstdint>
-
-namespace skein::rt {
-
-namespace detail {
-
-/// The build-id note inside a note segment; empty if there is none.
-[[nodiscard]] byte_span find_build_id(byte_span notes) noexcept;
-
-} // namespace detail
-
-/// The id of the running program; computed once.
-[[nodiscard]] std::uint64_t build_id();
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/build_id.ipp
-// The bodies of rt/build_id.hpp.
-
-
-#include <cstring>
-
-#include <elf.h>
-#include <link.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-SKEIN_INLINE byte_span find_build_id(byte_span notes) noexcept {
-    const auto padded = [](std::size_t n) { return (n + 3) & ~std::size_t{3}; };
-    while (notes.size() >= sizeof(ElfW(Nhdr))) {
-        ElfW(Nhdr) head;
-        std::memcpy(&head, notes.data(), sizeof head);
-        const std::size_t name = sizeof head, desc = name + padded(head.n_namesz);
-        const std::size_t end = desc + padded(head.n_descsz);
-        if (end > notes.size()) return {};
-        if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 &&
-            std::memcmp(notes.data() + name, "GNU", 4) == 0)
-            return notes.subspan(desc, head.n_descsz);
-        notes = notes.subspan(end);
-    }
-    return {};
-}
-
-SKEIN_INLINE int hash_program(dl_phdr_info* program, std::size_t, void* out) {
-    std::uint32_t low = 1, high = 2;
-    const auto add = [&](byte_span bytes) {
-        low = crc32c(bytes, low);
-        high = crc32c(bytes, high ^ 0x5bd1e995u ^ static_cast<std::uint32_t>(bytes.size()));
-    };
-    const auto segment = [&](const ElfW(Phdr) & h) {
-        return byte_span(reinterpret_cast<const std::byte*>(program->dlpi_addr + h.p_vaddr),
-                         h.p_memsz);
-    };
-    byte_span note;
-    for (int i = 0; i < program->dlpi_phnum; ++i)
-        if (program->dlpi_phdr[i].p_type == PT_NOTE && note.empty())
-            note = find_build_id(segment(program->dlpi_phdr[i]));
-    if (!note.empty()) {
-        add(note);
-    } else {
-        for (int i = 0; i < program->dlpi_phnum; ++i) {
-            const auto& h = program->dlpi_phdr[i];
-            if (h.p_type == PT_LOAD && (h.p_flags & PF_W) == 0) add(segment(h));
-        }
-    }
-    *static_cast<std::uint64_t*>(out) = std::uint64_t{high} << 32 | low;
-    return 1; // the first entry is the program itself
-}
-
-} // namespace detail
-
-SKEIN_INLINE std::uint64_t build_id() {
-    static const std::uint64_t id = [] {
-        std::uint64_t found = 0;
-        ::dl_iterate_phdr(&detail::hash_program, &found);
-        return found;
-    }();
-    return id;
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/local_workers.hpp
-// The implicit local cluster: N copies of this program as worker processes, kept alive while the
-// driver runs, gone when it is gone.
+//     rt::scheduler s;
+//     s.add_place(rt::place_id(1), "worker-1", rt::parse_resources("cpu=2").value());
+//     rt::request r;
+//     r.demand.cpu = 1;
+//     r.tag = my_number;                          // comes back with the grant
+//     const rt::request_id id = s.submit(r).value();
+//     std::vector<rt::grant> granted;
+//     s.take_grants(granted);                     // once per turn: what was decided since
+//     s.release(id);                              // the work has ended
 //
-// A worker is /proc/self/exe started again. It inherits one end of a socket pair and a pipe with its
-// name and the token (never in argv or the environment), so nothing listens and nothing is left in
-// the file system. It dies with the driver (PR_SET_PDEATHSIG), and leaves by itself when the socket
-// closes. One that dies is replaced; one that cannot start ends the run with its last words.
-//
-// The pool knows neither processes nor sockets: loop, network and children are given to it, those of this
-// host by run(), simulated ones by tests/sim/local_workers_scenario.cpp.
+// Requests wait in queues, one for each job, demand and constraint: what does not fit holds up its own queue
+// only. Jobs share by weight; what waited for too many grants gets a place reserved. A request that waits for
+// others gives its cpus back meanwhile. docs/design/0006-scheduler.md has the rules and their reasons.
 
-
-// ======== skein/rt/worker_link.hpp
-// How a worker and its driver meet: what the worker is told when it starts, and how both shake hands.
-
-
-#include <cstdint>
-#include <string>
-
-namespace skein::rt {
-
-class runtime;
-
-/// What a worker is asked for when it is started, see rt::take_boot().
-inline constexpr const char* worker_role = "worker";
-
-/// The boot message of a worker.
-struct worker_order {
-    byte_buffer token;   ///< net::token::size bytes
-    std::string address; ///< where to connect; empty: the inherited socket is the link
-    std::uint16_t cpus = 1;
-};
-
-/// What one side says to the other.
-struct worker_link {
-    net::token secret;
-    std::uint16_t cpus = 0;     ///< of the worker; the driver says 0
-    bool in_memory = false;     ///< a socket pair: bytes need no checksum
-    bool shares_memory = false; ///< the driver gave it a page
-    /// For the other side to load its program, or to compute.
-    duration start = duration::zero();
-};
-
-/// The options of the connection between them, for both sides.
-[[nodiscard]] net::connection_options worker_connection(const runtime& self,
-                                                        const worker_link& how);
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/worker_link.ipp
-// The bodies of rt/worker_link.hpp.
-
-
-namespace skein::rt {
-
-SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
-                                                       const worker_link& how) {
-    const detail::process_name& who = self.name();
-    net::connection_options o;
-    o.secret = how.secret;
-    o.self.name = who.name;
-    o.self.build_id = build_id();
-    o.self.registry_hash = registry::instance().hash();
-    o.self.pid = who.pid;
-    o.self.host = who.host;
-    detail::worker_hello hello;
-    hello.cpus = how.cpus;
-    hello.incarnation = self.incarnation();
-    hello.shares_memory = how.shares_memory;
-    o.self.extra = wire::encode(hello);
-    o.require_same_build = true;
-    // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
-    // that dies or a driver that leaves is seen at once.
-    o.bounds.handshake_deadline = how.start;
-    // The worker executes on its loop: silence means work. Its death closes the socket.
-    o.alive.mode = net::keep_alive_mode::off;
-    o.checksum_bodies = !how.in_memory; // a socket pair moves bytes from memory to memory
-    return o;
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/worker_source.hpp
-// Where a driver's workers come from: processes of this host (rt/local_workers.hpp), or leases of a cluster
-// (cluster/leased_workers.hpp). run() knows this interface alone; the layer above provides the cluster.
-
-
-#include <memory>
-#include <string>
-#include <vector>
-
-namespace skein {
-class loop;
-}
-
-namespace skein::net {
-class network;
-}
-
-namespace skein::rt {
-
-class runtime;
-
-/// Brings workers to a driver's runtime. Its serve() must have ended before it is destroyed.
-class worker_source {
-public:
-    worker_source() = default;
-    worker_source(const worker_source&) = delete;
-    worker_source& operator=(const worker_source&) = delete;
-    virtual ~worker_source() = default;
-
-    /// Gets workers and replaces those that are lost, until stop() and the runtime's close().
-    [[nodiscard]] virtual task<void> serve() = 0;
-    /// No worker comes from now on.
-    virtual void stop() noexcept = 0;
-};
-
-/// What a program's command line asks of a cluster.
-struct cluster_flags {
-    std::string address;    ///< --address A: of the head; empty: the environment, else none
-    std::string join;       ///< --join A: this process is a node's agent
-    bool head = false;      ///< --head: this process is the head
-    std::string listen;     ///< --listen A: where the head listens
-    std::string token_file; ///< --token-file F
-    int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
-    std::string program;    ///< argv[0]
-};
-
-/// What the layer `cluster` gives to programs.
-struct cluster_roles {
-    /// The address of the head that flags or environment name; empty: none, the cluster is this host.
-    std::string (*address)(const cluster_flags& flags);
-    /// Workers of the cluster for a driver. All it is given must outlive it.
-    ///   errors  usage (no such address), not_found, permission_denied, malformed (its token)
-    std::unique_ptr<worker_source> (*workers)(loop& on, net::network& via, runtime& driver,
-                                              const cluster_flags& flags);
-    /// The whole life of a head, or of an agent; gives the exit code, throws error.
-    int (*head)(const cluster_flags& flags);
-    int (*join)(const cluster_flags& flags);
-};
-
-/// What this program can be in a cluster; nullptr: nothing, it was compiled header-only without
-/// <skein/cluster/program.hpp>.
-namespace detail {
-inline constinit const cluster_roles* provided_roles = nullptr;
-}
-[[nodiscard]] inline const cluster_roles* roles_of_program() noexcept {
-    return detail::provided_roles;
-}
-#else
-[[nodiscard]] const cluster_roles* roles_of_program() noexcept; // in cluster/detail/program.ipp
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/local_workers.hpp, continued
-#include <memory>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <sys/types.h>
-
-namespace skein {
-class loop;
-}
-
-namespace skein::net {
-class network;
-class stream;
-} // namespace skein::net
-
-namespace skein::rt {
-
-class children;
-class runtime;
-
-/// How the workers of a run are started.
-struct local_workers_options {
-    int count = 0;                             ///< 0: one per core
-    std::string executable = "/proc/self/exe"; ///< must be the same build as this program
-    std::string program = "skein";             ///< argv[0] that `ps` shows
-    bool over_tcp = false;                     ///< loopback TCP instead of a Unix socket pair
-    time_constants times;
-};
-
-/// The worker processes of one driver. Its serve() must have ended before it is destroyed.
-class local_workers final : public worker_source {
-public:
-    ///   via     where it listens for workers that come over TCP
-    ///   where   what starts them, and says how many cores there are for them
-    /// All of them must outlive it.
-    local_workers(skein::loop& on, net::network& via, children& where, runtime& driver,
-                  local_workers_options how);
-    ~local_workers() override;
-
-    [[nodiscard]] int count() const noexcept;
-    /// Places that are filled or will be: those whose workers fail again and again are given up.
-    [[nodiscard]] int places() const noexcept;
-
-    /// Starts the workers and replaces those that die, until stop() and the runtime's close().
-    [[nodiscard]] task<void> serve() override;
-    /// No worker is replaced from now on.
-    void stop() noexcept override;
-
-    /// Pids of the workers that run now, for tests and tools.
-    [[nodiscard]] const std::vector<pid_t>& pids() const noexcept;
-
-private:
-    class pool; // in detail/local_workers.ipp
-    std::unique_ptr<pool> pool_;
-};
-
-/// True in a process that was started as a worker.
-[[nodiscard]] bool is_worker() noexcept;
-
-/// What a worker does between its boot message and its end, in any world: joins its driver, executes the
-/// calls, leaves with it.
-///   via        where it connects; must live until the task has ended, as must self
-///   order      its boot message
-///   inherited  the stream that it was started with; nullptr: it connects
-///   memory     what its driver shares with it; may be none
-///   errors     malformed (the order); those of connection::connect; cancelled
-[[nodiscard]] task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
-                                         std::unique_ptr<net::stream> inherited,
-                                         shared_memory memory);
-
-/// The whole life of a worker process: joins its driver, executes, leaves with it. Gives the exit code.
-[[nodiscard]] int worker_main();
-
-namespace detail {
-
-/// "w2" for "worker-2": in a process's name there is little room.
-[[nodiscard]] std::string short_worker_name(std::string_view name);
-
-/// worker_main(), after which the process ends: in main there may be more, also another run(), that is
-/// for the driver only. As at the end of main, static objects are destroyed and the tools that wait for
-/// the end of a program (leak check, coverage) do their work; the objects of main itself stay.
-[[noreturn]] void live_as_worker();
-
-} // namespace detail
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/local_workers.ipp
-// The bodies of rt/local_workers.hpp: the driver's side with its processes, and the life of a worker.
-
-
-#include <algorithm>
-#include <atomic>
-#include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <optional>
-#include <utility>
-
-#include <unistd.h>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-/// Failures of a start that would only come again.
-[[nodiscard]] constexpr bool is_hopeless(errc code) noexcept {
-    return code == errc::mismatch || code == errc::not_found || code == errc::permission_denied;
-}
-
-} // namespace detail
-
-class local_workers::pool {
-public:
-    pool(skein::loop& on, net::network& via, children& where, runtime& driver,
-         local_workers_options how)
-        : loop_(on), network_(via), children_(where), driver_(driver), how_(std::move(how)),
-          secret_(net::token::generate(on.random())) {
-        const int cores = children_.resources().cores;
-        if (how_.count <= 0) how_.count = cores;
-        cpus_ = static_cast<std::uint16_t>(std::max(1, cores / how_.count));
-    }
-
-    [[nodiscard]] int count() const noexcept { return how_.count; }
-    [[nodiscard]] int places() const noexcept { return alive_; }
-
-    task<void> serve() {
-        scope all;
-        alive_ = how_.count;
-        driver_.expect_workers(static_cast<std::size_t>(alive_));
-        for (int i = 1; i <= how_.count; ++i) all.spawn(keep_place(i));
-        auto joined = all.join();
-        co_await joined;
-    }
-    void stop() noexcept {
-        if (!stopping_) stopped_at_ = loop_.now();
-        stopping_ = true;
-    }
-    [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
-
-private:
-    /// A worker from its start to its end, as its tasks see it.
-    struct life {
-        std::string name;
-        std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
-        std::unique_ptr<child> process;
-        detail::claims page; ///< shared with it
-        std::shared_ptr<net::connection> wire;
-    };
-
-    /// One place for a worker: starts it, serves it, starts another when it dies.
-    task<void> keep_place(int number) {
-        restart_rules rules;
-        rules.most = 2;
-        rules.factor = 1;
-        rules.first_pause = how_.times.reconnect_first;
-        rules.is_lasting = detail::is_hopeless;
-        restart_policy again(rules);
-        while (!stopping_) {
-            life one;
-            one.name = fmt::format("worker-{}", number);
-            auto lived = live(&one, &again);
-            const auto failed = co_await lived;
-            if (!failed) continue;
-            if (stopping_ || failed->code() == errc::cancelled) break;
-            auto told = why_not_started(&one, *failed);
-            const auto why = co_await told;
-            const auto reason = failed->text() + why.cause(); // of many workers: said once
-            const auto pause = again.failed(*failed);
-            if (!pause) {
-                if (--alive_ == 0) driver_.give_up(why);
-                driver_.expect_workers(static_cast<std::size_t>(alive_));
-                if (last_error_ != reason) logging::error("rt", why.what());
-                last_error_ = reason;
-                break;
-            }
-            if (last_warning_ != reason) logging::warn("rt", why.what());
-            last_warning_ = reason;
-            co_await sleep_for(*pause);
-        }
-    }
-
-    /// Gives why it did not start; nothing if it did.
-    task<std::optional<error>> live(life* one, restart_policy* again) {
-        std::optional<error> failed;
-        scope watching;
-        try {
-            auto started =
-                with_timeout(children_.start(what_to_start(*one)), how_.times.start_timeout);
-            one->process = co_await started;
-            watching.spawn(watch_end(one));
-            auto met = meet(one);
-            one->wire = co_await met;
-            pids_.push_back(static_cast<pid_t>(one->process->pid()));
-            again->worked();
-            last_warning_ = last_error_ = {};
-            auto served = driver_.serve_worker(
-                one->wire, [this, one](const peer&) { return farewell(one->process.get()); },
-                one->page);
-            co_await served;
-        } catch (const error& e) {
-            failed = e;
-        }
-        watching.cancel();
-        auto watched = as_result(shield(watching.join())); // it refers to what is here
-        (void)co_await watched;
-        if (!one->process) co_return failed;
-        std::erase(pids_, static_cast<pid_t>(one->process->pid()));
-        if (one->process->running()) {
-            // It may still be loading and hear nobody.
-            if (failed && (failed->code() == errc::cancelled || failed->code() == errc::timeout))
-                one->process->signal(SIGTERM);
-            auto gone = farewell(one->process.get());
-            auto sure = shield(std::move(gone));
-            (void)co_await sure;
-        }
-        co_return failed;
-    }
-
-    child_options what_to_start(life& one) {
-        worker_order boot;
-        boot.token = to_buffer(secret_.bytes());
-        boot.cpus = cpus_;
-        if (how_.over_tcp) {
-            one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
-            boot.address = net::to_string(one.listener->local());
-        }
-        child_options how;
-        how.role = worker_role;
-        how.name = one.name;
-        how.message = wire::encode(boot);
-        how.socket = !how_.over_tcp;
-        how.memory = shared_memory::create(detail::claims::bytes);
-        one.page = detail::claims(how.memory);
-        how.executable = how_.executable;
-        how.argv = {how_.program, "--skein-worker=" + one.name};
-        return how;
-    }
-
-    /// Shakes hands with a process that has been started.
-    task<std::shared_ptr<net::connection>> meet(life* one) {
-        auto stream = one->process->take_stream();
-        if (one->listener) {
-            auto accepted = with_timeout(one->listener->accept(), how_.times.start_timeout);
-            stream = co_await accepted;
-        }
-        worker_link ours{secret_};
-        ours.in_memory = !one->listener;
-        ours.shares_memory = true;
-        ours.start = how_.times.start_timeout;
-        auto link = worker_connection(driver_, ours);
-        link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
-        auto shaken = net::connection::accept(std::move(stream), std::move(link));
-        co_return co_await shaken;
-    }
-
-    /// Ends the link when the process has ended. A child of the worker may hold the other end of the
-    /// socket, so that the end of the stream is not seen; what the worker said before is still read.
-    task<void> watch_end(life* one) {
-        auto ended = one->process->ended(); // the end of a socket pair with it
-        (void)co_await ended;
-        if (!one->listener) co_return;
-        one->listener->close();                         // it never came
-        co_await sleep_for(how_.times.reconnect_first); // TCP: its bytes are on the way
-        if (one->wire) one->wire->abort(error(errc::reset, "the process has ended"));
-    }
-
-    /// "worker-1 did not start: ...", with what it said last, or how it ended.
-    task<error> why_not_started(life* one, error failed) {
-        error why(failed.code(), fmt::format("{} did not start: {}", one->name, failed.text()));
-        std::string cause = failed.cause();
-        if (one->process && !one->process->running()) {
-            auto ended = one->process->ended();
-            const auto end = co_await ended;
-            cause = end.last_words.empty() ? end.status.describe() : end.last_words;
-        }
-        why.with_cause(std::move(cause));
-        if (!failed.hint().empty()) why.with_hint(failed.hint());
-        co_return why;
-    }
-
-    /// What is left of the grace that all of the end shares, the goodbye over the link included.
-    [[nodiscard]] duration patience(duration most) const {
-        if (!stopping_) return most;
-        const duration left = stopped_at_ + how_.times.shutdown_grace - loop_.now();
-        return std::clamp(left, duration::zero(), most);
-    }
-
-    /// Waits for the end of a process whose link has ended; asks, then insists.
-    task<std::string> farewell(child* process) {
-        const auto first =
-            patience(stopping_ ? how_.times.farewell_stopping : how_.times.farewell_first);
-        const auto all = patience(first + how_.times.shutdown_grace);
-        auto stopped = rt::stop(*process, first, all - first);
-        const auto end = co_await stopped;
-        co_return end.status.describe();
-    }
-
-    skein::loop& loop_;
-    net::network& network_;
-    children& children_;
-    runtime& driver_;
-    local_workers_options how_;
-    net::token secret_;
-    std::uint16_t cpus_ = 1;
-    std::vector<pid_t> pids_;
-    int alive_ = 0;
-    bool stopping_ = false;
-    time_point stopped_at_{};
-    std::string last_warning_, last_error_;
-};
-
-SKEIN_INLINE local_workers::local_workers(skein::loop& on, net::network& via, children& where,
-                                          runtime& driver, local_workers_options how)
-    : pool_(std::make_unique<pool>(on, via, where, driver, std::move(how))) {}
-SKEIN_INLINE local_workers::~local_workers() = default;
-SKEIN_INLINE int local_workers::count() const noexcept { return pool_->count(); }
-SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places(); }
-SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
-SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
-SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
-    return pool_->pids();
-}
-
-SKEIN_INLINE bool is_worker() noexcept { return started_as(worker_role); }
-
-namespace detail {
-
-SKEIN_INLINE std::string short_worker_name(std::string_view name) {
-    constexpr std::string_view usual = "worker-";
-    return name.starts_with(usual) ? "w" + std::string(name.substr(usual.size()))
-                                   : std::string(name);
-}
-
-/// The worker's own process: what it inherited, and the network of its host.
-SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
-    net::real_network network(*loop);
-    std::unique_ptr<net::stream> inherited;
-    if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
-    auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
-                                   std::move(mine.memory));
-    co_await working;
-}
-
-} // namespace detail
-
-SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
-                                        std::unique_ptr<net::stream> inherited,
-                                        shared_memory memory) {
-    auto mine = wire::decode<worker_order>(order);
-    if (!mine || mine->token.size() != net::token::size)
-        throw error(errc::malformed, "the boot message of this worker cannot be read");
-    const auto secret = net::token::from_hex(to_hex(mine->token)).value();
-    const bool in_memory = inherited != nullptr;
-    worker_link ours{secret, mine->cpus, in_memory, static_cast<bool>(memory)};
-    ours.start = time_constants::lan().start_timeout;
-    auto options = worker_connection(*self, ours);
-    net::address to;
-    if (!in_memory) to = net::address::parse(mine->address).value();
-    net::connected_network pair(std::move(inherited));
-    net::network& network = in_memory ? pair : *via;
-    auto connecting = net::connection::connect(network, to, std::move(options));
-    auto wire = co_await connecting;
-    auto served =
-        self->serve_driver(wire, memory ? detail::claims(std::move(memory)) : detail::claims());
-    co_await served;
-    auto closed = wire->close();
-    co_await closed;
-}
-
-SKEIN_INLINE int worker_main() {
-    try {
-        auto mine = take_boot(worker_role);
-        if (!mine) throw error(errc::usage, "this process was not started as a worker");
-        name_process(detail::short_worker_name(mine->name));
-        net::real_loop loop;
-        runtime_options who;
-        who.name = mine->name;
-        who.host = host_name();
-        who.pid = ::getpid();
-        runtime self(who);
-        const runtime::use current(self);
-        loop.run(detail::work(&loop, &self, std::move(*mine)));
-        return exit_code::done;
-    } catch (const std::exception& e) {
-        if (!leave_last_words(e.what())) fmt::print(stderr, "error: {}\n", e.what());
-        return exit_code::failed;
-    } catch (...) {
-        static constexpr const char* why = "something that is not a std::exception was thrown";
-        if (!leave_last_words(why)) fmt::print(stderr, "error: {}\n", why);
-        return exit_code::failed;
-    }
-}
-
-[[noreturn]] SKEIN_INLINE void detail::live_as_worker() {
-    // Of several threads that call run() one is the worker; the others wait for its end.
-    static constinit std::atomic_flag taken = ATOMIC_FLAG_INIT;
-    while (taken.test_and_set()) ::pause();
-    std::exit(worker_main());
-}
-
-} // namespace skein::rt
 
 // ======== skein/rt/resources.hpp
 // What a place has and what a request asks for: cpus, gpus, memory, and resources that a program names itself.
@@ -22389,479 +19538,8 @@ SKEIN_INLINE result<void> check_total(const resources& total) {
 
 } // namespace skein::rt
 
-// ======== skein/rt/run.hpp
-// run: a main() that is a driver with its own local cluster, and, started again by itself, a worker.
-//
-//     skein::task<int> app();
-//     int main(int argc, char** argv) { return skein::run(argc, argv, app); }
-//
-// Workers start with the first remote call: --workers N, or SKEIN_WORKERS=N, or one per core. With --address A, or
-// SKEIN_ADDRESS=A, they are started on the nodes of the cluster whose head is at A (cluster/program.hpp). The exit
-// code is the app's; 1 for an error (printed to stderr), 2 for a wrong command line, 130 and 143 when
-// SIGINT or SIGTERM stopped it: the app is cancelled, workers leave, a second signal ends it at once.
 
-
-#include <string>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-namespace skein {
-
-/// Defaults of run(); flags and environment win.
-struct run_options {
-    int workers = 0; ///< 0: one per core
-    rt::local_workers_options processes;
-};
-
-namespace rt::detail {
-
-template <class T>
-task<int> as_exit_code(task<T> work) {
-    if constexpr (std::is_void_v<T>) {
-        co_await work;
-        co_return exit_code::done;
-    } else {
-        co_return co_await work;
-    }
-}
-
-template <class R>
-consteval bool check_app_result() {
-    using value = typename unwrap_task<R>::type;
-    constexpr bool is_app = unwrap_task<R>::is_coroutine &&
-                            (std::is_void_v<value> || std::is_convertible_v<value, int>);
-    static_assert(is_app, "skein::run: app must return skein::task<int> or skein::task<void>, as a "
-                          "coroutine does: write co_return instead of return");
-    return is_app;
-}
-
-/// An app as the driver sees it: what main's caller wrote, and what is left of its command line.
-struct any_app {
-    unique_function<task<int>(std::vector<std::string>)> start;
-    bool takes_nothing = false; ///< then skein's own flags are all there are
-};
-
-/// Calls the app with what it takes: nothing, its arguments as strings, or argc and argv.
-template <class App>
-any_app make_app(App app, int argc, char** argv) {
-    if constexpr (std::is_invocable_v<App&>) {
-        if constexpr (check_app_result<std::invoke_result_t<App&>>())
-            return {[app = std::move(app)](std::vector<std::string>) mutable {
-                        return as_exit_code(app());
-                    },
-                    true};
-    } else if constexpr (std::is_invocable_v<App&, std::vector<std::string>>) {
-        if constexpr (check_app_result<std::invoke_result_t<App&, std::vector<std::string>>>())
-            return {[app = std::move(app)](std::vector<std::string> rest) mutable {
-                return as_exit_code(app(std::move(rest)));
-            }};
-    } else if constexpr (std::is_invocable_v<App&, int, char**>) {
-        if constexpr (check_app_result<std::invoke_result_t<App&, int, char**>>())
-            return {[app = std::move(app), argc, argv](std::vector<std::string>) mutable {
-                return as_exit_code(app(argc, argv));
-            }};
-    } else {
-        static_assert(
-            std::is_invocable_v<App&, int, char**>,
-            "skein::run: app must be callable with nothing, with std::vector<std::string> (its "
-            "arguments), or with (int argc, char** argv)");
-    }
-    return {}; // a static_assert has said why
-}
-
-/// run() for every app.
-[[nodiscard]] int run_app(int argc, char** argv, any_app app, run_options how);
-
-} // namespace rt::detail
-
-/// Runs app as a driver, or this process as one of its workers. Call it from main and return its result.
-///   app     task<int> or task<void>, from (), (std::vector<std::string>) or (int, char**); flags that
-///           belong to skein (--workers, --address, --head, --join) are taken out of the vector. An app from () has --help.
-/// In a worker it does not return: the process leaves with its driver, and nothing after run() happens
-/// there. A program may call run() again after it; the workers of the second run start like all others,
-/// at the top of main.
-template <class App>
-[[nodiscard]] int run(int argc, char** argv, App app, run_options how = {}) {
-    auto any = rt::detail::make_app(std::move(app), argc, argv);
-    return rt::detail::run_app(argc, argv, std::move(any), std::move(how));
-}
-
-} // namespace skein
-
-
-// ======== skein/rt/detail/run.ipp
-// The bodies of rt/run.hpp: the driver's life around its app.
-
-
-// ======== skein/rt/standard_files.hpp
-// A program may be started with its standard input, output or error closed (`prog >&-`, some launchers
-// and cron). The next file or socket it opens then gets that number, and what it prints goes into it.
-//
-//     skein::rt::open_standard_files();   // first thing in main; skein::run does it
-
-
-namespace skein::rt {
-
-/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed. Others stay as they
-/// are. Call it before anything else is opened and before there are threads. Never throws; where there is
-/// no /dev/null the place stays closed.
-void open_standard_files() noexcept;
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/standard_files.ipp
-// The body of rt/standard_files.hpp.
-
-#include <cerrno>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-namespace skein::rt {
-
-SKEIN_INLINE void open_standard_files() noexcept {
-    const int saved = errno;
-    for (int fd = 0; fd < 3; ++fd) {
-        if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-        const int got = ::open("/dev/null", O_RDWR); // the lowest number that is free: fd
-        if (got > fd) ::close(got);
-    }
-    errno = saved;
-}
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/run.ipp, continued
-#include <algorithm>
-#include <charconv>
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <unistd.h>
-
-#include <fmt/format.h>
-
-namespace skein::rt::detail {
-
-/// Watches for the first stop signal and cancels the app.
-SKEIN_INLINE task<void> watch_signals(net::real_loop* loop, const stop_signals* signals,
-                                      cancel_source stop, int* which) {
-    auto readable = net::wait_readable(*loop, signals->fd());
-    co_await readable;
-    *which = signals->which();
-    stop.request();
-}
-
-/// What is left of the command line after skein's own flags.
-struct command_line {
-    std::vector<std::string> rest;
-    std::optional<int> workers;
-    cluster_flags cluster;
-};
-
-SKEIN_INLINE int parse_count(std::string_view flag, std::string_view text) {
-    int n = 0;
-    const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), n);
-    if (bad != std::errc() || end != text.data() + text.size())
-        throw error(errc::usage, fmt::format("{} {}: not a number", flag, text))
-            .with_hint("e.g. --workers 4");
-    if (n < 1)
-        throw error(errc::usage, fmt::format("{} {}: at least one worker is needed", flag, text));
-    if (n > 4096) throw error(errc::usage, fmt::format("{} {}: at most 4096 workers", flag, text));
-    return n;
-}
-
-/// Goes along a command line.
-class flag_reader {
-public:
-    explicit flag_reader(const std::vector<std::string_view>& all) : all_(all) {}
-    [[nodiscard]] bool at_end() const { return at_ == all_.size(); }
-    [[nodiscard]] std::string_view next() { return all_[at_++]; }
-    /// Anywhere.
-    [[nodiscard]] bool has(std::string_view flag) const {
-        return std::any_of(all_.begin(), all_.end(), [&](std::string_view arg) {
-            return arg == flag ||
-                   (arg.starts_with(flag) && arg.substr(flag.size()).starts_with('='));
-        });
-    }
-    [[nodiscard]] bool take(std::string_view flag) {
-        if (all_[at_] != flag) return false;
-        ++at_;
-        return true;
-    }
-    /// The value in "--flag value" or "--flag=value", if that is next.
-    [[nodiscard]] std::optional<std::string> value(std::string_view flag, std::string_view what) {
-        const auto arg = all_[at_];
-        if (!arg.starts_with(flag)) return std::nullopt;
-        if (arg.size() > flag.size() && arg[flag.size()] == '=') {
-            ++at_;
-            return std::string(arg.substr(flag.size() + 1));
-        }
-        if (arg != flag) return std::nullopt;
-        if (at_ + 1 == all_.size())
-            throw error(errc::usage, fmt::format("{} needs {}", flag, what));
-        at_ += 2;
-        return std::string(all_[at_ - 1]);
-    }
-
-private:
-    const std::vector<std::string_view>& all_;
-    std::size_t at_ = 0;
-};
-inline constexpr std::optional<std::string> nothing;
-
-SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
-    command_line out;
-    if (const char* text = std::getenv("SKEIN_WORKERS"); text != nullptr && *text != '\0')
-        out.workers = parse_count("SKEIN_WORKERS", text);
-    const std::vector<std::string_view> all(argv + std::min(argc, 1), argv + argc);
-    flag_reader flags(all);
-    // Names that an application may use itself are skein's beside one of the others only.
-    const bool is_cluster = flags.has("--head") || flags.has("--join") || flags.has("--address") ||
-                            std::getenv("SKEIN_ADDRESS") != nullptr;
-    auto& cluster = out.cluster;
-    while (!flags.at_end()) {
-        if (const auto n = flags.value("--workers", "a number, e.g. --workers 4")) {
-            out.workers = parse_count("--workers", *n);
-        } else if (const auto a = flags.value("--address", "the head's, e.g. --address node-1")) {
-            cluster.address = *a;
-        } else if (const auto j = flags.value("--join", "the head's address, e.g. --join node-1")) {
-            cluster.join = *j;
-        } else if (flags.take("--head")) {
-            cluster.head = true;
-        } else if (const auto f = is_cluster ? flags.value("--token-file", "a file") : nothing) {
-            cluster.token_file = *f;
-        } else if (const auto l = is_cluster ? flags.value("--listen", "HOST:PORT") : nothing) {
-            cluster.listen = *l;
-        } else {
-            out.rest.emplace_back(flags.next());
-        }
-    }
-    cluster.workers = out.workers.value_or(0);
-    if (argc > 0) cluster.program = argv[0];
-    return out;
-}
-
-/// The head that the command line or the environment names; empty: there is none, workers are of this host.
-SKEIN_INLINE std::string cluster_address(const cluster_flags& flags) {
-    const auto* const roles = roles_of_program();
-    if (roles != nullptr) return roles->address(flags);
-    const char* variable = std::getenv("SKEIN_ADDRESS");
-    if (flags.address.empty() && flags.join.empty() && !flags.head &&
-        (variable == nullptr || *variable == '\0'))
-        return {};
-    throw error(errc::not_supported, "not supported: this program was compiled header-only without "
-                                     "the cluster")
-        .with_hint("include <skein/cluster/program.hpp> beside <skein/rt/run.hpp>, or link "
-                   "skein::runtime");
-}
-
-/// Prints what skein itself understands; for an app that takes no arguments, that is all.
-SKEIN_INLINE int print_usage(std::string_view program) {
-    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
-    fmt::print(
-        "usage: {} [--workers N] [--address A | --head | --join A]\n\n"
-        "  --workers N       worker processes (default: SKEIN_WORKERS, else one per core)\n"
-        "  --address A       run on the cluster whose head is at A (default: SKEIN_ADDRESS,\n"
-        "                    else workers of this host)\n"
-        "  --head            be the head of a cluster; --listen HOST:PORT for other hosts\n"
-        "  --join A          be a node of the cluster whose head is at A\n"
-        "  --token-file F    the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else\n"
-        "                    ~/.local/state/skein/token)\n"
-        "  --help            this text\n",
-        program);
-    return exit_code::done;
-}
-
-/// The driver: the app under its signals, then everything else in order.
-SKEIN_INLINE task<int> drive(net::real_loop* loop, runtime* self, worker_source* workers,
-                             task<int> app, int* stopped_by) {
-    stop_signals signals;
-    cancel_source stop;
-    scope services;
-    services.spawn(watch_signals(loop, &signals, stop, stopped_by));
-    self->on_first_call([&services, workers] { services.spawn(workers->serve()); });
-
-    int code = exit_code::failed;
-    std::exception_ptr failure;
-    try {
-        auto guarded = with_cancel(stop.token(), std::move(app));
-        code = co_await guarded;
-    } catch (...) {
-        failure = std::current_exception();
-    }
-    workers->stop();
-    auto goodbye = self->close();
-    co_await goodbye;
-    services.cancel();
-    try {
-        auto joined = services.join();
-        co_await joined;
-    } catch (const error& e) {
-        if (!failure && e.code() != errc::cancelled) failure = std::current_exception();
-    }
-    if (failure) std::rethrow_exception(failure);
-    co_return code;
-}
-
-/// Tells the exception that is being handled, as the last line of a program; gives its exit code.
-SKEIN_INLINE int tell_failure(int stopped_by) {
-    std::fflush(stdout);
-    try {
-        throw;
-    } catch (const error& e) {
-        if (stopped_by != 0 && e.code() == errc::cancelled) {
-            fmt::print(stderr, "stopped by {}\n", signal_name(stopped_by));
-            return 128 + stopped_by;
-        }
-        fmt::print(stderr, "error: {}\n", e.what());
-        return e.code() == errc::usage ? exit_code::usage : exit_code::failed;
-    } catch (const std::exception& e) {
-        fmt::print(stderr, "error: {}\n", e.what());
-    } catch (...) {
-        fmt::print(stderr, "error: the app threw something that is not a std::exception\n");
-    }
-    return exit_code::failed;
-}
-
-SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
-    open_standard_files();
-    // A task of a worker may be a driver of its own: it has a runtime.
-    if (is_worker() && runtime::try_current() == nullptr) live_as_worker();
-
-    int stopped_by = 0;
-    try {
-        auto line = parse_command_line(argc, argv);
-        if (app.takes_nothing && !line.rest.empty()) { // others have a --help of their own
-            if (line.rest.front() == "--help" || line.rest.front() == "-h")
-                return print_usage(argv[0]);
-            throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
-                .with_hint("this program takes skein's flags only; see --help");
-        }
-        const auto head = cluster_address(line.cluster);
-        if (line.cluster.head) return roles_of_program()->head(line.cluster);
-        if (!line.cluster.join.empty()) return roles_of_program()->join(line.cluster);
-        how.processes.count = line.workers.value_or(how.workers);
-        if (argc > 0) how.processes.program = argv[0];
-        net::real_loop loop;
-        runtime_options who;
-        who.host = host_name();
-        who.pid = ::getpid();
-        runtime self(who);
-        const runtime::use current(self);
-        net::real_network network(loop);
-        local_children children(loop);
-        std::unique_ptr<worker_source> workers;
-        if (head.empty()) {
-            workers = std::make_unique<local_workers>(loop, network, children, self, how.processes);
-        } else {
-            workers = roles_of_program()->workers(loop, network, self, line.cluster);
-        }
-        auto work = app.start(std::move(line.rest));
-        return loop.run(drive(&loop, &self, workers.get(), std::move(work), &stopped_by));
-    } catch (...) {
-        return tell_failure(stopped_by);
-    }
-}
-
-} // namespace skein::rt::detail
-
-// ======== skein/rt/runtime_context.hpp
-// runtime_context(): where the code that asks runs, as which call, and how long it may take.
-//
-//     row load(int shard) {
-//         const auto here = skein::runtime_context();
-//         logging::info("load", fmt::format("call {} on {}", here.call, here.process));
-//         ...
-
-
-#include <cstdint>
-#include <optional>
-#include <string>
-
-namespace skein {
-
-/// What a function that runs on a worker, or a task of the driver, can know of itself.
-struct runtime_info {
-    std::string process; ///< "driver", "worker-2"
-    std::string host;
-    std::int64_t pid = 0;
-    std::string function; ///< "app::load(int)"; empty in tasks of the driver
-    call_id call;         ///< unique over all processes; none in tasks of the driver
-    call_id parent;       ///< the call that made this one; none if that was no call
-    call_id trace;        ///< the first call of the tree that this one belongs to
-    actor_id actor;       ///< in methods and constructors
-    /// What is left of its deadline, or of the call's that made it; calls made now end by then, too.
-    std::optional<duration> time_left;
-};
-
-/// Of the call or task that runs now.
-///   errors  not_found: no skein runtime on this thread
-[[nodiscard]] runtime_info runtime_context();
-
-} // namespace skein
-
-
-// ======== skein/rt/detail/runtime_context.ipp
-// The body of rt/runtime_context.hpp.
-
-
-#include <algorithm>
-
-namespace skein {
-
-SKEIN_INLINE runtime_info runtime_context() {
-    const auto* here = rt::runtime::try_current();
-    if (here == nullptr)
-        throw error(errc::not_found, "no skein runtime on this thread")
-            .with_hint("ask inside skein::run, in a task or in a function that runs on a worker");
-    runtime_info out;
-    out.process = here->name().name;
-    out.host = here->name().host;
-    out.pid = here->name().pid;
-    const auto* context = rt::detail::call_context::current();
-    if (context == nullptr || !context->is_call()) return out;
-    out.function = context->fn->name;
-    out.call = context->who.id;
-    out.parent = context->who.parent;
-    out.trace = context->who.trace;
-    out.actor = context->actor;
-    if (context->who.until != time_point::max())
-        out.time_left =
-            std::max(duration::zero(), context->who.until - loop::current().exact_now());
-    return out;
-}
-
-} // namespace skein
-
-// ======== skein/rt/scheduler.hpp
-// scheduler: which request gets room on which place. Pure code: no loop, no clock, no I/O, no randomness. The
-// same calls give the same grants, so that a driver, an agent, a head, a simulation and a test use one object.
-//
-//     rt::scheduler s;
-//     s.add_place(rt::place_id(1), "worker-1", rt::parse_resources("cpu=2").value());
-//     rt::request r;
-//     r.demand.cpu = 1;
-//     r.tag = my_number;                          // comes back with the grant
-//     const rt::request_id id = s.submit(r).value();
-//     std::vector<rt::grant> granted;
-//     s.take_grants(granted);                     // once per turn: what was decided since
-//     s.release(id);                              // the work has ended
-//
-// Requests wait in queues, one for each job, demand and constraint: what does not fit holds up its own queue
-// only. Jobs share by weight; what waited for too many grants gets a place reserved. A request that waits for
-// others gives its cpus back meanwhile. docs/design/0006-scheduler.md has the rules and their reasons.
-
-
+// ======== skein/rt/scheduler.hpp, continued
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -25699,6 +22377,3980 @@ SKEIN_INLINE std::vector<scheduler::group_info> scheduler::groups() const {
 SKEIN_INLINE std::string scheduler::why(request_id id) const { return books_->why(id); }
 
 } // namespace skein::rt
+
+
+// ======== skein/rt/detail/runtime_books.hpp, continued
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <typeinfo>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace skein::rt {
+
+namespace detail {
+
+struct lease_line;
+
+struct running_call {
+    cancel_source stop;
+    counted_ptr<call_context> context;
+    bool told = false; ///< the submitter knows that it has started
+};
+
+struct call_base::rarities {
+    std::string name;
+    std::unique_ptr<deferred_arguments> arguments;
+    std::size_t pending = 0;                        ///< refs among the arguments not done yet
+    std::vector<counted_ptr<call_base>> dependents; ///< calls that take this one's ref
+    std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
+    struct deadline_timer : timer_node {
+        explicit deadline_timer(call_base& c)
+            : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }), call(c) {
+        }
+        void passed();
+        call_base& call;
+    };
+    std::optional<deadline_timer> deadline;
+    duration limit = no_deadline;
+    time_point until{};        ///< when the deadline is
+    bool is_inherited = false; ///< the limit, from the call that made this one
+    bool cancel_requested = false;
+};
+
+// Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over a lease that
+// is held without asking anybody; the scheduler is asked once per lease.
+
+/// The leases of one line on one worker. In one of the lists of its line, as far as a task may go over it.
+struct lease_share : list_node<lease_share> {
+    peer* at = nullptr;
+    lease_line* line = nullptr;
+    std::vector<request_id> leases;
+    std::uint32_t out = 0;  ///< tasks that were sent over them and have no outcome
+    std::uint32_t turn = 0; ///< tasks that may still be sent while another line waits
+};
+
+/// The tasks with one demand: those that wait, and where they may go.
+struct lease_line {
+    enum room : std::uint8_t {
+        unused,  ///< a lease without a task
+        beside,  ///< the same, but something is at its worker that the scheduler knows nothing of
+        ahead,   ///< each lease has a task, and the worker takes more ahead of time
+        nowhere, ///< not in a list
+    };
+    std::deque<counted_ptr<call_base>>
+        inner; ///< made by calls: a task that has begun waits for them
+    std::deque<counted_ptr<call_base>> waiting;
+    intrusive_list<lease_share, lease_share> with[nowhere];
+    std::size_t held = 0;    ///< leases
+    std::size_t parents = 0; ///< of its tasks at workers, see lease_books::parents
+    request_id
+        asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
+    std::uint64_t full_at = 0; ///< the state of the books in which there was no room for it
+    std::uint16_t cpus = 0;
+    bool stands = false; ///< it has waited there for some time
+
+    /// Those that go first.
+    [[nodiscard]] auto& next() noexcept { return inner.empty() ? waiting : inner; }
+    [[nodiscard]] bool is_empty() const noexcept { return inner.empty() && waiting.empty(); }
+};
+
+} // namespace detail
+
+using peer_id = strong_id<struct peer_tag>;
+
+/// A connection as the runtime sees it. Owned by the task that serves it.
+struct peer {
+    std::shared_ptr<net::connection> wire;
+    peer_id number;
+    std::string who;               ///< "worker-2 (pid 4711 at host)"
+    std::uint64_t incarnation = 0; ///< of its process, as it says
+    bool up = true;
+    bool retiring = false; ///< nothing new goes there
+    error why{errc::closed, "closed"}; ///< once it has ended
+    bool orderly = false;
+    event ended;
+
+    // Placement of tasks: `busy` cores are asked for; up to capacity * window at a time, where the
+    // window grows until about a millisecond of work is under way (long tasks: one per core).
+    std::uint32_t capacity = 1, busy = 0, window = 1;
+    double service = 1e-3; ///< seconds per task, smoothed
+    time_point mark{};     ///< since when `finished` counts
+    std::uint32_t finished = 0;
+    std::size_t actors = 0;
+
+    // What the worker has begun, and the tasks that can be taken back from it, in the order in which they
+    // were sent; some are done.
+    struct waiting_task {
+        slot_id slot;
+        std::uint64_t order;
+    };
+    detail::claims page;
+    std::uint64_t sent = 0;                   ///< calls
+    const detail::call_base* alone = nullptr; ///< a task behind which no other is sent
+    request_id whole;                         ///< its lease of all that the worker has
+    std::deque<waiting_task> tasks;
+    std::size_t prune_at = 2 * detail::claims::entries;
+    std::vector<std::unique_ptr<detail::lease_share>> shares;
+    std::uint32_t guests = 0; ///< cores of `busy` that calls have without a lease
+
+    // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
+    std::unordered_map<slot_id, detail::running_call> running;
+    std::unordered_map<slot_id, detail::call_base*> forwarded;
+
+    /// A task was sent. Those that ended out of order are forgotten now and then.
+    void remember_task(waiting_task one) {
+        tasks.push_back(one);
+        if (tasks.size() < prune_at) return;
+        prune_at = std::max<std::size_t>(2 * detail::claims::entries, 2 * prune_tasks());
+    }
+    /// Forgets the tasks that the worker has begun; gives how many are left to take back.
+    std::size_t prune_tasks() {
+        while (!tasks.empty() && page.has_begun(tasks.front().order)) tasks.pop_front();
+        return tasks.size();
+    }
+};
+
+namespace detail {
+
+/// Driver: which tasks wait for which cores, and who holds some. Bodies in runtime_leases.ipp.
+struct lease_books {
+    using peers = std::vector<std::shared_ptr<peer>>;
+    struct suspect {
+        counted_ptr<call_base> call;
+        std::uint64_t turn = 0; ///< it is tried when so many tasks have left
+    };
+    /// A coroutine task at a worker. While calls that it has made have no outcome it may wait for them, and holds
+    /// no core.
+    struct parent {
+        call_base* call = nullptr;
+        peer* at = nullptr;
+        std::uint32_t children = 0;
+    };
+
+    scheduler places{scheduler_options{placement::spread, 16}};
+    std::map<std::uint16_t, lease_line> lines; ///< by cpus
+    std::deque<suspect> suspects;
+    std::unordered_map<call_id, parent> parents;
+    std::uint64_t incarnation = 0; ///< of the driver
+    std::unordered_map<place_id, peer*> workers;
+    std::uint32_t largest = 0; ///< cores of the largest worker; 0: there is none
+    std::size_t waiting = 0;   ///< tasks in lines
+    std::uint64_t gone = 0;    ///< tasks that have left their line
+    std::uint64_t state = 1;   ///< changes when room may have come
+    std::size_t asking = 0;    ///< lines that ask for a lease
+    bool is_changed = false;   ///< take() has something to look at
+    bool pumping = false, again = false;
+    std::size_t crowded = 0; ///< workers with more tasks than cores
+
+    /// Tasks that occupy cores. Not a nested one that has killed a worker: it would wait for a worker with nothing to
+    /// do, and others wait for it.
+    [[nodiscard]] static bool is_leased(const call_base& call) noexcept {
+        return call.kind == call_kind::task && call.cpus > 0 && !(call.nested && call.alone != 0);
+    }
+    [[nodiscard]] bool waits() const noexcept { return waiting > 0 || !suspects.empty(); }
+    /// Another line waits: this one gets no more than its turn.
+    [[nodiscard]] bool others_wait(const lease_line& line) const noexcept {
+        return asking > (line.asked ? 1U : 0U);
+    }
+
+    [[nodiscard]] lease_line& line_of(std::uint16_t cpus);
+    [[nodiscard]] static lease_share* share_of(const peer& at, const lease_line& line) noexcept;
+    void add(peer& worker);
+    void remove(peer& worker);
+    void retire(peer& worker, bool on);
+    void push(counted_ptr<call_base> call);
+    void run_again(const std::vector<counted_ptr<call_base>>& calls);
+    [[nodiscard]] call_base* front(lease_line& line);
+    [[nodiscard]] counted_ptr<call_base> pop(lease_line& line);
+    void take_waiting(std::vector<counted_ptr<call_base>>& into);
+
+    [[nodiscard]] request_id request_cpus(std::uint32_t cpus, const constraint& where,
+                                          std::uint64_t tag);
+    [[nodiscard]] bool ask(lease_line& line);
+    void withdraw(lease_line& line);
+    bool take();
+    void book(const grant& g);
+    [[nodiscard]] bool lease_on(peer& worker, lease_line& line);
+    [[nodiscard]] peer* take_whole(const peers& links, std::uint32_t cpus);
+    void release_unused(lease_share& share);
+    bool reclaim();
+    void forget_idle_lines();
+    [[nodiscard]] peer* pick(lease_line& line, lease_line::room where) const;
+    void occupy(peer& at, std::uint32_t cores) noexcept;
+    void sent(peer& to, call_base& call);
+    void settled(peer& from, const call_base& call, bool had_cores);
+    [[nodiscard]] call_id id_of(const call_base& call) const;
+    void begin_wait(const peer& at, call_id id);
+    void end_wait(const peer& at, call_id id);
+    [[nodiscard]] bool forget_parent(const call_base& call);
+    [[nodiscard]] static lease_share& share_for(peer& at, lease_line& line);
+};
+
+} // namespace detail
+
+namespace detail {
+
+/// A call of a worker that the driver passes on: its outcome goes back as a reply.
+class forwarded_call : public call_base {
+public:
+    forwarded_call(runtime& self, lease_books& leases, std::shared_ptr<peer> origin,
+                   slot_id origin_id, const lineage& who)
+        : id(who.id), self_(self), leases_(leases), origin_(std::move(origin)),
+          origin_id_(origin_id), asker_(who.parent) {}
+
+    const call_id id; ///< as its worker numbers it
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        if (!origin_->up) return {};
+        self_.reply(*origin_, origin_id_, [&](wire::writer& w) { w.raw(bytes); });
+        return {};
+    }
+    void take_failure(const failure& why) override {
+        if (origin_->up) self_.reply_failure(*origin_, origin_id_, why);
+    }
+    void on_finished() override {
+        origin_->forwarded.erase(origin_id_);
+        leases_.end_wait(*origin_, asker_);
+    }
+
+private:
+    runtime& self_;
+    lease_books& leases_;
+    std::shared_ptr<peer> origin_;
+    slot_id origin_id_;
+    call_id asker_;
+};
+
+} // namespace detail
+
+/// A call or drop that waits behind calls that have run for long.
+struct runtime::arrival {
+    std::shared_ptr<peer> from;
+    slot_id slot;
+    byte_buffer body;
+    bool is_drop = false;
+    time_point came{};
+};
+
+struct runtime::books {
+    using call_line = std::deque<counted_ptr<detail::call_base>>;
+    struct slot {
+        counted_ptr<detail::call_base> call;
+        std::uint32_t generation = 1;
+    };
+    struct actor_entry {
+        peer* where = nullptr;
+        peer_id owner; ///< of the link that holds its handle; none: this process
+        const std::type_info* type = nullptr;
+    };
+    detail::process_name name;
+    runtime_stats stats;
+    std::vector<std::shared_ptr<peer>> links; ///< of a driver
+    peer* upstream = nullptr;                 ///< of a worker
+    std::uint64_t incarnation = 0, last_link = 0, last_actor = 0, last_call = 0;
+    counted_ptr<detail::runtime_anchor> anchor;
+    counted_ptr<detail::call_context> root,
+        spare; ///< of tasks that are no call; for the next plain call
+
+    std::vector<slot> slots;
+    std::vector<std::uint32_t> free;
+    call_line queue, creations; ///< wait for a worker: tasks that need no free core, new actors
+    detail::lease_books leases;
+    std::vector<counted_ptr<detail::call_base>> ready; ///< their arguments are there
+    bool settling = false;
+
+    std::unordered_map<actor_id, detail::actor_state*> lanes;
+    std::unordered_map<actor_id, actor_entry> actors; ///< of a driver
+    std::unordered_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
+
+    unique_function<void()> start_workers;
+    std::optional<error> given_up;
+    std::size_t expected = 0;
+    bool closing = false;
+    scope calls;                ///< coroutine calls that run here
+    std::vector<slot_id> fresh; ///< started in this turn
+    /// Linked from the first call of a turn of the loop to its end.
+    struct turn_mark : turn_hook {
+        turn_mark() noexcept : turn_hook([](turn_hook&) {}) {}
+    } in_turn;
+    time_point turn_began{};
+    std::deque<arrival> backlog;
+    std::size_t backlog_bytes = 0;
+    bool backlog_full = false;            ///< nothing more is read for it
+    bool has_backlog = false;             ///< calls go there; run_backlog() is at work
+    std::unordered_set<slot_id> unwanted; ///< calls in it that were cancelled
+    wire::writer scratch;
+
+    /// Takes all calls that wait for a worker out of their lines.
+    std::vector<counted_ptr<detail::call_base>> take_waiting() {
+        std::vector<counted_ptr<detail::call_base>> all;
+        leases.take_waiting(all);
+        for (auto* line : {&creations, &queue})
+            for (auto& call : std::exchange(*line, {})) all.push_back(std::move(call));
+        return all;
+    }
+};
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/call.ipp, continued
+#include <algorithm>
+#include <bit>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE call_base::~call_base() = default;
+
+SKEIN_INLINE void call_base::free_rarities::operator()(rarities* r) const noexcept { delete r; }
+
+SKEIN_INLINE call_base::rarities& call_base::extra() {
+    if (!rare) rare.reset(new rarities);
+    return *rare;
+}
+
+SKEIN_INLINE void call_base::keep(std::shared_ptr<void> handle) {
+    extra().kept.push_back(std::move(handle));
+}
+
+SKEIN_INLINE void call_base::add_dependent(counted_ptr<call_base> call) {
+    extra().dependents.push_back(std::move(call));
+}
+
+SKEIN_INLINE std::string call_base::name() const {
+    if (rare && !rare->name.empty()) return rare->name;
+    return fn != nullptr ? fn->name : std::string("a forwarded call");
+}
+
+SKEIN_INLINE const char* call_base::progress() const noexcept {
+    if (state == phase::started) return "had started";
+    return state == phase::sent || lost_attempts > 0 ? "may have run" : "did not run";
+}
+
+SKEIN_INLINE void call_base::finish_with_bytes(byte_span value) {
+    if (auto taken = take_value(value); !taken) return fail({taken.error(), nullptr});
+    finished();
+}
+
+SKEIN_INLINE void call_base::fail(failure why) {
+    failure_ = std::make_unique<rt::failure>(std::move(why));
+    take_failure(*failure_);
+    finished();
+}
+
+SKEIN_INLINE void call_base::rarities::deadline_timer::passed() {
+    if (call.owner != nullptr) call.owner->deadline_passed(call);
+}
+
+/// A failure whose refs are all gone is told to the log: the first ones of a thread, then ever fewer.
+SKEIN_INLINE void call_base::tell_unseen() const noexcept {
+    static constinit thread_local std::uint64_t unseen = 0;
+    constexpr std::uint64_t all_of_the_first = 8;
+    const auto code = why().what.code();
+    if (code == errc::cancelled || code == errc::closed) return; // somebody asked for that
+    if (++unseen > all_of_the_first && !std::has_single_bit(unseen)) return;
+    try {
+        logging::warn("rt",
+                      fmt::format("a call failed and nobody holds its ref: {}", why().what.what()),
+                      {{"failed_unseen", unseen}});
+    } catch (...) { // no memory for a line
+    }
+}
+
+SKEIN_INLINE void call_base::finished() {
+    // A forwarded call is the business of the worker that made it.
+    if (failed() && watchers_ == 0 && !nested && owner != nullptr) tell_unseen();
+    if (owner != nullptr) std::exchange(owner, nullptr)->count_outcome(failure_ != nullptr);
+    state = phase::done;
+    if (rare && rare->deadline) rare->deadline->cancel();
+    if (rare) {
+        rare->kept.clear();
+        rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
+    }
+    lane = {};
+    list_node<call_base>::unlink();
+    parent = {};
+    on_finished();
+    while (!waiters.empty()) waiters.front().wake();
+    if (rare && !rare->dependents.empty()) release_dependents();
+}
+
+SKEIN_INLINE void call_base::release_dependents() {
+    for (const auto& call : std::exchange(rare->dependents, {}))
+        if (call->owner != nullptr) call->owner->argument_ready(*call);
+}
+
+SKEIN_INLINE void actor_state::last_use_gone() noexcept {
+    if (owner != nullptr) owner->drop_actor(*this);
+    delete this;
+}
+
+SKEIN_INLINE void cancel_call(call_base& call) noexcept {
+    if (call.owner != nullptr) call.owner->cancel(call);
+}
+
+SKEIN_INLINE void apply_options(call_base& call, const function_record& fn, const call_options& how,
+                                call_kind kind) {
+    SKEIN_CHECK(how.cpus >= 0 && how.cpus < 65536, ".cpus = {} is not a number of cores", how.cpus);
+    call.fn = &fn;
+    call.kind = kind;
+    if (kind == call_kind::task) {
+        call.cpus = static_cast<std::uint16_t>(how.cpus);
+        const int retries = how.retries < 0 ? default_task_retries : how.retries;
+        call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
+    }
+    if (!how.name.empty()) call.extra().name = how.name;
+    if (how.deadline != no_deadline) call.extra().limit = how.deadline;
+}
+
+SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_state>& lane) {
+    SKEIN_CHECK(lane, "a method is called through an empty actor_handle");
+    SKEIN_CHECK(lane->owner != nullptr, "a method is called after the runtime has ended");
+    return *lane->owner;
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/runtime.ipp
+// The bodies of rt/runtime.hpp: the calls of this process, and the actors it knows. How calls get to
+// workers is in runtime_send.ipp, what links bring in runtime_frames.ipp, what they take along in runtime_peers.ipp.
+
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+SKEIN_INLINE void no_current_runtime() {
+    SKEIN_CHECK(false, "no skein runtime on this thread: call remote functions and actors from "
+                       "inside skein::run");
+    std::abort();
+}
+
+SKEIN_INLINE void incoming_call::refuse(const error& why) const {
+    error bad(why.code(), "arguments of " + fn.name + ": " + why.text());
+    self.reply_failure(*from, slot, {std::move(bad), nullptr});
+}
+
+SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from, slot, fn); }
+
+} // namespace detail
+
+SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<books>()) {
+    books_->name.name = std::move(who.name);
+    books_->name.host = std::move(who.host);
+    books_->name.pid = who.pid;
+    books_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
+    books_->anchor = counted_ptr(new detail::runtime_anchor(*this));
+    books_->leases.incarnation = books_->incarnation;
+    books_->root = counted_ptr(new detail::call_context(books_->anchor));
+    (void)registry::instance(); // numbers the functions
+}
+
+SKEIN_INLINE runtime::~runtime() {
+    SKEIN_CHECK(
+        books_->links.empty() && books_->upstream == nullptr && books_->calls.size() == 0,
+        "a runtime is destroyed while it serves {} links and runs {} calls; co_await close() and "
+        "the serving tasks first",
+        books_->links.size(), books_->calls.size());
+    give_up(error(errc::closed, "the runtime has ended"));
+    for (auto& [id, lane] : books_->lanes) lane->owner = nullptr;
+    books_->anchor->self = nullptr;
+    if (current_ == this) current_ = nullptr;
+}
+
+SKEIN_INLINE std::size_t runtime::workers() const noexcept {
+    return static_cast<std::size_t>(
+        std::count_if(books_->links.begin(), books_->links.end(), [](auto& l) { return l->up; }));
+}
+
+SKEIN_INLINE void runtime::on_first_call(unique_function<void()> start) {
+    books_->start_workers = std::move(start);
+}
+SKEIN_INLINE void runtime::expect_workers(std::size_t n) {
+    books_->expected = n;
+    pump();
+}
+SKEIN_INLINE const detail::process_name& runtime::name() const noexcept { return books_->name; }
+SKEIN_INLINE const runtime_stats& runtime::stats() const noexcept { return books_->stats; }
+SKEIN_INLINE std::size_t runtime::pending() const noexcept {
+    return books_->stats.submitted - books_->stats.done;
+}
+SKEIN_INLINE std::size_t runtime::actors() const noexcept { return books_->boxes.size(); }
+SKEIN_INLINE std::size_t runtime::running() const noexcept { return books_->calls.size(); }
+SKEIN_INLINE bool runtime::is_driver() const noexcept { return books_->upstream == nullptr; }
+SKEIN_INLINE std::uint64_t runtime::incarnation() const noexcept { return books_->incarnation; }
+SKEIN_INLINE actor_id runtime::new_actor_id() noexcept {
+    return actor_id({books_->incarnation, ++books_->last_actor});
+}
+SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
+    return books_->root;
+}
+SKEIN_INLINE void runtime::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
+    books_->boxes.insert_or_assign(id, std::move(box));
+}
+SKEIN_INLINE void runtime::count_outcome(bool failed) noexcept {
+    ++books_->stats.done;
+    books_->stats.failed += failed;
+}
+SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
+    call.fail({std::move(why), nullptr});
+}
+
+// ---- calls of this process -------------------------------------------------------------------
+
+/// False: its deadline is over before it begins, and it has failed with that.
+SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
+    call.owner = this;
+    call.number = ++books_->last_call;
+    ++books_->stats.submitted;
+    adopt_child(call);
+    if (!call.rare || call.rare->limit == no_deadline) return true;
+    if (call.rare->limit <= duration::zero()) {
+        const char* whose =
+            call.rare->is_inherited ? "the deadline of the call that made it" : "its deadline";
+        refuse(call,
+               error(errc::timeout, fmt::format("{} did not run: {} was over when it was called",
+                                                call.name(), whose)));
+        return false;
+    }
+    call.rare->deadline.emplace(call);
+    auto& here = loop::current();
+    call.rare->until = deadline_after(here.exact_now(), call.rare->limit);
+    here.set_timer(*call.rare->deadline, call.rare->until);
+    return true;
+}
+
+/// A call made by a call: is cancelled with it, and ends no later.
+SKEIN_INLINE void runtime::adopt_child(detail::call_base& call) {
+    auto* const parent = detail::call_context::current();
+    if (parent == nullptr || !parent->is_call() || parent->where() != this) return;
+    call.parent = counted_ptr(parent);
+    parent->add_child(call);
+    if (parent->who.until == time_point::max()) return;
+    const duration left = parent->who.until - loop::current().exact_now();
+    auto& rare = call.extra();
+    if (rare.limit != no_deadline && rare.limit <= left) return;
+    rare.limit = left;
+    rare.is_inherited = true;
+}
+
+namespace detail {
+
+SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
+                              bool is_worker) {
+    call_head head;
+    head.function = call.fn != nullptr ? call.fn->index : 0;
+    head.kind = call.kind;
+    head.retries = call.retries_left;
+    head.cpus = call.cpus;
+    head.target = call.target;
+    auto& who = head.who;
+    who.id = who.trace = call_id({incarnation, call.number});
+    if (call.parent) {
+        who.trace = call.parent->who.trace;
+        who.parent = call.parent->who.id;
+    }
+    const bool ends = call.rare && call.rare->deadline;
+    if (ends) who.until = call.rare->until;
+    head.is_told = is_worker || call.parent || ends;
+    head.encode(to, ends ? loop::current().exact_now() : time_point{});
+}
+
+SKEIN_INLINE void call_context::cancel_children() {
+    std::vector<counted_ptr<call_base>> all;
+    while (!children_.empty()) {
+        auto& child = children_.front();
+        child.unlink();
+        all.emplace_back(&child);
+    }
+    for (const auto& child : all) cancel_call(*child);
+}
+
+} // namespace detail
+
+/// Appends head and arguments; false: a codec threw, and the call has failed with that.
+SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call,
+                                       detail::encoder encode) {
+    struct encoding_guard {
+        detail::call_base* before = encoding_;
+        ~encoding_guard() { encoding_ = before; }
+    };
+    try {
+        const encoding_guard guard;
+        encoding_ = &call;
+        detail::encode_head(to, call, books_->incarnation, books_->upstream != nullptr);
+        encode(to);
+        return true;
+    } catch (...) {
+        const error why = to_error(std::current_exception());
+        error told(why.code(), fmt::format("{} did not run: its arguments cannot be encoded: {}",
+                                           call.name(), why.text()));
+        call.fail({std::move(told), nullptr});
+        return false;
+    }
+}
+
+SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::encoder encode) {
+    if (!prepare(*call)) return;
+    if (call->kind == detail::call_kind::method) {
+        // The common case: nothing waits, the worker is there, nothing has to be kept.
+        auto& lane = *call->lane;
+        if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->wire->is_open() &&
+            !books_->closing) [[likely]] {
+            books_->scratch.clear();
+            if (!encode_call(books_->scratch, *call, encode)) return;
+            auto& raw = *call;
+            raw.slot = take_slot(std::move(call));
+            if (books_->scratch.size() < limit::inline_bytes) [[likely]]
+                return transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
+            auto body = std::move(books_->scratch).take(); // its memory goes with it
+            return transmit(*lane.on, raw, body, &body);
+        }
+    }
+    wire::writer body;
+    if (!encode_call(body, *call, encode)) return;
+    call->body = std::move(body).take();
+    call->state = detail::phase::queued;
+    place(std::move(call));
+}
+
+SKEIN_INLINE void runtime::submit_deferred(const counted_ptr<detail::call_base>& call,
+                                           std::size_t pending,
+                                           std::unique_ptr<detail::deferred_arguments> arguments) {
+    call->extra().pending = pending;
+    call->extra().arguments = std::move(arguments);
+    if (!prepare(*call)) return;
+    if (call->kind == detail::call_kind::method) call->lane->waiting.push_back(call);
+    // Held by the refs it waits for.
+}
+
+SKEIN_INLINE void runtime::argument_ready(detail::call_base& call) {
+    if (--call.rare->pending != 0 || call.is_done()) return;
+    books_->ready.emplace_back(&call);
+    if (std::exchange(books_->settling, true)) return; // a long chain must not become a deep stack
+    for (std::size_t i = 0; i < books_->ready.size(); ++i) {
+        const auto next = books_->ready[i];
+        if (!next->is_done()) settle_ready(next);
+    }
+    books_->ready.clear();
+    books_->settling = false;
+}
+
+/// All refs among a call's arguments have an outcome: it is sent, or fails with one of them.
+SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& call) {
+    const auto lane = call->lane;
+    if (const auto* bad = call->rare->arguments->failed()) {
+        // A chain of failures names its ends, not all that lies between.
+        constexpr std::string_view because = "did not run: its argument failed: ";
+        std::string_view root = bad->what.text();
+        if (const auto at = root.rfind(because); at != root.npos)
+            root.remove_prefix(at + because.size());
+        error why(bad->what.code(), fmt::format("{} {}{}", call->name(), because, root));
+        if (!bad->what.where().empty()) why.with_where(bad->what.where());
+        if (!bad->what.cause().empty()) why.with_cause(bad->what.cause());
+        if (!bad->what.hint().empty()) why.with_hint(bad->what.hint());
+        call->fail({std::move(why), bad->from});
+        if (lane) drain(*lane);
+        return;
+    }
+    wire::writer body;
+    auto& arguments = *call->rare->arguments;
+    if (!encode_call(body, *call, [&](wire::writer& to) { arguments.encode(to); })) {
+        if (lane) drain(*lane);
+        return;
+    }
+    call->rare->arguments.reset();
+    call->body = std::move(body).take();
+    call->state = detail::phase::queued;
+    if (call->kind == detail::call_kind::method) {
+        drain(*call->lane);
+    } else {
+        place(call);
+    }
+}
+
+/// A call with its arguments encoded: to its worker, its lane, or the queue.
+SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
+    if (books_->closing)
+        return refuse(*call, error(errc::closed, call->name() + " was called while the runtime "
+                                                                "is shutting down"));
+    if (call->kind == detail::call_kind::method && call->lane) {
+        const auto lane = call->lane;
+        lane->waiting.push_back(std::move(call));
+        return drain(*lane);
+    }
+    if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
+    if (call->kind == detail::call_kind::method) { // passed on for a worker
+        const auto found = books_->actors.find(call->target);
+        if (found == books_->actors.end() || found->second.where == nullptr)
+            return refuse(*call,
+                          error(errc::not_found, fmt::format("actor {} is gone", call->target))
+                              .with_hint("the last handle in the process that made it was "
+                                         "dropped, or its worker died"));
+        return send(*found->second.where, std::move(call));
+    }
+    if (books_->given_up) return refuse(*call, *books_->given_up);
+    if (books_->start_workers) {
+        const task_context::use none(nullptr); // they do not belong to the call that came first
+        std::exchange(books_->start_workers, {})();
+    }
+    if (!detail::lease_books::is_leased(
+            *call)) { // must not wait behind those that wait for a free core
+        bool possible = true;
+        if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
+    }
+    if (detail::lease_books::is_leased(*call)) {
+        books_->leases.push(std::move(call));
+        return pump_leases();
+    }
+    auto& line = call->kind == detail::call_kind::create ? books_->creations : books_->queue;
+    line.push_back(std::move(call));
+    pump();
+}
+
+/// Sends what is complete at the front of an actor's line.
+SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
+    const counted_ptr<detail::actor_state> hold(&lane);
+    while (lane.first != lane.waiting.size()) {
+        auto& front = lane.waiting[lane.first];
+        if (front->state == detail::phase::preparing) break;
+        auto call = std::exchange(front, {});
+        ++lane.first;
+        if (call->is_done()) continue;
+        if (lane.lost) {
+            call->fail(
+                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
+                 nullptr});
+        } else if (lane.on == nullptr) {
+            refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
+        } else {
+            send(*lane.on, std::move(call));
+        }
+    }
+    if (lane.first == lane.waiting.size()) {
+        lane.waiting.clear();
+        lane.first = 0;
+    }
+}
+
+SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
+    const counted_ptr<detail::call_base> hold(&call);
+    const auto lane = call.lane;
+    const bool is_free = take_back(call);
+    if (!is_free && (call.state == detail::phase::sent || call.state == detail::phase::started)) {
+        if (std::exchange(call.extra().cancel_requested, true)) return;
+        if (call.on != nullptr && call.on->wire->is_open())
+            call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
+        return;
+    }
+    if (call.state == detail::phase::queued && call.on != nullptr) {
+        call.extra().cancel_requested = true; // for lose(), which settles its link
+        return;
+    }
+    call.fail({error(errc::cancelled,
+                     fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
+               nullptr});
+    if (lane) drain(*lane);
+    // No answer comes that would do so; and who waited in front of others lets them go.
+    if (is_free || books_->leases.asking > 0) pump();
+}
+
+SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
+    const counted_ptr<detail::call_base> hold(&call);
+    const auto lane = call.lane;
+    const bool is_free = take_back(call);
+    const bool sent = !is_free && call.on != nullptr && call.on->wire->is_open() &&
+                      call.state != detail::phase::queued;
+    // The slot stays taken until the worker answers: the late answer finds a call that is done.
+    if (sent) call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
+    call.fail(
+        {error(errc::timeout,
+               fmt::format("{} gave no answer within {:.3g} s{}; it {}", call.name(),
+                           to_seconds(call.rare->limit),
+                           call.rare->is_inherited ? ", what the call that made it had left" : "",
+                           call.progress())),
+         nullptr});
+    if (lane) drain(*lane);
+    if (is_free || books_->leases.asking > 0) pump();
+}
+
+SKEIN_INLINE void runtime::give_up(error why) {
+    books_->given_up = why;
+    books_->start_workers = {};
+    for (const auto& call : books_->take_waiting())
+        if (!call->is_done()) refuse(*call, why);
+}
+
+// ---- actors ------------------------------------------------------------------------------------
+
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
+    auto& lane = books_->lanes[id];
+    if (lane != nullptr) return counted_ptr<detail::actor_state>(lane);
+    lane = new detail::actor_state;
+    lane->owner = this;
+    lane->id = id;
+    if (books_->upstream != nullptr) {
+        lane->on = books_->upstream;
+    } else if (const auto found = books_->actors.find(id); found != books_->actors.end()) {
+        lane->on = found->second.where;
+    }
+    return counted_ptr<detail::actor_state>(lane);
+}
+
+SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
+    books_->lanes.erase(lane.id);
+    if (!lane.owned || lane.on == nullptr) return;
+    if (books_->upstream == nullptr) {
+        --lane.on->actors;
+        books_->actors.erase(lane.id);
+    }
+    send_drop(*lane.on, lane.id);
+}
+
+SKEIN_INLINE void runtime::send_drop(peer& to, actor_id id) {
+    if (!to.wire->is_open()) return;
+    std::array<std::byte, 16> body;
+    store_le(body.data(), id.value().incarnation);
+    store_le(body.data() + 8, id.value().number);
+    to.wire->send(detail::message_drop, 0, 0, body, {});
+}
+
+/// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still
+/// to come; that does not matter any more.
+SKEIN_INLINE void runtime::fail_lane(detail::actor_state& lane) {
+    const counted_ptr<detail::actor_state> hold(&lane);
+    for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
+        const auto call = lane.waiting[i];
+        if (call && !call->is_done())
+            call->fail(
+                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
+                 nullptr});
+    }
+    drain(lane);
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_frames.ipp
+// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the calls that run here.
+
+
+#include <coroutine>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+// A peer has shown that it knows the token, no more: what it says is compared with what it was asked.
+// The exceptions that are thrown here end its link.
+
+SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f) {
+    switch (f.kind) {
+    case detail::message_reply: return on_reply(*from, f);
+    case detail::message_call:
+        return books_->upstream == nullptr ? forward(*from, f) : arrived(from, f);
+    case detail::message_started:
+        if (auto* call = call_at(*from, slot_id(f.id));
+            call != nullptr && call->state == detail::phase::sent)
+            call->state = detail::phase::started;
+        return;
+    case detail::message_cancel: return on_cancel(*from, slot_id(f.id));
+    case detail::message_drop:
+        return books_->upstream == nullptr ? on_drop(*from, f.body) : arrived(from, f);
+    default:
+        throw error(errc::malformed,
+                    fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
+    }
+}
+
+/// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
+SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, slot_id id) {
+    const auto index = static_cast<std::uint32_t>(id.value());
+    if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32)
+        return nullptr;
+    auto* call = books_->slots[index].call.get();
+    if (call != nullptr && call->on != &from)
+        throw error(errc::malformed, fmt::format("{} answers for {}, which was not sent to it",
+                                                 from.who, call->name()));
+    return call;
+}
+
+SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
+    if (f.flags != detail::reply_ok && f.flags != detail::reply_failed)
+        throw error(errc::malformed,
+                    fmt::format("a reply that is neither value nor failure from {}", from.who));
+    if (call_at(from, slot_id(f.id)) == nullptr) return;
+    const auto call = free_slot(slot_id(f.id));
+    account(from, *call);
+    if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
+        settle_create(from, *call, f.flags);
+    if (!call->is_done()) {
+        if (f.flags == detail::reply_ok) {
+            call->finish_with_bytes(f.body);
+        } else {
+            call->fail(detail::decode_failure(f.body));
+        }
+    }
+    if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();
+    if (from.busy == 0 && books_->upstream == nullptr && books_->links.size() > 1) feed(from);
+}
+
+SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
+    if (const auto found = from.running.find(id); found != from.running.end()) {
+        found->second.stop.request();
+        found->second.context->cancel_children();
+    } else if (books_->has_backlog) {
+        books_->unwanted.insert(id);
+    }
+    if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
+        cancel(*found->second);
+}
+
+namespace detail {
+
+SKEIN_INLINE actor_id dropped_actor(byte_span body, const std::string& who) {
+    wire::reader in(body);
+    unique_number id;
+    if (!in.fixed(id.incarnation) || !in.fixed(id.number) || !in.finish())
+        throw error(errc::malformed, fmt::format("a drop that cannot be read from {}", who));
+    return actor_id(id);
+}
+
+} // namespace detail
+
+/// Driver: a worker has let go of the last handle to an actor that it made.
+SKEIN_INLINE void runtime::on_drop(peer& from, byte_span body) {
+    const auto id = detail::dropped_actor(body, from.who);
+    const auto found = books_->actors.find(id);
+    if (found == books_->actors.end() || found->second.owner != from.number) return;
+    auto* where = found->second.where;
+    books_->actors.erase(found);
+    if (where == nullptr) return;
+    --where->actors;
+    send_drop(*where, id);
+}
+
+/// Driver: an actor was made, or its constructor threw.
+SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& call,
+                                         std::uint16_t outcome) {
+    const auto known = books_->actors.find(call.target); // made by a worker that is still there
+    const auto lane = books_->lanes.find(call.target);   // made by this process
+    const bool wanted = call.nested ? known != books_->actors.end()
+                                    : lane != books_->lanes.end() && !call.is_done();
+    if (outcome == detail::reply_ok && wanted) {
+        auto& entry = books_->actors[call.target];
+        entry.where = &from;
+        entry.type = call.fn->actor;
+        if (lane != books_->lanes.end()) lane->second->on = &from;
+        return;
+    }
+    if (known != books_->actors.end()) books_->actors.erase(known);
+    --from.actors;
+    if (outcome == detail::reply_ok) send_drop(from, call.target);
+}
+
+namespace detail {
+
+/// The function that a call names; its head must fit it.
+SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
+                                              time_point came) {
+    const auto& who = from.who;
+    const bool good = head.decode(in, from.incarnation, came);
+    const auto* fn = good ? registry::instance().at(head.function) : nullptr;
+    if (fn == nullptr)
+        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", who));
+    const auto wanted = fn->is_constructor     ? call_kind::create
+                        : fn->actor != nullptr ? call_kind::method
+                                               : call_kind::task;
+    if (head.kind != wanted)
+        throw error(errc::malformed,
+                    fmt::format("{} sends a call of {} that is none of its kind", who, fn->name));
+    return *fn;
+}
+
+SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn, actor_id actor,
+                               const std::type_info& type) {
+    return error(errc::malformed, fmt::format("{} calls {} of actor {}, which is a {}", who,
+                                              fn.name, actor, readable_name(type.name())));
+}
+
+} // namespace detail
+
+/// Driver: a call of a worker goes on to where it belongs.
+SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
+    wire::reader in(f.body);
+    detail::call_head head;
+    const auto& fn = detail::read_head(in, head, from, loop::current().now());
+    if (head.who.id.value().incarnation != from.incarnation)
+        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
+    if (head.kind == detail::call_kind::method) {
+        const auto found = books_->actors.find(head.target);
+        if (found != books_->actors.end() && found->second.type != nullptr &&
+            *found->second.type != *fn.actor)
+            throw detail::wrong_actor(from.who, fn, head.target, *found->second.type);
+    }
+    if (from.forwarded.contains(slot_id(f.id)))
+        throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
+    std::shared_ptr<peer> origin;
+    for (const auto& l : books_->links)
+        if (l.get() == &from) origin = l;
+    if (!origin) return;
+    counted_ptr<detail::call_base> call(
+        new detail::forwarded_call(*this, books_->leases, origin, slot_id(f.id), head.who));
+    call->fn = &fn;
+    call->kind = head.kind;
+    call->cpus = head.cpus;
+    call->retries_left = head.kind == detail::call_kind::task ? head.retries : 0;
+    call->target = head.target;
+    call->nested = true;
+    call->body = f.take_body();
+    if (head.who.until != time_point::max()) call->extra().until = head.who.until;
+    if (head.kind == detail::call_kind::create) {
+        const bool is_new = head.target.value().incarnation == from.incarnation &&
+                            !books_->actors.contains(head.target);
+        if (!is_new)
+            throw error(
+                errc::malformed,
+                fmt::format("{} makes an actor under a number that is not its own", from.who));
+        books_->actors[call->target] = {nullptr, from.number, fn.actor};
+    }
+    from.forwarded[slot_id(f.id)] = call.get();
+    books_->leases.begin_wait(from, head.who.parent);
+    if (prepare(*call)) {
+        call->state = detail::phase::queued;
+        place(std::move(call));
+    }
+    if (books_->leases.waits()) pump_leases(); // the caller may have left a core to others
+}
+
+SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
+    if (!to.wire->is_open()) return;
+    books_->scratch.clear();
+    encode(books_->scratch);
+    send_scratch(to, detail::reply_ok, id);
+}
+
+SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
+    if (!to.wire->is_open()) return;
+    books_->scratch.clear();
+    detail::encode_failure(books_->scratch, why);
+    send_scratch(to, detail::reply_failed, id);
+}
+
+/// A reply. The memory of a large one goes with it, so that it is given back.
+SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id id) {
+    if (books_->scratch.size() < limit::inline_bytes)
+        return to.wire->send(detail::message_reply, outcome, id.value(), books_->scratch.bytes(),
+                             {});
+    net::frame f;
+    f.kind = detail::message_reply;
+    f.flags = outcome;
+    f.id = id.value();
+    f.body = std::move(books_->scratch).take();
+    to.wire->send(std::move(f));
+}
+
+SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_record& fn) {
+    reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
+}
+
+/// Worker: a call or drop has come. Calls run in order, here and now, until they have taken so long that
+/// their replies should leave and a cancellation should be heard: the rest waits for the next turn.
+SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net::frame_view& f) {
+    const bool is_drop = f.kind == detail::message_drop;
+    if (books_->has_backlog) {
+        books_->backlog_bytes += f.body.size();
+        books_->backlog.push_back(
+            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now()});
+        if (books_->backlog_bytes > limit::backlog_bytes &&
+            !std::exchange(books_->backlog_full, true))
+            from->wire->pause_reading();
+        return;
+    }
+    if (is_drop) {
+        books_->boxes.erase(detail::dropped_actor(f.body, from->who));
+        return;
+    }
+    auto& here = loop::current();
+    if (!books_->in_turn.is_linked()) { // the first one of this turn of the loop
+        books_->turn_began = here.coarse_now();
+        here.at_turn_end(books_->in_turn);
+    }
+    execute(from, slot_id(f.id), f.body, nullptr, here.now());
+    if (here.coarse_now() - books_->turn_began < limit::call_turn || books_->closing) return;
+    books_->has_backlog = true;
+    books_->calls.spawn(run_backlog());
+}
+
+namespace detail {
+
+/// Resumes in the next turn of the loop, when replies have left and what has come was read.
+struct next_turn : turn_hook {
+    next_turn() noexcept
+        : turn_hook(
+              [](turn_hook& h) { loop::current().post(static_cast<next_turn&>(h).waiting); }) {}
+    static bool await_ready() noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> h) noexcept {
+        waiting = h;
+        loop::current().at_turn_end(*this);
+    }
+    static void await_resume() noexcept {}
+    std::coroutine_handle<> waiting;
+};
+
+} // namespace detail
+
+SKEIN_INLINE task<void> runtime::run_backlog() {
+    auto& waiting = books_->backlog;
+    do {
+        detail::next_turn next;
+        co_await next;
+        co_await yield(); // behind the readers that this turn has woken
+        auto& here = loop::current();
+        const auto began = here.coarse_now();
+        while (!waiting.empty() && here.coarse_now() - began < limit::call_turn) {
+            auto one = std::move(waiting.front());
+            waiting.pop_front();
+            books_->backlog_bytes -= one.body.size();
+            if (books_->closing) continue; // its driver has gone
+            execute_waiting(one);
+        }
+        if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
+            std::exchange(books_->backlog_full, false) && books_->upstream != nullptr)
+            books_->upstream->wire->resume_reading();
+    } while (!waiting.empty());
+    books_->has_backlog = false;
+    books_->unwanted.clear();
+}
+
+/// A call whose turn has come; it may have been cancelled meanwhile.
+SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
+    try {
+        if (one.is_drop) {
+            books_->boxes.erase(detail::dropped_actor(one.body, one.from->who));
+            return;
+        }
+        if (books_->unwanted.erase(one.slot) == 0)
+            return execute(one.from, one.slot, one.body, nullptr, one.came);
+        wire::reader in(one.body);
+        detail::call_head head;
+        const auto& fn = detail::read_head(in, head, *one.from, one.came);
+        if (!one.from->page.begin()) return;
+        error why(errc::cancelled, fn.name + " was cancelled; it did not run");
+        reply_failure(*one.from, one.slot, {std::move(why), nullptr});
+    } catch (const error& e) { // no call: as in the handler of a link
+        one.from->wire->abort(e);
+    }
+}
+
+/// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
+/// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
+/// start from the run queue, so in order.
+SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
+                                   std::shared_ptr<detail::actor_box> box, time_point came) {
+    wire::reader in(body);
+    detail::call_head head;
+    const auto& fn = detail::read_head(in, head, *from, came);
+    if (!box && !from->page.begin()) return; // its driver has taken it back
+    if (head.kind == detail::call_kind::method && !box) {
+        const auto found = books_->boxes.find(head.target);
+        if (found == books_->boxes.end()) {
+            const error gone =
+                error(errc::not_found, fmt::format("actor {} is gone", head.target))
+                    .with_hint("the last handle in the process that made it was dropped");
+            return reply_failure(*from, id, {gone, nullptr});
+        }
+        box = found->second;
+        if (box->type != *fn.actor)
+            throw detail::wrong_actor(from->who, fn, head.target, box->type);
+        if (box->not_started > 0 && !fn.is_coroutine) {
+            ++box->not_started;
+            books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box), came));
+            return;
+        }
+    }
+    ++books_->stats.executed;
+    detail::incoming_call call{*this, from, id, fn, head.target, in, std::move(box)};
+    struct executing_guard {
+        runtime* before = executing_;
+        ~executing_guard() { executing_ = before; }
+    } const guard;
+    executing_ = this;
+    const task_context::use under(&context_for(head, fn));
+    fn.invoke(call);
+}
+
+/// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
+SKEIN_INLINE detail::call_context& runtime::context_for(const detail::call_head& head,
+                                                        const function_record& fn) {
+    auto& spare = books_->spare;
+    if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(books_->anchor));
+    spare->who = head.who;
+    spare->fn = &fn;
+    spare->actor = head.target;
+    return *spare;
+}
+
+SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_id id,
+                                               byte_buffer body,
+                                               std::shared_ptr<detail::actor_box> box,
+                                               time_point came) {
+    --box->not_started;
+    execute(from, id, body, std::move(box), came);
+    co_return;
+}
+
+SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
+    auto& running = call.from->running[call.slot];
+    running.context = books_->spare;
+    auto guarded = with_cancel(running.stop.token(), std::move(work));
+    books_->calls.spawn(run_call(call.from, call.slot, std::move(guarded)));
+    books_->fresh.push_back(call.slot);
+    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(call.from));
+}
+
+SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id, task<void> work) {
+    try {
+        co_await work;
+    } catch (...) { // it could not even say so: the others that run here must not end for that
+        from->wire->abort(to_error(std::current_exception()));
+    }
+    from->running.erase(id);
+}
+
+/// Runs after the first steps of the calls that have just started: those that are not done by then
+/// have suspended, and their submitter is told.
+SKEIN_INLINE task<void> runtime::tell_started(std::shared_ptr<peer> to) {
+    co_await yield();
+    for (const auto id : std::exchange(books_->fresh, {})) {
+        const auto found = to->running.find(id);
+        if (found == to->running.end() || found->second.told || !to->wire->is_open()) continue;
+        found->second.told = true;
+        to->wire->send(detail::message_started, 0, id.value(), {}, {});
+    }
+    co_return;
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_leases.ipp
+// Part of the bodies of rt/runtime.hpp: the lines in which tasks wait for cores, and the leases over which they
+// leave. A line asks the scheduler for one lease at a time, sends as many tasks over it as the worker takes ahead of
+// time, and keeps it until another line waits. Then it ends its turn, gives the lease back and asks again.
+//
+// Nothing here looks at all workers for each task: the leases of a line are in lists by the room they have, and
+// change their list when a task goes or ends there.
+
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+inline constexpr std::uint32_t most_cpus = std::numeric_limits<std::uint16_t>::max();
+/// The tag of a request for all that a worker has; others carry the cpus of their line.
+inline constexpr std::uint64_t whole_tag = std::uint64_t{most_cpus} + 1;
+/// Lists of workers are searched so far for the one with the least to do.
+inline constexpr int most_looked_at = 8;
+
+[[nodiscard]] inline place_id place_of(const peer& worker) noexcept {
+    return place_id(worker.number.value());
+}
+
+/// Puts the leases of a line on a worker into the list where they belong now.
+inline void file(lease_share& share) {
+    const auto& at = *share.at;
+    auto room = lease_line::nowhere;
+    if (share.out < share.leases.size())
+        room = at.guests == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
+    else if (share.out < share.leases.size() * at.window)
+        room = lease_line::ahead;
+    share.unlink();
+    if (room != lease_line::nowhere) share.line->with[room].push_back(share);
+}
+
+SKEIN_INLINE lease_line& lease_books::line_of(std::uint16_t cpus) {
+    auto& line = lines[cpus];
+    line.cpus = cpus;
+    return line;
+}
+
+SKEIN_INLINE lease_share* lease_books::share_of(const peer& at, const lease_line& line) noexcept {
+    for (const auto& share : at.shares)
+        if (share->line == &line) return share.get();
+    return nullptr;
+}
+
+SKEIN_INLINE lease_share& lease_books::share_for(peer& at, lease_line& line) {
+    if (auto* const known = share_of(at, line)) return *known;
+    auto& made = *at.shares.emplace_back(std::make_unique<lease_share>());
+    made.at = &at;
+    made.line = &line;
+    return made;
+}
+
+SKEIN_INLINE void lease_books::add(peer& worker) {
+    resources total;
+    total.cpu = amount(static_cast<int>(std::min(worker.capacity, most_cpus)));
+    const auto name = fmt::format("worker {}", worker.number);
+    const auto added = places.add_place(place_of(worker), name, total);
+    SKEIN_CHECK(added, "{} is no place: {}", worker.who, added.error().what());
+    workers[place_of(worker)] = &worker;
+    largest = std::max(largest, worker.capacity);
+    ++state;
+    is_changed = true;
+}
+
+/// What it had is gone with it.
+SKEIN_INLINE void lease_books::remove(peer& worker) {
+    if (workers.erase(place_of(worker)) == 0) return;
+    (void)places.remove_place(place_of(worker));
+    for (const auto& share : worker.shares) share->line->held -= share->leases.size();
+    worker.shares.clear();
+    std::erase_if(parents, [&](const auto& one) {
+        if (one.second.at != &worker) return false;
+        --line_of(one.second.call->cpus).parents;
+        return true;
+    });
+    worker.whole = {};
+    largest = 0;
+    for (const auto& [place, other] : workers) largest = std::max(largest, other->capacity);
+    ++state;
+    is_changed = true;
+}
+
+/// Whether new tasks go there.
+SKEIN_INLINE void lease_books::retire(peer& worker, bool on) {
+    worker.retiring = on;
+    (void)places.drain(place_of(worker), on);
+    for (const auto& share : worker.shares) release_unused(*share);
+    ++state;
+    is_changed = true;
+}
+
+/// To the end of its line. A suspect waits for a worker with nothing to do, behind what waits now.
+SKEIN_INLINE void lease_books::push(counted_ptr<call_base> call) {
+    if (call->alone != 0) {
+        suspects.push_back({std::move(call), gone + waiting});
+        return;
+    }
+    auto& line = line_of(call->cpus);
+    (call->nested ? line.inner : line.waiting).push_back(std::move(call));
+    ++waiting;
+}
+
+/// To the front of their lines.
+SKEIN_INLINE void lease_books::run_again(const std::vector<counted_ptr<call_base>>& calls) {
+    for (auto at = calls.rbegin(); at != calls.rend(); ++at) {
+        if ((*at)->alone != 0) {
+            push(*at);
+            continue;
+        }
+        auto& line = line_of((*at)->cpus);
+        ((*at)->nested ? line.inner : line.waiting).push_front(*at);
+        ++waiting;
+    }
+}
+
+SKEIN_INLINE counted_ptr<call_base> lease_books::pop(lease_line& line) {
+    auto& queue = line.next();
+    auto call = std::move(queue.front());
+    queue.pop_front();
+    --waiting;
+    ++gone;
+    return call;
+}
+
+/// The first task of a line that has no outcome yet.
+SKEIN_INLINE call_base* lease_books::front(lease_line& line) {
+    while (!line.is_empty() && line.next().front()->is_done()) (void)pop(line);
+    return line.is_empty() ? nullptr : line.next().front().get();
+}
+
+SKEIN_INLINE void lease_books::take_waiting(std::vector<counted_ptr<call_base>>& into) {
+    for (auto& [cpus, line] : lines) {
+        withdraw(line);
+        while (front(line) != nullptr) into.push_back(pop(line));
+    }
+    for (auto& one : std::exchange(suspects, {})) into.push_back(std::move(one.call));
+}
+
+SKEIN_INLINE request_id lease_books::request_cpus(std::uint32_t cpus, const constraint& where,
+                                                  std::uint64_t tag) {
+    request r;
+    r.demand.cpu = amount(static_cast<int>(cpus));
+    r.where = where;
+    r.tag = tag;
+    is_changed = true;
+    return places.submit(r).value();
+}
+
+/// A line wants one more lease. True: it has one more; else its request waits in the scheduler, or there was no
+/// room before and nothing has changed.
+SKEIN_INLINE bool lease_books::ask(lease_line& line) {
+    if (!line.asked) {
+        if (line.full_at == state) return false;
+        line.asked = request_cpus(line.cpus, {}, line.cpus);
+        ++asking;
+    }
+    if (take()) again = true; // another line may have one, too
+    if (!line.asked) return true;
+    line.full_at = state;
+    return false;
+}
+
+SKEIN_INLINE void lease_books::withdraw(lease_line& line) {
+    if (!line.asked) return;
+    (void)places.cancel(std::exchange(line.asked, {}));
+    --asking;
+    if (!std::exchange(line.stands, false)) return;
+    ++state; // a worker may have been kept free for it
+    is_changed = true;
+}
+
+/// Books what the scheduler grants. True: there are new leases.
+SKEIN_INLINE bool lease_books::take() {
+    if (!std::exchange(is_changed, false)) return false;
+    std::vector<grant> granted;
+    std::vector<notice> notices; // nothing is asked for that no worker could hold
+    places.take_grants(granted);
+    places.take_notices(notices);
+    for (const auto& g : granted) book(g);
+    return !granted.empty();
+}
+
+SKEIN_INLINE void lease_books::book(const grant& g) {
+    auto& at = *workers.at(g.place);
+    if (g.tag == whole_tag) {
+        at.whole = g.id;
+        return;
+    }
+    auto& line = lines.at(static_cast<std::uint16_t>(g.tag));
+    if (line.asked == g.id) {
+        line.asked = {};
+        line.stands = false;
+        --asking;
+    }
+    auto& share = share_for(at, line);
+    share.leases.push_back(g.id);
+    share.turn += at.window;
+    ++line.held;
+    file(share);
+}
+
+/// One more lease on this worker. False: it has no room for it.
+SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
+    const auto id = request_cpus(line.cpus, constraint::on(place_of(worker)), line.cpus);
+    (void)take();
+    return !places.cancel(id);
+}
+
+/// A worker with nothing to do and so many cpus, all of which belong to the next call there; nullptr: there is none.
+SKEIN_INLINE peer* lease_books::take_whole(const peers& links, std::uint32_t cpus) {
+    for (const auto& l : links) {
+        if (!l->up || l->retiring || l->busy != 0 || l->alone != nullptr || l->capacity < cpus)
+            continue;
+        for (const auto& share : l->shares) release_unused(*share);
+        const auto id =
+            request_cpus(std::min(l->capacity, most_cpus), constraint::on(place_of(*l)), whole_tag);
+        if (take()) again = true;
+        if (!places.cancel(id)) return l.get();
+    }
+    return nullptr;
+}
+
+SKEIN_INLINE void lease_books::release_unused(lease_share& share) {
+    while (share.leases.size() > share.out) {
+        (void)places.release(share.leases.back());
+        share.leases.pop_back();
+        --share.line->held;
+        ++state;
+        is_changed = true;
+    }
+    if (share.leases.empty()) share.turn = 0;
+    file(share);
+}
+
+/// A line waits: the others give back what they do not use. True: there was something.
+SKEIN_INLINE bool lease_books::reclaim() {
+    const auto before = state;
+    for (auto& [cpus, line] : lines)
+        for (const auto room : {lease_line::unused, lease_line::beside}) {
+            intrusive_list<lease_share, lease_share> all;
+            all.splice_back(line.with[room]);
+            while (!all.empty()) {
+                auto& share = all.pop_front();
+                if (line.is_empty() || (share.turn == 0 && others_wait(line)))
+                    release_unused(share);
+                else
+                    file(share);
+            }
+        }
+    return state != before;
+}
+
+/// Lines that have nothing go when there are many.
+SKEIN_INLINE void lease_books::forget_idle_lines() {
+    for (auto at = lines.begin(); lines.size() > 16 && at != lines.end();) {
+        const auto* line = &at->second;
+        if (!line->is_empty() || line->asked || line->held > 0 || line->parents > 0) {
+            ++at;
+            continue;
+        }
+        for (const auto& [place, worker] : workers)
+            std::erase_if(worker->shares, [&](const auto& share) { return share->line == line; });
+        at = lines.erase(at);
+    }
+}
+
+/// The least busy of the workers that a line's next task may go to now.
+SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) const {
+    const bool is_last_turn = others_wait(line);
+    peer* best = nullptr;
+    int seen = 0;
+    line.with[where].for_each_while([&](const lease_share& share) {
+        auto* const at = share.at;
+        const bool is_open = at->up && !at->retiring && at->alone == nullptr &&
+                             (share.turn > 0 || !is_last_turn) &&
+                             (at->guests == 0 || at->busy + line.cpus <= at->capacity * at->window);
+        if (is_open && (best == nullptr || at->busy < best->busy)) best = at;
+        return ++seen < most_looked_at;
+    });
+    for (; best == nullptr && seen > 0; --seen) // the next ones another time
+        line.with[where].push_back(line.with[where].pop_front());
+    return best;
+}
+
+SKEIN_INLINE call_id lease_books::id_of(const call_base& call) const {
+    if (call.nested) return static_cast<const forwarded_call&>(call).id;
+    return call_id({incarnation, call.number});
+}
+
+/// So many cores of a worker are asked for.
+SKEIN_INLINE void lease_books::occupy(peer& at, std::uint32_t cores) noexcept {
+    crowded += (cores > at.capacity ? 1U : 0U);
+    crowded -= (at.busy > at.capacity ? 1U : 0U);
+    at.busy = cores;
+}
+
+/// Before it goes. A suspect has its worker as a whole.
+SKEIN_INLINE void lease_books::sent(peer& to, call_base& call) {
+    if (call.cpus == 0 || (is_leased(call) && to.alone == &call)) return;
+    if (!is_leased(call)) {
+        to.guests += call.cpus;
+        for (const auto& share : to.shares) file(*share);
+        return;
+    }
+    auto& line = line_of(call.cpus);
+    auto* share = share_of(to, line);
+    SKEIN_CHECK(share != nullptr, "{} was sent without a lease", call.name());
+    ++share->out;
+    if (share->turn > 0) --share->turn;
+    file(*share);
+    if (call.fn == nullptr || !call.fn->is_coroutine) return; // the others cannot wait
+    parents[id_of(call)] = {&call, &to, 0};
+    ++line.parents;
+}
+
+/// A task has called another one: it leaves its cores to others until all that it has called is over.
+SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
+    const auto found = parents.find(id);
+    if (found == parents.end() || found->second.at != &at) return;
+    auto& [call, where, children] = found->second;
+    if (children++ > 0) return;
+    auto& share = share_for(*where, line_of(call->cpus));
+    share.out -= std::min<std::uint32_t>(share.out, 1);
+    file(share);
+    occupy(*where, where->busy - std::min<std::uint32_t>(where->busy, call->cpus));
+}
+
+/// It goes on, whoever has its cores meanwhile; nobody new gets any until that is made good.
+SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
+    const auto found = parents.find(id);
+    if (found == parents.end() || found->second.at != &at) return;
+    auto& [call, where, children] = found->second;
+    if (children == 0 || --children > 0) return;
+    auto& share = share_for(*where, line_of(call->cpus));
+    ++share.out;
+    file(share);
+    occupy(*where, where->busy + call->cpus);
+}
+
+/// A call leaves its worker. True: it had its cores until now.
+SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
+    if (!is_leased(call) || call.fn == nullptr || !call.fn->is_coroutine) return true;
+    const auto found = parents.find(id_of(call));
+    if (found == parents.end()) return true; // its worker is lost
+    const bool had_cores = found->second.children == 0;
+    parents.erase(found);
+    --line_of(call.cpus).parents;
+    return had_cores;
+}
+
+SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call, bool had_cores) {
+    if (!is_leased(call)) {
+        from.guests -= std::min<std::uint32_t>(from.guests, call.cpus);
+    } else if (call.alone != 0) {
+        (void)places.release(std::exchange(from.whole, {}));
+        ++state;
+        is_changed = true;
+    } else if (auto* share = share_of(from, line_of(call.cpus)); share != nullptr && had_cores) {
+        share->out -= std::min<std::uint32_t>(share->out, 1);
+    }
+    for (const auto& share : from.shares) file(*share); // its pace may be another, too
+}
+
+} // namespace detail
+
+/// Sends what waits in lines as far as there are leases, and asks for more.
+SKEIN_INLINE void runtime::pump_leases() {
+    auto& leases = books_->leases;
+    leases.again = true;
+    if (leases.pumping) return; // a call that failed has let another one go
+    struct pumping_guard {
+        bool& is_on;
+        ~pumping_guard() { is_on = false; }
+    } const guard{leases.pumping};
+    leases.pumping = true;
+    while (std::exchange(leases.again, false)) {
+        if (!leases.suspects.empty()) try_suspects();
+        for (auto& [cpus, line] : leases.lines)
+            if (!line.is_empty() || line.asked) use_leases(line);
+        if (leases.asking > 0 && leases.reclaim()) leases.again = true;
+        if (leases.take()) leases.again = true;
+    }
+    leases.forget_idle_lines();
+}
+
+/// A lease without a task comes first, then a new one, also of what other lines do not use; then what a worker takes
+/// ahead of time.
+SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
+    using detail::lease_line;
+    auto& leases = books_->leases;
+    if (leases.largest == 0) return;
+    while (leases.front(line) != nullptr) {
+        if (line.cpus > leases.largest) {
+            refuse_impossible(*leases.pop(line));
+            continue;
+        }
+        auto* to = leases.pick(line, lease_line::unused);
+        if (to == nullptr && (leases.ask(line) || (leases.reclaim() && leases.ask(line)))) continue;
+        if (to == nullptr) to = leases.pick(line, lease_line::beside);
+        if (to == nullptr) to = leases.pick(line, lease_line::ahead);
+        if (to == nullptr) break;
+        send(*to, leases.pop(line));
+    }
+    if (line.is_empty()) return leases.withdraw(line);
+    if (!line.asked) { // there was no room before: stand in line for what comes
+        line.asked = leases.request_cpus(line.cpus, {}, line.cpus);
+        ++leases.asking;
+    }
+    line.stands = true;
+}
+
+/// A task beside which a worker died takes nobody along the next time: it gets a worker of its own. When those that
+/// wait have passed it so often that it is one of them again, it goes like any other.
+SKEIN_INLINE void runtime::try_suspects() {
+    auto& leases = books_->leases;
+    for (auto n = leases.suspects.size(); n > 0 && leases.largest > 0; --n) {
+        auto one = std::move(leases.suspects.front());
+        leases.suspects.pop_front();
+        auto& call = *one.call;
+        if (call.is_done()) continue;
+        if (call.cpus > leases.largest) {
+            refuse_impossible(call);
+            continue;
+        }
+        if (leases.gone >= one.turn) {
+            if (auto* to = leases.take_whole(books_->links, call.cpus)) {
+                send(*to, std::move(one.call));
+                continue;
+            }
+            one.turn = leases.gone + leases.waiting;
+            if (leases.waiting > 0 && --call.alone == 0) {
+                leases.run_again({one.call});
+                continue;
+            }
+        }
+        leases.suspects.push_back(std::move(one));
+    }
+}
+
+SKEIN_INLINE void runtime::refuse_impossible(detail::call_base& call) {
+    refuse(call, error(errc::exhausted, fmt::format("{} asks for {} cpus, more than any worker has",
+                                                    call.name(), call.cpus))
+                     .with_hint("start fewer workers with more cores each, or lower .cpus"));
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_peers.ipp
+// Part of the bodies of rt/runtime.hpp: links to other processes, and what one takes along when it ends.
+
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connection> wire,
+                                                   detail::claims page) {
+    auto l = std::make_shared<peer>();
+    l->wire = std::move(wire);
+    l->page = std::move(page);
+    l->number = peer_id(++books_->last_link);
+    const auto& who = l->wire->peer();
+    l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
+    if (const auto hello = wire::decode<detail::worker_hello>(who.extra)) {
+        l->capacity = std::max<std::uint32_t>(1, hello->cpus);
+        l->incarnation = hello->incarnation;
+        if (!hello->shares_memory && books_->upstream == nullptr) l->page = {};
+    }
+    return l;
+}
+
+/// Frames that have come already are handled inside this call.
+SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
+    const std::weak_ptr<peer> weak = l;
+    l->wire->set_closed_handler([weak](const error* why) {
+        if (const auto here = weak.lock()) {
+            here->orderly = why == nullptr;
+            if (why != nullptr) here->why = *why;
+            here->up = false;
+            here->ended.set();
+        }
+    });
+    l->wire->set_handler([this, weak](const net::frame_view& f) {
+        if (const auto here = weak.lock()) on_frame(here, f);
+    });
+}
+
+/// False: its calls and actors would be taken for those of another process.
+SKEIN_INLINE bool runtime::has_own_incarnation(const peer& newcomer) const {
+    const auto its = newcomer.incarnation;
+    if (its == 0 || its == books_->incarnation) return false;
+    return std::none_of(books_->links.begin(), books_->links.end(),
+                        [&](const auto& l) { return l->incarnation == its; });
+}
+
+SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
+    try {
+        co_await l->ended.wait();
+    } catch (const error&) { // cancelled
+        l->wire->abort(cancelled_error());
+        l->up = false;
+    }
+}
+
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+                                              detail::claims page) {
+    SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
+    auto l = attach(std::move(wire), std::move(page));
+    if (!has_own_incarnation(*l)) {
+        l->wire->abort(
+            error(errc::malformed, l->who + " does not say which process it is, or says that it is "
+                                            "another one"));
+        co_return;
+    }
+    books_->links.push_back(l);
+    books_->leases.add(*l);
+    listen_to(l);
+    pump();
+    feed(*l);
+    auto ended = wait_end(l);
+    co_await ended;
+
+    std::string how = l->orderly ? "it left" : l->why.what();
+    try {
+        if (after) {
+            auto asked = after(*l);
+            auto sure = shield(std::move(asked));
+            auto said = co_await sure;
+            if (!said.empty()) how = std::move(said);
+        }
+    } catch (...) { // its calls are settled all the same
+        how +=
+            fmt::format(" (its end was not seen: {})", to_error(std::current_exception()).what());
+    }
+    std::erase(books_->links, l);
+    lose(*l, how);
+    if (const auto why = books_->given_up)
+        give_up(*why); // what would run again has nobody to run it
+    pump();
+}
+
+/// Whether a call of this process has gone there and has no outcome.
+SKEIN_INLINE bool runtime::has_calls(const peer& at) const {
+    if (at.busy != 0 || !at.forwarded.empty()) return true;
+    return std::any_of(books_->slots.begin(), books_->slots.end(),
+                       [&](const auto& s) { return s.call && s.call->on == &at; });
+}
+
+SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::connection> wire) {
+    const auto found = std::find_if(books_->links.begin(), books_->links.end(),
+                                    [&](const auto& l) { return l->wire == wire; });
+    if (found == books_->links.end() || !(*found)->up || (*found)->actors > 0) co_return false;
+    const auto l = *found;
+    books_->leases.retire(*l, true);
+    if (books_->leases.waits()) pump_leases();
+    try {
+        for (auto pause = std::chrono::milliseconds(1); l->up && has_calls(*l);
+             pause = std::min(2 * pause, std::chrono::milliseconds(50)))
+            co_await sleep_for(pause);
+    } catch (const error&) {
+        if (l->up) books_->leases.retire(*l, false);
+        pump();
+        throw;
+    }
+    if (!l->up) co_return false;
+    auto goodbye = wire->close();
+    co_await goodbye;
+    co_return true;
+}
+
+SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> wire,
+                                              detail::claims page) {
+    SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
+    auto l = attach(std::move(wire), std::move(page));
+    books_->upstream = l.get();
+    listen_to(l);
+    auto ended = wait_end(l);
+    co_await ended;
+
+    books_->closing = true;
+    books_->calls.cancel();
+    try {
+        auto joined = books_->calls.join();
+        auto sure = shield(std::move(joined));
+        co_await sure;
+    } catch (...) { // a call's own errors were told to the driver
+    }
+    lose(*l, "the driver has gone");
+    books_->boxes.clear();
+    books_->upstream = nullptr;
+}
+
+SKEIN_INLINE task<void> runtime::close() {
+    books_->closing = true;
+    const error why(errc::closed, "the program ended before the call was done");
+    books_->start_workers = {};
+    for (const auto& call : books_->take_waiting())
+        if (!call->is_done()) refuse(*call, why);
+    for (std::size_t i = 0; i < books_->slots.size(); ++i) {
+        const auto call = books_->slots[i].call;
+        if (call && !call->is_done()) call->fail({why, nullptr});
+    }
+    scope goodbyes;
+    auto open = books_->links;
+    for (const auto& l : open) goodbyes.spawn(l->wire->close());
+    auto joined = goodbyes.join();
+    auto sure = shield(std::move(joined));
+    co_await sure;
+}
+
+namespace detail {
+
+/// What a worker took along, to be told in the error of each call among it.
+class loss_report {
+public:
+    static constexpr const char* runs_again = "runs again";
+
+    void add(const char* state, std::string name) {
+        ++lost_[{state, std::move(name)}];
+        ++total_;
+    }
+    /// "; lost with it: f(int) x2 (may have run), g() (did not run)": all but one call of that name.
+    [[nodiscard]] const std::string& others(const char* state, const std::string& name) {
+        constexpr std::size_t shown = 8;
+        const key self(state, name);
+        auto [at, is_new] = told_.try_emplace(self);
+        if (!is_new) return at->second;
+        std::size_t listed = 0, left_out = total_ - 1;
+        for (const auto& [other, all] : lost_) {
+            const std::size_t n = all - (other == self ? 1 : 0);
+            if (n == 0) continue;
+            if (listed == shown) break; // of thousands, each would look at all others
+            left_out -= n;
+            at->second +=
+                fmt::format("{}{}{} ({})", listed++ == 0 ? "; lost with it: " : ", ", other.second,
+                            n == 1 ? "" : fmt::format(" x{}", n), other.first);
+        }
+        if (left_out > 0) at->second += fmt::format(", and {} more", left_out);
+        return at->second;
+    }
+
+private:
+    using key = std::pair<std::string_view, std::string>; // how far it got, its name
+    std::map<key, std::size_t> lost_;
+    std::size_t total_ = 0;
+    std::map<key, std::string> told_;
+};
+
+/// Its cancellation was on the way to the worker that is lost.
+SKEIN_INLINE bool is_unwanted(const call_base& call) noexcept {
+    return call.rare && call.rare->cancel_requested;
+}
+
+} // namespace detail
+
+/// The calls that a broken link took along.
+struct runtime::losses {
+    std::vector<counted_ptr<detail::call_base>> again, dead;
+    counted_ptr<detail::call_base> suspect; ///< of `again`: it ran when the worker died
+    detail::loss_report report;
+    std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
+};
+
+/// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
+SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
+    if (books_->upstream == nullptr && !books_->closing) ++books_->stats.workers_lost;
+    l.up = false;
+    books_->leases.remove(l);
+    books_->leases.occupy(l, 0);
+
+    // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
+    for (auto& [id, call] : l.running) {
+        call.stop.request();
+        call.context->cancel_children();
+    }
+    std::vector<counted_ptr<detail::call_base>> orphans;
+    for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
+    for (const auto& call : orphans)
+        if (!call->is_done()) cancel(*call);
+
+    losses lost;
+    lost.summary = fmt::format("{} was lost: {}", l.who, how);
+    take_lost(l, lost);
+
+    // The actors are gone before any call fails: what that sets free must not go to the dead link.
+    std::vector<counted_ptr<detail::actor_state>> gone;
+    for (const auto& [id, lane] : books_->lanes)
+        if (lane->on == &l) gone.emplace_back(lane);
+    std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
+    for (const auto& lane : gone) {
+        lane->on = nullptr;
+        lane->lost = failure{error(errc::worker_lost, lost.summary), nullptr};
+    }
+    const auto orphaned = forget_actors(l);
+    fail_lost(lost);
+    for (const auto& lane : gone) fail_lane(*lane);
+    for (const auto id : orphaned) drop_orphan(id);
+    run_again(lost);
+}
+
+/// Takes the calls that were at the link out of their slots.
+SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
+    if (books_->upstream == nullptr) l.page.close(l.sent);
+    for (auto& s : books_->slots) {
+        if (!s.call || s.call->on != &l) continue;
+        auto call = free_slot(s.call->slot);
+        if (call->is_done()) continue;
+        // What it had not begun did not run, and is no attempt.
+        if (call->state == detail::phase::sent && books_->upstream == nullptr &&
+            !l.page.has_begun(call->order))
+            call->state = detail::phase::queued;
+        const bool sent = call->state != detail::phase::queued;
+        const bool is_task = call->kind == detail::call_kind::task;
+        if (books_->upstream == nullptr && !books_->closing && !detail::is_unwanted(*call) &&
+            is_task && (call->retries_left > 0 || (!sent && !call->body.empty()))) {
+            if (sent) {
+                --call->retries_left;
+                ++call->lost_attempts;
+                // A coroutine may only have been there: it shares its worker with all others that run.
+                if (call->order == l.page.last_begun() && !call->fn->is_coroutine) {
+                    into.suspect = call;
+                    call->alone = detail::call_base::most_passes;
+                }
+            }
+            into.report.add(detail::loss_report::runs_again, call->name());
+            into.again.push_back(std::move(call));
+            continue;
+        }
+        if (call->kind == detail::call_kind::create) books_->actors.erase(call->target);
+        if (sent && is_task) ++call->lost_attempts;
+        into.report.add(call->progress(), call->name());
+        into.dead.push_back(std::move(call));
+    }
+}
+
+/// Driver: the actors that lived at the link are gone. Gives those elsewhere whose handle it held.
+SKEIN_INLINE std::vector<actor_id> runtime::forget_actors(const peer& l) {
+    std::vector<actor_id> orphaned;
+    if (books_->upstream != nullptr) return orphaned;
+    for (const auto& [id, entry] : books_->actors)
+        if (entry.where != &l && entry.owner == l.number) orphaned.push_back(id);
+    std::erase_if(books_->actors, [&](const auto& item) { return item.second.where == &l; });
+    std::sort(orphaned.begin(), orphaned.end());
+    return orphaned;
+}
+
+SKEIN_INLINE void runtime::drop_orphan(actor_id id) {
+    auto* where = books_->actors[id].where;
+    books_->actors.erase(id);
+    if (where == nullptr) return; // its constructor runs: settle_create() drops it
+    --where->actors;
+    send_drop(*where, id);
+}
+
+SKEIN_INLINE void runtime::fail_lost(losses& lost) {
+    for (const auto& call : lost.dead) {
+        const auto code = detail::is_unwanted(*call)                       ? errc::cancelled
+                          : books_->upstream != nullptr || books_->closing ? errc::closed
+                                                                           : errc::worker_lost;
+        const auto name = call->name();
+        std::string text = fmt::format("{} {}: {}", name, call->progress(), lost.summary);
+        if (call->lost_attempts > 1)
+            text +=
+                fmt::format("; {} attempts were made, each lost its worker", call->lost_attempts);
+        text += lost.report.others(call->progress(), name);
+        call->fail({error(code, std::move(text)), nullptr});
+    }
+}
+
+/// Calls that run again go first in their lines. What may have killed the worker comes last, so that it takes nobody
+/// along the next time.
+SKEIN_INLINE void runtime::run_again(const losses& lost) {
+    std::vector<counted_ptr<detail::call_base>> urgent, others;
+    for (const auto& call : lost.again) {
+        ++books_->stats.retried;
+        call->on = nullptr;
+        call->state = detail::phase::queued;
+        if (call == lost.suspect) continue;
+        (detail::lease_books::is_leased(*call) ? others : urgent).push_back(call);
+    }
+    auto& queue = books_->queue;
+    if (lost.suspect && !detail::lease_books::is_leased(*lost.suspect))
+        urgent.push_back(lost.suspect);
+    queue.insert(queue.begin(), urgent.begin(), urgent.end());
+    books_->leases.run_again(others);
+    if (lost.suspect && detail::lease_books::is_leased(*lost.suspect))
+        books_->leases.push(lost.suspect);
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_send.ipp
+// Part of the bodies of rt/runtime.hpp: which worker a call goes to, and how it gets there.
+
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+/// Where a new actor, or a task that needs no free core, goes now; nullptr: nowhere yet, or (possible = false) never.
+SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) {
+    peer* best = nullptr;
+    std::uint32_t largest = 0;
+    bool any = false;
+    for (const auto& l : books_->links) {
+        if (!l->up) continue;
+        any = true;
+        largest = std::max(largest, l->capacity);
+        if (call.cpus > l->capacity || l->retiring) continue;
+        if (call.kind == detail::call_kind::create) {
+            if (best == nullptr || l->actors < best->actors) best = l.get();
+            continue;
+        }
+        if (best == nullptr || l->busy < best->busy) best = l.get();
+    }
+    possible = !any || call.cpus <= largest;
+    // An actor stays where it is put: rather wait for a worker that is about to come.
+    if (best != nullptr && call.kind == detail::call_kind::create && best->actors > 0 &&
+        workers() < books_->expected)
+        return nullptr;
+    return best;
+}
+
+SKEIN_INLINE void runtime::pump() {
+    pump(detail::call_kind::create);
+    pump(detail::call_kind::task);
+    if (books_->leases.waits()) pump_leases();
+}
+
+SKEIN_INLINE void runtime::pump(detail::call_kind which) {
+    auto& line = which == detail::call_kind::create ? books_->creations : books_->queue;
+    while (!line.empty()) {
+        auto& front = line.front();
+        if (front->is_done()) {
+            line.pop_front();
+            continue;
+        }
+        bool possible = true;
+        auto* where = pick(*front, possible);
+        if (where == nullptr && possible) return;
+        auto call = std::move(front);
+        line.pop_front();
+        if (where == nullptr) {
+            refuse_impossible(*call);
+        } else {
+            send(*where, std::move(call));
+        }
+    }
+}
+
+SKEIN_INLINE slot_id runtime::take_slot(counted_ptr<detail::call_base> call) {
+    if (books_->free.empty()) {
+        books_->free.push_back(static_cast<std::uint32_t>(books_->slots.size()));
+        books_->slots.emplace_back();
+    }
+    const auto index = books_->free.back();
+    books_->free.pop_back();
+    books_->slots[index].call = std::move(call);
+    return slot_id(std::uint64_t{books_->slots[index].generation} << 32 | index);
+}
+
+/// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
+SKEIN_INLINE counted_ptr<detail::call_base> runtime::free_slot(slot_id id) {
+    const auto index = static_cast<std::uint32_t>(id.value());
+    if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32 ||
+        !books_->slots[index].call)
+        return {};
+    ++books_->slots[index].generation;
+    books_->free.push_back(index);
+    return std::move(books_->slots[index].call);
+}
+
+namespace detail {
+
+/// What is left of the time when the call leaves, not when it was made.
+SKEIN_INLINE void stamp_deadline(const call_base& call, mut_byte_span body) {
+    if (!call.rare || call.rare->until == time_point{}) return;
+    const auto left = call.rare->until - loop::current().exact_now();
+    const std::size_t at = call_head::left_at(call.kind);
+    if (body.size() < at + sizeof(std::int64_t)) return;
+    store_le(body.data() + at, static_cast<std::uint64_t>(std::max<std::int64_t>(left.count(), 0)));
+}
+
+} // namespace detail
+
+SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
+    auto& raw = *call;
+    raw.slot = take_slot(std::move(call));
+    if (raw.kind == detail::call_kind::task && books_->upstream == nullptr) {
+        if (to.busy == 0) {
+            to.mark = loop::current().now();
+            to.finished = 0;
+        }
+        books_->leases.occupy(to, to.busy + raw.cpus);
+        if (raw.alone != 0 && raw.cpus > 0) to.alone = &raw;
+        books_->leases.sent(to, raw);
+    } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
+        ++to.actors;
+    }
+    detail::stamp_deadline(raw, raw.body);
+    // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
+    // when it was taken back; and one that was not sent.
+    const bool keep = raw.kind == detail::call_kind::task && books_->upstream == nullptr &&
+                      (raw.retries_left > 0 || to.page);
+    if (keep) {
+        transmit(to, raw, raw.body, nullptr);
+    } else {
+        const counted_ptr<detail::call_base> hold(&raw);
+        auto body = std::move(raw.body);
+        raw.body = {};
+        transmit(to, raw, body, &body);
+        if (raw.state == detail::phase::queued) raw.body = std::move(body);
+    }
+}
+
+SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span body,
+                                    byte_buffer* owned) {
+    call.on = &to;
+    // A connection that has just broken: the call stays in its slot as "did not run" until the link
+    // is settled.
+    call.state = detail::phase::queued;
+    if (!to.wire->is_open()) return;
+    try {
+        if (owned != nullptr && owned->size() >= limit::inline_bytes) {
+            net::frame f;
+            f.kind = detail::message_call;
+            f.id = call.slot.value();
+            f.body = std::move(*owned);
+            to.wire->send(std::move(f));
+        } else {
+            to.wire->send(detail::message_call, 0, call.slot.value(), body, {});
+        }
+        call.state = detail::phase::sent;
+        call.order = ++to.sent;
+        if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
+            to.remember_task({call.slot, call.order});
+    } catch (const error& e) {
+        if (e.code() != errc::too_large) return; // closed or reset: as above
+        const auto held = free_slot(call.slot);
+        account(to, call);
+        if (call.kind == detail::call_kind::create && books_->upstream == nullptr) --to.actors;
+        call.fail({e, nullptr});
+    }
+}
+
+/// A task has left its worker: its cores are free, and the worker's pace is known better.
+SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
+    if (books_->upstream != nullptr || call.kind != detail::call_kind::task) return;
+    if (!from.tasks.empty() && from.tasks.front().order == call.order) from.tasks.pop_front();
+    if (from.alone == &call) from.alone = nullptr;
+    if (call.cpus == 0) return;
+    auto& leases = books_->leases;
+    const bool had_cores = leases.forget_parent(call);
+    if (had_cores) leases.occupy(from, from.busy - std::min<std::uint32_t>(from.busy, call.cpus));
+    const auto now = loop::current().now();
+    ++from.finished;
+    if (now > from.mark) {
+        const double each = to_seconds(now - from.mark) / from.finished;
+        from.service = each < from.service ? each : (from.service + each) / 2;
+        from.window = static_cast<std::uint32_t>(std::clamp(1e-3 / from.service, 1.0, 1024.0));
+        from.mark = now;
+        from.finished = 0;
+    }
+    leases.settled(from, call, had_cores);
+}
+
+/// True: a call that was sent has not begun and never will; it is out of its slot and of its worker's books.
+SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
+    if (books_->upstream != nullptr || call.state != detail::phase::sent || call.on == nullptr ||
+        call.kind == detail::call_kind::create || !call.on->page.take_back(call.order))
+        return false;
+    const auto held = free_slot(call.slot);
+    account(*call.on, call);
+    call.on = nullptr;
+    call.state = detail::phase::queued;
+    return true;
+}
+
+/// A worker has nothing to do and nothing that waits may go there: it gets half of what waits at the one where most
+/// does. The guess how long tasks take was wrong then, or one of them is much longer than the others.
+SKEIN_INLINE void runtime::feed(peer& idle) {
+    if (books_->leases.crowded == 0 || !idle.up || idle.retiring || idle.busy != 0 ||
+        books_->closing)
+        return;
+    auto& leases = books_->leases;
+    peer* most = nullptr;
+    for (const auto& l : books_->links)
+        if (l.get() != &idle && l->busy > l->capacity &&
+            (most == nullptr || l->tasks.size() > most->tasks.size()))
+            most = l.get();
+    if (most == nullptr) return;
+    for (auto& share : idle.shares) leases.release_unused(*share);
+    std::vector<counted_ptr<detail::call_base>> moved;
+    bool more = true; // leases to be had
+    const std::size_t half = (most->prune_tasks() + 1) / 2;
+    while (!most->tasks.empty() &&
+           moved.size() < half) { // the last ones: the first ones are about to run
+        const auto last = most->tasks.back();
+        most->tasks.pop_back();
+        const auto index = static_cast<std::uint32_t>(last.slot.value());
+        const auto& held = books_->slots[index];
+        if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
+        const counted_ptr<detail::call_base> call(held.call.get());
+        if (call->cpus > idle.capacity || call->alone != 0 || call->is_done()) continue;
+        if (detail::lease_books::is_leased(*call)) {
+            auto& line = leases.line_of(call->cpus);
+            more = more && leases.lease_on(idle, line);
+            const auto* share = leases.share_of(idle, line);
+            if (share == nullptr || share->leases.empty()) { // it is kept for another
+                most->tasks.push_back(last);
+                break;
+            }
+        }
+        if (!take_back(*call)) break; // the worker is there already
+        moved.push_back(call);
+    }
+    while (!moved.empty()) {
+        send(idle, std::move(moved.back()));
+        moved.pop_back();
+    }
+    if (leases.waits()) pump_leases();
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/remote.hpp, continued
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+// ---- executing side ----------------------------------------------------------------------------
+
+template <class Tuple>
+inline constexpr bool has_span = false;
+template <class... T>
+inline constexpr bool has_span<std::tuple<T...>> =
+    ((is_view<T> && !std::is_same_v<T, std::string_view>) || ...);
+/// An actor of type T.
+template <class T>
+struct box_of : actor_box {
+    template <class... A>
+    explicit box_of(std::in_place_t, A&&... args)
+        : actor_box(typeid(T)), value(make(std::forward<A>(args)...)) {}
+    T value;
+
+private:
+    template <class... A>
+    static T make(A&&... args) {
+        if constexpr (std::is_constructible_v<T, A&&...>) {
+            return T(std::forward<A>(args)...);
+        } else {
+            return T{std::forward<A>(args)...};
+        }
+    }
+};
+
+/// Calls F with decoded arguments; a member gets its object first.
+template <auto F, class T, class Arguments>
+decltype(auto) call_now(actor_box* box, Arguments& arguments) {
+    return std::apply(
+        [&](auto&... a) -> decltype(auto) {
+            if constexpr (std::is_void_v<T>) {
+                (void)box;
+                return F(std::move(a)...);
+            } else {
+                return (static_cast<box_of<T>*>(box)->value.*F)(std::move(a)...);
+            }
+        },
+        arguments);
+}
+
+/// A coroutine call: owns its arguments and its actor until it has replied.
+template <auto F, class T>
+task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
+                         const function_record* fn, std::shared_ptr<actor_box> box,
+                         typename signature<decltype(F)>::arguments arguments) {
+    using result_type = typename signature<decltype(F)>::result;
+    if (box) --box->not_started;
+    try {
+        auto work = call_now<F, T>(box.get(), arguments);
+        if constexpr (std::is_void_v<result_type>) {
+            co_await work;
+            self->reply(*from, id, [](wire::writer&) {});
+        } else {
+            auto value = co_await work;
+            self->reply(*from, id, [&](wire::writer& w) { wire::encode(w, value); });
+        }
+    } catch (...) {
+        self->reply_thrown(*from, id, *fn);
+    }
+}
+
+/// Decodes into `into`, from an aligned copy if it holds views that need one.
+template <class Arguments>
+result<void> decode_arguments(wire::reader& in, Arguments& into) {
+    auto done = wire::decode(in, into);
+    if (done && !in.finish()) return in.status();
+    return done;
+}
+
+/// What a record of function F (of actor type T, or void) does with a call.
+template <auto F, class T>
+void invoke(incoming_call& call) {
+    using traits = signature<decltype(F)>;
+    typename traits::arguments arguments;
+    byte_buffer aligned;
+    result<void> decoded;
+    if constexpr (has_span<typename traits::arguments>) {
+        // Views need their elements aligned in memory: a frame's body may start anywhere.
+        const auto head = call.arguments.position();
+        const auto rest = call.arguments.rest();
+        aligned.resize(head);
+        append(aligned, rest);
+        wire::reader in(aligned);
+        byte_span skipped;
+        in.raw(head, skipped);
+        decoded = decode_arguments(in, arguments);
+    } else {
+        decoded = decode_arguments(call.arguments, arguments);
+    }
+    if (!decoded) return call.refuse(decoded.error());
+    if constexpr (traits::is_coroutine) {
+        if (call.box) ++call.box->not_started;
+        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
+                                                  call.box, std::move(arguments)));
+    } else {
+        try {
+            if constexpr (std::is_void_v<typename traits::result>) {
+                call_now<F, T>(call.box.get(), arguments);
+                call.self.reply(*call.from, call.slot, [](wire::writer&) {});
+            } else {
+                const auto& value = call_now<F, T>(call.box.get(), arguments);
+                call.self.reply(*call.from, call.slot,
+                                [&](wire::writer& w) { wire::encode(w, value); });
+            }
+        } catch (...) {
+            call.reply_thrown();
+        }
+    }
+}
+
+/// Names a function for the registry.
+template <auto F, class T>
+struct function_tag {};
+
+template <auto F>
+struct plain_name {};
+
+/// The record of one function; odr-using `registered` puts it into the registry before main.
+template <auto F, class T>
+struct record {
+    using traits = signature<decltype(F)>;
+    static std::uint64_t signature_hash() {
+        return hash_mix(wire::schema_hash<typename traits::arguments>(),
+                        wire::schema_hash<typename traits::result>());
+    }
+    static std::string signature_text() {
+        return wire::schema_text<typename traits::arguments>() + " -> " +
+               wire::schema_text<typename traits::result>();
+    }
+    static function_record& entry() {
+        static function_record made = [] {
+            function_record r;
+            r.mangled = std::is_void_v<T> ? typeid(plain_name<F>).name()
+                                          : typeid(function_tag<F, T>).name();
+            r.shown = typeid(plain_name<F>).name();
+            if constexpr (!std::is_void_v<T>) r.actor = &typeid(T);
+            r.invoke = &invoke<F, T>;
+            r.is_coroutine = traits::is_coroutine;
+            r.signature_hash = &signature_hash;
+            r.signature_text = &signature_text;
+            return r;
+        }();
+        return made;
+    }
+    static inline const bool registered = (registry::add(entry()), true);
+};
+
+// ---- calling side ------------------------------------------------------------------------------
+
+/// An argument that may have to wait: a ref, or a value already converted.
+template <class P, class A>
+auto hold_argument(A&& a) {
+    using given = std::remove_cvref_t<A>;
+    if constexpr (unwrap_ref<given>::is_ref) {
+        return given(std::forward<A>(a));
+    } else if constexpr (is_view<P>) {
+        // A view would not outlive the caller's object.
+        if constexpr (std::is_same_v<P, std::string_view>) {
+            return std::string(std::string_view(a));
+        } else {
+            const P view(a);
+            return std::vector<std::remove_const_t<typename P::element_type>>(view.begin(),
+                                                                              view.end());
+        }
+    } else {
+        return P(std::forward<A>(a));
+    }
+}
+
+/// Appends an argument as a P.
+template <class P, class A>
+void encode_argument(wire::writer& to, const A& a) {
+    if constexpr (unwrap_ref<A>::is_ref) {
+        encode_argument<P>(to, *a.state()->value);
+    } else if constexpr (std::is_same_v<A, P>) {
+        wire::encode(to, a);
+    } else {
+        const P converted(a);
+        wire::encode(to, converted);
+    }
+}
+
+template <class Parameters, class... Held>
+class held_arguments;
+template <class... P, class... Held>
+class held_arguments<std::tuple<P...>, Held...> final : public deferred_arguments {
+public:
+    explicit held_arguments(Held... held) : held_(std::move(held)...) {}
+    void encode(wire::writer& to) override {
+        std::apply([&](const auto&... a) { (encode_argument<P>(to, a), ...); }, held_);
+    }
+    const failure* failed() const noexcept override {
+        const failure* found = nullptr;
+        const auto look = [&](const auto& a) {
+            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref)
+                if (found == nullptr && a.state()->failed()) found = &a.state()->why();
+        };
+        std::apply([&](const auto&... a) { (look(a), ...); }, held_);
+        return found;
+    }
+
+private:
+    std::tuple<Held...> held_;
+};
+
+/// Submits: at once if every argument is there, else when the last one is.
+template <class Arguments, class... A>
+struct submission;
+template <class... P, class... A>
+struct submission<std::tuple<P...>, A...> {
+    static constexpr bool any_ref = (false || ... || unwrap_ref<std::remove_cvref_t<A>>::is_ref);
+
+    static void go(runtime& by, const counted_ptr<call_base>& call, A&&... args) {
+        if constexpr (any_ref) {
+            std::size_t pending = 0;
+            bool failed = false;
+            const auto look = [&](const auto& a) {
+                if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref) {
+                    pending += !a.ready();
+                    failed |= a.ready() && a.state()->failed();
+                }
+            };
+            (look(args), ...);
+            if (pending != 0 || failed)
+                return wait_for(by, call, pending, std::forward<A>(args)...);
+        }
+        by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
+    }
+
+    static void wait_for(runtime& by, const counted_ptr<call_base>& call, std::size_t pending,
+                         A&&... args) {
+        using held =
+            held_arguments<std::tuple<P...>, decltype(hold_argument<P>(std::forward<A>(args)))...>;
+        const auto depend = [&](const auto& a) {
+            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref)
+                if (!a.ready()) a.state()->add_dependent(call);
+        };
+        (depend(args), ...);
+        // One more than the refs that are waited for: the call is looked at once at the end.
+        by.submit_deferred(call, pending + 1,
+                           std::make_unique<held>(hold_argument<P>(std::forward<A>(args))...));
+        by.argument_ready(*call);
+    }
+};
+
+template <auto F>
+auto call_function(runtime& by, const call_options& how, auto&&... args) {
+    using traits = signature<decltype(F)>;
+    using result_type = typename traits::result;
+    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
+                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
+        static_assert(
+            !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
+            "skein: a remote coroutine cannot take a span or string_view: it outlives the "
+            "message the view points into; take a vector or string");
+        (void)record<F, void>::registered;
+        counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
+        apply_options(*call, record<F, void>::entry(), how, call_kind::task);
+        submission<typename traits::arguments, decltype(args)...>::go(
+            by, call, std::forward<decltype(args)>(args)...);
+        return ref<result_type>(std::move(call));
+    } else {
+        return ref<result_type>(); // a static_assert above has said why
+    }
+}
+
+template <auto M, class T>
+auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, auto&&... args) {
+    using traits = signature<decltype(M)>;
+    using result_type = typename traits::result;
+    static_assert(traits::is_member && (std::is_same_v<typename traits::class_type, T> ||
+                                        std::is_base_of_v<typename traits::class_type, T>),
+                  "skein: call<&T::m> needs a member function of the actor's own type");
+    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
+                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
+        static_assert(
+            !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
+            "skein: a remote coroutine cannot take a span or string_view: it outlives the "
+            "message the view points into; take a vector or string");
+        (void)record<M, T>::registered;
+        auto& by = runtime_of(lane);
+        counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
+        apply_options(*call, record<M, T>::entry(), how, call_kind::method);
+        call->lane = lane;
+        call->target = lane->id;
+        submission<typename traits::arguments, decltype(args)...>::go(
+            by, call, std::forward<decltype(args)>(args)...);
+        return ref<result_type>(std::move(call));
+    } else {
+        return ref<result_type>();
+    }
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/remote.hpp, continued
+#include <utility>
+
+namespace skein {
+
+template <class T>
+class actor_handle;
+
+/// remote<&f> with its options; call it like f.
+template <auto F>
+class remote_function {
+    using traits = rt::detail::signature<decltype(F)>;
+
+public:
+    constexpr remote_function() noexcept = default;
+
+    /// The same function with options for the call that follows.
+    [[nodiscard]] constexpr remote_function with(call_options how) const noexcept {
+        remote_function copy = *this;
+        copy.how_ = how;
+        return copy;
+    }
+    /// The same function, submitted to this runtime instead of the thread's current one.
+    [[nodiscard]] constexpr remote_function on(rt::runtime& by) const noexcept {
+        remote_function copy = *this;
+        copy.by_ = &by;
+        return copy;
+    }
+
+    /// Submits the call and returns at once.
+    ///   args    the function's arguments, or refs to them; a method takes its handle first
+    ///   errors  none here: they come when the ref is awaited
+    template <class... A>
+        requires(!rt::detail::signature<decltype(F)>::is_member)
+    [[nodiscard]] auto operator()(A&&... args) const {
+        return rt::detail::call_function<F>(by_ != nullptr ? *by_ : rt::runtime::current(), how_,
+                                            std::forward<A>(args)...);
+    }
+    /// A method: its ref may be dropped, as that of actor_handle::call().
+    template <class T, class... A>
+        requires(rt::detail::signature<decltype(F)>::is_member)
+    auto operator()(const actor_handle<T>& actor, A&&... args) const {
+        return rt::detail::call_method<F, T>(how_, actor.lane(), std::forward<A>(args)...);
+    }
+
+private:
+    call_options how_;
+    rt::runtime* by_ = nullptr;
+};
+
+/// remote<&f>(args...), remote<&f>.with({...})(args...), remote<&T::m>(handle, args...).
+template <auto F>
+inline constexpr remote_function<F> remote{};
+
+} // namespace skein
+
+
+// ======== skein/rt/actor.hpp, continued
+#include <concepts>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+/// A counted handle to an actor of type T; one pointer wide, copyable, and an argument of calls.
+template <class T>
+class actor_handle {
+public:
+    using actor_type = T;
+
+    actor_handle() noexcept = default;
+    explicit actor_handle(counted_ptr<rt::detail::actor_state> lane) noexcept
+        : lane_(std::move(lane)) {}
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(lane_); }
+    /// Which actor; the same in all processes of one run.
+    [[nodiscard]] actor_id id() const noexcept { return lane_ ? lane_->id : actor_id{}; }
+
+    /// Submits a call of a method; see remote<>. Calls through copies of one handle stay in order. The
+    /// ref may be dropped: the call runs all the same, and a failure that nobody can see is logged.
+    /// With options: remote<&T::m>.with({...})(handle, args...).
+    template <auto M, class... A>
+    auto call(A&&... args) const {
+        return rt::detail::call_method<M, T>(call_options(), lane_, std::forward<A>(args)...);
+    }
+    friend bool operator==(const actor_handle&, const actor_handle&) = default;
+
+    [[nodiscard]] const counted_ptr<rt::detail::actor_state>& lane() const noexcept {
+        return lane_;
+    }
+
+private:
+    counted_ptr<rt::detail::actor_state> lane_;
+};
+
+namespace rt::detail {
+
+/// How a constructor argument travels: decayed, text as std::string.
+template <class A>
+struct travelling {
+    using type = std::decay_t<A>;
+};
+template <class A>
+    requires(unwrap_ref<std::remove_cvref_t<A>>::is_ref)
+struct travelling<A> {
+    using type = typename unwrap_ref<std::remove_cvref_t<A>>::type;
+};
+template <class A>
+    requires(std::is_convertible_v<std::decay_t<A>, std::string_view>)
+struct travelling<A> {
+    using type = std::string;
+};
+
+template <class T, class... A>
+void invoke_create(incoming_call& call) {
+    std::tuple<A...> arguments;
+    if (auto decoded = decode_arguments(call.arguments, arguments); !decoded)
+        return call.refuse(decoded.error());
+    try {
+        auto box = std::apply(
+            [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
+            arguments);
+        call.self.insert_actor(call.target, std::move(box));
+        call.self.reply(*call.from, call.slot, [](wire::writer&) {});
+    } catch (...) {
+        call.reply_thrown();
+    }
+}
+
+/// Names a constructor for the registry.
+template <class T, class... A>
+struct constructor_of {};
+
+template <class T, class... A>
+struct create_record {
+    static std::uint64_t signature_hash() { return wire::schema_hash<std::tuple<A...>>(); }
+    static std::string signature_text() { return wire::schema_text<std::tuple<A...>>(); }
+    static function_record& entry() {
+        static function_record made = [] {
+            function_record r;
+            r.mangled = typeid(constructor_of<T, A...>).name();
+            r.is_constructor = true;
+            r.actor = &typeid(T);
+            r.invoke = &invoke_create<T, A...>;
+            r.signature_hash = &signature_hash;
+            r.signature_text = &signature_text;
+            return r;
+        }();
+        return made;
+    }
+    static inline const bool registered = (registry::add(entry()), true);
+};
+
+template <class T, class... A>
+concept makes =
+    std::is_constructible_v<T, A...> || requires(A&&... a) { T{std::forward<A>(a)...}; };
+
+/// Waits for the constructor's reply. Who makes an actor chooses its id, so it holds the lane already: if
+/// this task is dropped, before the reply or after it, so is the actor.
+template <class T>
+task<actor_handle<T>> finish_create(ref<void> made, counted_ptr<actor_state> lane) {
+    co_await made;
+    co_return actor_handle<T>(std::move(lane));
+}
+
+} // namespace rt::detail
+
+/// Makes a T on the worker with the fewest actors, from these arguments (aggregates too).
+/// Submitted at once; suspends until the constructor has returned.
+///   errors  remote_error (the constructor threw), worker_lost
+template <class T, class... A>
+[[nodiscard]] task<actor_handle<T>> actor(A&&... args) {
+    using namespace rt::detail;
+    constexpr bool can_make = makes<T, typename travelling<A>::type...>;
+    static_assert(can_make,
+                  "skein: the actor cannot be made from these arguments: its constructor (or "
+                  "its fields) must take their values, or refs to them");
+    constexpr bool can_send = (true && ... && wire::encodable<typename travelling<A>::type>);
+    static_assert(can_send,
+                  "skein: an argument type cannot be sent: make it a plain aggregate of types "
+                  "that can, or specialise skein::wire::codec for it");
+    if constexpr (can_make && can_send) {
+        (void)create_record<T, typename travelling<A>::type...>::registered;
+        auto& by = rt::runtime::current();
+        counted_ptr<ref_state<void>> call(new ref_state<void>);
+        apply_options(*call, create_record<T, typename travelling<A>::type...>::entry(), {},
+                      call_kind::create);
+        call->target = by.new_actor_id();
+        auto lane = by.actor_lane(call->target);
+        lane->owned = true; // means nothing until the actor is somewhere
+        submission<std::tuple<typename travelling<A>::type...>, A...>::go(by, call,
+                                                                          std::forward<A>(args)...);
+        return finish_create<T>(ref<void>(std::move(call)), std::move(lane));
+    } else {
+        return {};
+    }
+}
+
+} // namespace skein
+
+/// A handle travels as the actor's id; it is decoded while a call runs on a runtime.
+template <class T>
+struct skein::wire::codec<skein::actor_handle<T>> {
+    static constexpr const char* schema = "actor";
+    static void encode(writer& to, const skein::actor_handle<T>& h) {
+        to.fixed(h.id().value().incarnation);
+        to.fixed(h.id().value().number);
+        // A handle given as an argument, or inside one, keeps its actor until the call is done.
+        using lane = skein::counted_ptr<skein::rt::detail::actor_state>;
+        if (auto* call = skein::rt::runtime::encoding(); call != nullptr && h)
+            call->keep(std::make_shared<lane>(h.lane()));
+    }
+    static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
+        skein::unique_number id;
+        if (!from.fixed(id.incarnation) || !from.fixed(id.number)) return from.status();
+        auto* here = skein::rt::runtime::executing();
+        if (here == nullptr)
+            return error(errc::not_supported,
+                         "not supported: an actor_handle in the result of a call")
+                .with_hint("make the actor in the process that uses it and pass the handle as an "
+                           "argument");
+        if (actor_id(id)) into = skein::actor_handle<T>(here->actor_lane(actor_id(id)));
+        return {};
+    }
+};
+
+// ======== skein/rt/build_id.hpp
+// Which build of the program this is: equal for two processes of one executable, different as soon as
+// one byte of code or constants differs. Compared before anything is decoded from a worker.
+//
+// The linker's GNU build-id note if there is one; else a hash over the read-only segments in memory.
+
+
+#include <cstdint>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// The build-id note inside a note segment; empty if there is none.
+[[nodiscard]] byte_span find_build_id(byte_span notes) noexcept;
+
+} // namespace detail
+
+/// The id of the running program; computed once.
+[[nodiscard]] std::uint64_t build_id();
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/build_id.ipp
+// The bodies of rt/build_id.hpp.
+
+
+#include <cstring>
+
+#include <elf.h>
+#include <link.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+SKEIN_INLINE byte_span find_build_id(byte_span notes) noexcept {
+    const auto padded = [](std::size_t n) { return (n + 3) & ~std::size_t{3}; };
+    while (notes.size() >= sizeof(ElfW(Nhdr))) {
+        ElfW(Nhdr) head;
+        std::memcpy(&head, notes.data(), sizeof head);
+        const std::size_t name = sizeof head, desc = name + padded(head.n_namesz);
+        const std::size_t end = desc + padded(head.n_descsz);
+        if (end > notes.size()) return {};
+        if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 &&
+            std::memcmp(notes.data() + name, "GNU", 4) == 0)
+            return notes.subspan(desc, head.n_descsz);
+        notes = notes.subspan(end);
+    }
+    return {};
+}
+
+SKEIN_INLINE int hash_program(dl_phdr_info* program, std::size_t, void* out) {
+    std::uint32_t low = 1, high = 2;
+    const auto add = [&](byte_span bytes) {
+        low = crc32c(bytes, low);
+        high = crc32c(bytes, high ^ 0x5bd1e995u ^ static_cast<std::uint32_t>(bytes.size()));
+    };
+    const auto segment = [&](const ElfW(Phdr) & h) {
+        return byte_span(reinterpret_cast<const std::byte*>(program->dlpi_addr + h.p_vaddr),
+                         h.p_memsz);
+    };
+    byte_span note;
+    for (int i = 0; i < program->dlpi_phnum; ++i)
+        if (program->dlpi_phdr[i].p_type == PT_NOTE && note.empty())
+            note = find_build_id(segment(program->dlpi_phdr[i]));
+    if (!note.empty()) {
+        add(note);
+    } else {
+        for (int i = 0; i < program->dlpi_phnum; ++i) {
+            const auto& h = program->dlpi_phdr[i];
+            if (h.p_type == PT_LOAD && (h.p_flags & PF_W) == 0) add(segment(h));
+        }
+    }
+    *static_cast<std::uint64_t*>(out) = std::uint64_t{high} << 32 | low;
+    return 1; // the first entry is the program itself
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::uint64_t build_id() {
+    static const std::uint64_t id = [] {
+        std::uint64_t found = 0;
+        ::dl_iterate_phdr(&detail::hash_program, &found);
+        return found;
+    }();
+    return id;
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/local_workers.hpp
+// The implicit local cluster: N copies of this program as worker processes, kept alive while the
+// driver runs, gone when it is gone.
+//
+// A worker is /proc/self/exe started again. It inherits one end of a socket pair and a pipe with its
+// name and the token (never in argv or the environment), so nothing listens and nothing is left in
+// the file system. It dies with the driver (PR_SET_PDEATHSIG), and leaves by itself when the socket
+// closes. One that dies is replaced; one that cannot start ends the run with its last words.
+//
+// The pool knows neither processes nor sockets: loop, network and children are given to it, those of this
+// host by run(), simulated ones by tests/sim/local_workers_scenario.cpp.
+
+
+// ======== skein/rt/worker_link.hpp
+// How a worker and its driver meet: what the worker is told when it starts, and how both shake hands.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::rt {
+
+class runtime;
+
+/// What a worker is asked for when it is started, see rt::take_boot().
+inline constexpr const char* worker_role = "worker";
+
+/// The boot message of a worker.
+struct worker_order {
+    byte_buffer token;   ///< net::token::size bytes
+    std::string address; ///< where to connect; empty: the inherited socket is the link
+    std::uint16_t cpus = 1;
+};
+
+/// What one side says to the other.
+struct worker_link {
+    net::token secret;
+    std::uint16_t cpus = 0;     ///< of the worker; the driver says 0
+    bool in_memory = false;     ///< a socket pair: bytes need no checksum
+    bool shares_memory = false; ///< the driver gave it a page
+    /// For the other side to load its program, or to compute.
+    duration start = duration::zero();
+};
+
+/// The options of the connection between them, for both sides.
+[[nodiscard]] net::connection_options worker_connection(const runtime& self,
+                                                        const worker_link& how);
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/worker_link.ipp
+// The bodies of rt/worker_link.hpp.
+
+
+namespace skein::rt {
+
+SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
+                                                       const worker_link& how) {
+    const detail::process_name& who = self.name();
+    net::connection_options o;
+    o.secret = how.secret;
+    o.self.name = who.name;
+    o.self.build_id = build_id();
+    o.self.registry_hash = registry::instance().hash();
+    o.self.pid = who.pid;
+    o.self.host = who.host;
+    detail::worker_hello hello;
+    hello.cpus = how.cpus;
+    hello.incarnation = self.incarnation();
+    hello.shares_memory = how.shares_memory;
+    o.self.extra = wire::encode(hello);
+    o.require_same_build = true;
+    // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
+    // that dies or a driver that leaves is seen at once.
+    o.bounds.handshake_deadline = how.start;
+    // The worker executes on its loop: silence means work. Its death closes the socket.
+    o.alive.mode = net::keep_alive_mode::off;
+    o.checksum_bodies = !how.in_memory; // a socket pair moves bytes from memory to memory
+    return o;
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/worker_source.hpp
+// Where a driver's workers come from: processes of this host (rt/local_workers.hpp), or leases of a cluster
+// (cluster/leased_workers.hpp). run() knows this interface alone; the layer above provides the cluster.
+
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein {
+class loop;
+}
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::rt {
+
+class runtime;
+
+/// Brings workers to a driver's runtime. Its serve() must have ended before it is destroyed.
+class worker_source {
+public:
+    worker_source() = default;
+    worker_source(const worker_source&) = delete;
+    worker_source& operator=(const worker_source&) = delete;
+    virtual ~worker_source() = default;
+
+    /// Gets workers and replaces those that are lost, until stop() and the runtime's close().
+    [[nodiscard]] virtual task<void> serve() = 0;
+    /// No worker comes from now on.
+    virtual void stop() noexcept = 0;
+};
+
+/// What a program's command line asks of a cluster.
+struct cluster_flags {
+    std::string address;    ///< --address A: of the head; empty: the environment, else none
+    std::string join;       ///< --join A: this process is a node's agent
+    bool head = false;      ///< --head: this process is the head
+    std::string listen;     ///< --listen A: where the head listens
+    std::string token_file; ///< --token-file F
+    int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
+    std::string program;    ///< argv[0]
+};
+
+/// What the layer `cluster` gives to programs.
+struct cluster_roles {
+    /// The address of the head that flags or environment name; empty: none, the cluster is this host.
+    std::string (*address)(const cluster_flags& flags);
+    /// Workers of the cluster for a driver. All it is given must outlive it.
+    ///   errors  usage (no such address), not_found, permission_denied, malformed (its token)
+    std::unique_ptr<worker_source> (*workers)(loop& on, net::network& via, runtime& driver,
+                                              const cluster_flags& flags);
+    /// The whole life of a head, or of an agent; gives the exit code, throws error.
+    int (*head)(const cluster_flags& flags);
+    int (*join)(const cluster_flags& flags);
+};
+
+/// What this program can be in a cluster; nullptr: nothing, it was compiled header-only without
+/// <skein/cluster/program.hpp>.
+namespace detail {
+inline constinit const cluster_roles* provided_roles = nullptr;
+}
+[[nodiscard]] inline const cluster_roles* roles_of_program() noexcept {
+    return detail::provided_roles;
+}
+#else
+[[nodiscard]] const cluster_roles* roles_of_program() noexcept; // in cluster/detail/program.ipp
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/local_workers.hpp, continued
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace skein {
+class loop;
+}
+
+namespace skein::net {
+class network;
+class stream;
+} // namespace skein::net
+
+namespace skein::rt {
+
+class children;
+class runtime;
+
+/// How the workers of a run are started.
+struct local_workers_options {
+    int count = 0;                             ///< 0: one per core
+    std::string executable = "/proc/self/exe"; ///< must be the same build as this program
+    std::string program = "skein";             ///< argv[0] that `ps` shows
+    bool over_tcp = false;                     ///< loopback TCP instead of a Unix socket pair
+    time_constants times;
+};
+
+/// The worker processes of one driver. Its serve() must have ended before it is destroyed.
+class local_workers final : public worker_source {
+public:
+    ///   via     where it listens for workers that come over TCP
+    ///   where   what starts them, and says how many cores there are for them
+    /// All of them must outlive it.
+    local_workers(skein::loop& on, net::network& via, children& where, runtime& driver,
+                  local_workers_options how);
+    ~local_workers() override;
+
+    [[nodiscard]] int count() const noexcept;
+    /// Places that are filled or will be: those whose workers fail again and again are given up.
+    [[nodiscard]] int places() const noexcept;
+
+    /// Starts the workers and replaces those that die, until stop() and the runtime's close().
+    [[nodiscard]] task<void> serve() override;
+    /// No worker is replaced from now on.
+    void stop() noexcept override;
+
+    /// Pids of the workers that run now, for tests and tools.
+    [[nodiscard]] const std::vector<pid_t>& pids() const noexcept;
+
+private:
+    class pool; // in detail/local_workers.ipp
+    std::unique_ptr<pool> pool_;
+};
+
+/// True in a process that was started as a worker.
+[[nodiscard]] bool is_worker() noexcept;
+
+/// What a worker does between its boot message and its end, in any world: joins its driver, executes the
+/// calls, leaves with it.
+///   via        where it connects; must live until the task has ended, as must self
+///   order      its boot message
+///   inherited  the stream that it was started with; nullptr: it connects
+///   memory     what its driver shares with it; may be none
+///   errors     malformed (the order); those of connection::connect; cancelled
+[[nodiscard]] task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
+                                         std::unique_ptr<net::stream> inherited,
+                                         shared_memory memory);
+
+/// The whole life of a worker process: joins its driver, executes, leaves with it. Gives the exit code.
+[[nodiscard]] int worker_main();
+
+namespace detail {
+
+/// "w2" for "worker-2": in a process's name there is little room.
+[[nodiscard]] std::string short_worker_name(std::string_view name);
+
+/// worker_main(), after which the process ends: in main there may be more, also another run(), that is
+/// for the driver only. As at the end of main, static objects are destroyed and the tools that wait for
+/// the end of a program (leak check, coverage) do their work; the objects of main itself stay.
+[[noreturn]] void live_as_worker();
+
+} // namespace detail
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/local_workers.ipp
+// The bodies of rt/local_workers.hpp: the driver's side with its processes, and the life of a worker.
+
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// Failures of a start that would only come again.
+[[nodiscard]] constexpr bool is_hopeless(errc code) noexcept {
+    return code == errc::mismatch || code == errc::not_found || code == errc::permission_denied;
+}
+
+} // namespace detail
+
+class local_workers::pool {
+public:
+    pool(skein::loop& on, net::network& via, children& where, runtime& driver,
+         local_workers_options how)
+        : loop_(on), network_(via), children_(where), driver_(driver), how_(std::move(how)),
+          secret_(net::token::generate(on.random())) {
+        const int cores = children_.resources().cores;
+        if (how_.count <= 0) how_.count = cores;
+        cpus_ = static_cast<std::uint16_t>(std::max(1, cores / how_.count));
+    }
+
+    [[nodiscard]] int count() const noexcept { return how_.count; }
+    [[nodiscard]] int places() const noexcept { return alive_; }
+
+    task<void> serve() {
+        scope all;
+        alive_ = how_.count;
+        driver_.expect_workers(static_cast<std::size_t>(alive_));
+        for (int i = 1; i <= how_.count; ++i) all.spawn(keep_place(i));
+        auto joined = all.join();
+        co_await joined;
+    }
+    void stop() noexcept {
+        if (!stopping_) stopped_at_ = loop_.now();
+        stopping_ = true;
+    }
+    [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
+
+private:
+    /// A worker from its start to its end, as its tasks see it.
+    struct life {
+        std::string name;
+        std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
+        std::unique_ptr<child> process;
+        detail::claims page; ///< shared with it
+        std::shared_ptr<net::connection> wire;
+    };
+
+    /// One place for a worker: starts it, serves it, starts another when it dies.
+    task<void> keep_place(int number) {
+        restart_rules rules;
+        rules.most = 2;
+        rules.factor = 1;
+        rules.first_pause = how_.times.reconnect_first;
+        rules.is_lasting = detail::is_hopeless;
+        restart_policy again(rules);
+        while (!stopping_) {
+            life one;
+            one.name = fmt::format("worker-{}", number);
+            auto lived = live(&one, &again);
+            const auto failed = co_await lived;
+            if (!failed) continue;
+            if (stopping_ || failed->code() == errc::cancelled) break;
+            auto told = why_not_started(&one, *failed);
+            const auto why = co_await told;
+            const auto reason = failed->text() + why.cause(); // of many workers: said once
+            const auto pause = again.failed(*failed);
+            if (!pause) {
+                if (--alive_ == 0) driver_.give_up(why);
+                driver_.expect_workers(static_cast<std::size_t>(alive_));
+                if (last_error_ != reason) logging::error("rt", why.what());
+                last_error_ = reason;
+                break;
+            }
+            if (last_warning_ != reason) logging::warn("rt", why.what());
+            last_warning_ = reason;
+            co_await sleep_for(*pause);
+        }
+    }
+
+    /// Gives why it did not start; nothing if it did.
+    task<std::optional<error>> live(life* one, restart_policy* again) {
+        std::optional<error> failed;
+        scope watching;
+        try {
+            auto started =
+                with_timeout(children_.start(what_to_start(*one)), how_.times.start_timeout);
+            one->process = co_await started;
+            watching.spawn(watch_end(one));
+            auto met = meet(one);
+            one->wire = co_await met;
+            pids_.push_back(static_cast<pid_t>(one->process->pid()));
+            again->worked();
+            last_warning_ = last_error_ = {};
+            auto served = driver_.serve_worker(
+                one->wire, [this, one](const peer&) { return farewell(one->process.get()); },
+                one->page);
+            co_await served;
+        } catch (const error& e) {
+            failed = e;
+        }
+        watching.cancel();
+        auto watched = as_result(shield(watching.join())); // it refers to what is here
+        (void)co_await watched;
+        if (!one->process) co_return failed;
+        std::erase(pids_, static_cast<pid_t>(one->process->pid()));
+        if (one->process->running()) {
+            // It may still be loading and hear nobody.
+            if (failed && (failed->code() == errc::cancelled || failed->code() == errc::timeout))
+                one->process->signal(SIGTERM);
+            auto gone = farewell(one->process.get());
+            auto sure = shield(std::move(gone));
+            (void)co_await sure;
+        }
+        co_return failed;
+    }
+
+    child_options what_to_start(life& one) {
+        worker_order boot;
+        boot.token = to_buffer(secret_.bytes());
+        boot.cpus = cpus_;
+        if (how_.over_tcp) {
+            one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
+            boot.address = net::to_string(one.listener->local());
+        }
+        child_options how;
+        how.role = worker_role;
+        how.name = one.name;
+        how.message = wire::encode(boot);
+        how.socket = !how_.over_tcp;
+        how.memory = shared_memory::create(detail::claims::bytes);
+        one.page = detail::claims(how.memory);
+        how.executable = how_.executable;
+        how.argv = {how_.program, "--skein-worker=" + one.name};
+        return how;
+    }
+
+    /// Shakes hands with a process that has been started.
+    task<std::shared_ptr<net::connection>> meet(life* one) {
+        auto stream = one->process->take_stream();
+        if (one->listener) {
+            auto accepted = with_timeout(one->listener->accept(), how_.times.start_timeout);
+            stream = co_await accepted;
+        }
+        worker_link ours{secret_};
+        ours.in_memory = !one->listener;
+        ours.shares_memory = true;
+        ours.start = how_.times.start_timeout;
+        auto link = worker_connection(driver_, ours);
+        link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
+        auto shaken = net::connection::accept(std::move(stream), std::move(link));
+        co_return co_await shaken;
+    }
+
+    /// Ends the link when the process has ended. A child of the worker may hold the other end of the
+    /// socket, so that the end of the stream is not seen; what the worker said before is still read.
+    task<void> watch_end(life* one) {
+        auto ended = one->process->ended(); // the end of a socket pair with it
+        (void)co_await ended;
+        if (!one->listener) co_return;
+        one->listener->close();                         // it never came
+        co_await sleep_for(how_.times.reconnect_first); // TCP: its bytes are on the way
+        if (one->wire) one->wire->abort(error(errc::reset, "the process has ended"));
+    }
+
+    /// "worker-1 did not start: ...", with what it said last, or how it ended.
+    task<error> why_not_started(life* one, error failed) {
+        error why(failed.code(), fmt::format("{} did not start: {}", one->name, failed.text()));
+        std::string cause = failed.cause();
+        if (one->process && !one->process->running()) {
+            auto ended = one->process->ended();
+            const auto end = co_await ended;
+            cause = end.last_words.empty() ? end.status.describe() : end.last_words;
+        }
+        why.with_cause(std::move(cause));
+        if (!failed.hint().empty()) why.with_hint(failed.hint());
+        co_return why;
+    }
+
+    /// What is left of the grace that all of the end shares, the goodbye over the link included.
+    [[nodiscard]] duration patience(duration most) const {
+        if (!stopping_) return most;
+        const duration left = stopped_at_ + how_.times.shutdown_grace - loop_.now();
+        return std::clamp(left, duration::zero(), most);
+    }
+
+    /// Waits for the end of a process whose link has ended; asks, then insists.
+    task<std::string> farewell(child* process) {
+        const auto first =
+            patience(stopping_ ? how_.times.farewell_stopping : how_.times.farewell_first);
+        const auto all = patience(first + how_.times.shutdown_grace);
+        auto stopped = rt::stop(*process, first, all - first);
+        const auto end = co_await stopped;
+        co_return end.status.describe();
+    }
+
+    skein::loop& loop_;
+    net::network& network_;
+    children& children_;
+    runtime& driver_;
+    local_workers_options how_;
+    net::token secret_;
+    std::uint16_t cpus_ = 1;
+    std::vector<pid_t> pids_;
+    int alive_ = 0;
+    bool stopping_ = false;
+    time_point stopped_at_{};
+    std::string last_warning_, last_error_;
+};
+
+SKEIN_INLINE local_workers::local_workers(skein::loop& on, net::network& via, children& where,
+                                          runtime& driver, local_workers_options how)
+    : pool_(std::make_unique<pool>(on, via, where, driver, std::move(how))) {}
+SKEIN_INLINE local_workers::~local_workers() = default;
+SKEIN_INLINE int local_workers::count() const noexcept { return pool_->count(); }
+SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places(); }
+SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
+SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
+SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
+    return pool_->pids();
+}
+
+SKEIN_INLINE bool is_worker() noexcept { return started_as(worker_role); }
+
+namespace detail {
+
+SKEIN_INLINE std::string short_worker_name(std::string_view name) {
+    constexpr std::string_view usual = "worker-";
+    return name.starts_with(usual) ? "w" + std::string(name.substr(usual.size()))
+                                   : std::string(name);
+}
+
+/// The worker's own process: what it inherited, and the network of its host.
+SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
+    net::real_network network(*loop);
+    std::unique_ptr<net::stream> inherited;
+    if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
+    auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
+                                   std::move(mine.memory));
+    co_await working;
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
+                                        std::unique_ptr<net::stream> inherited,
+                                        shared_memory memory) {
+    auto mine = wire::decode<worker_order>(order);
+    if (!mine || mine->token.size() != net::token::size)
+        throw error(errc::malformed, "the boot message of this worker cannot be read");
+    const auto secret = net::token::from_hex(to_hex(mine->token)).value();
+    const bool in_memory = inherited != nullptr;
+    worker_link ours{secret, mine->cpus, in_memory, static_cast<bool>(memory)};
+    ours.start = time_constants::lan().start_timeout;
+    auto options = worker_connection(*self, ours);
+    net::address to;
+    if (!in_memory) to = net::address::parse(mine->address).value();
+    net::connected_network pair(std::move(inherited));
+    net::network& network = in_memory ? pair : *via;
+    auto connecting = net::connection::connect(network, to, std::move(options));
+    auto wire = co_await connecting;
+    auto served =
+        self->serve_driver(wire, memory ? detail::claims(std::move(memory)) : detail::claims());
+    co_await served;
+    auto closed = wire->close();
+    co_await closed;
+}
+
+SKEIN_INLINE int worker_main() {
+    try {
+        auto mine = take_boot(worker_role);
+        if (!mine) throw error(errc::usage, "this process was not started as a worker");
+        name_process(detail::short_worker_name(mine->name));
+        net::real_loop loop;
+        runtime_options who;
+        who.name = mine->name;
+        who.host = host_name();
+        who.pid = ::getpid();
+        runtime self(who);
+        const runtime::use current(self);
+        loop.run(detail::work(&loop, &self, std::move(*mine)));
+        return exit_code::done;
+    } catch (const std::exception& e) {
+        if (!leave_last_words(e.what())) fmt::print(stderr, "error: {}\n", e.what());
+        return exit_code::failed;
+    } catch (...) {
+        static constexpr const char* why = "something that is not a std::exception was thrown";
+        if (!leave_last_words(why)) fmt::print(stderr, "error: {}\n", why);
+        return exit_code::failed;
+    }
+}
+
+[[noreturn]] SKEIN_INLINE void detail::live_as_worker() {
+    // Of several threads that call run() one is the worker; the others wait for its end.
+    static constinit std::atomic_flag taken = ATOMIC_FLAG_INIT;
+    while (taken.test_and_set()) ::pause();
+    std::exit(worker_main());
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/run.hpp
+// run: a main() that is a driver with its own local cluster, and, started again by itself, a worker.
+//
+//     skein::task<int> app();
+//     int main(int argc, char** argv) { return skein::run(argc, argv, app); }
+//
+// Workers start with the first remote call: --workers N, or SKEIN_WORKERS=N, or one per core. With --address A, or
+// SKEIN_ADDRESS=A, they are started on the nodes of the cluster whose head is at A (cluster/program.hpp). The exit
+// code is the app's; 1 for an error (printed to stderr), 2 for a wrong command line, 130 and 143 when
+// SIGINT or SIGTERM stopped it: the app is cancelled, workers leave, a second signal ends it at once.
+
+
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// Defaults of run(); flags and environment win.
+struct run_options {
+    int workers = 0; ///< 0: one per core
+    rt::local_workers_options processes;
+};
+
+namespace rt::detail {
+
+template <class T>
+task<int> as_exit_code(task<T> work) {
+    if constexpr (std::is_void_v<T>) {
+        co_await work;
+        co_return exit_code::done;
+    } else {
+        co_return co_await work;
+    }
+}
+
+template <class R>
+consteval bool check_app_result() {
+    using value = typename unwrap_task<R>::type;
+    constexpr bool is_app = unwrap_task<R>::is_coroutine &&
+                            (std::is_void_v<value> || std::is_convertible_v<value, int>);
+    static_assert(is_app, "skein::run: app must return skein::task<int> or skein::task<void>, as a "
+                          "coroutine does: write co_return instead of return");
+    return is_app;
+}
+
+/// An app as the driver sees it: what main's caller wrote, and what is left of its command line.
+struct any_app {
+    unique_function<task<int>(std::vector<std::string>)> start;
+    bool takes_nothing = false; ///< then skein's own flags are all there are
+};
+
+/// Calls the app with what it takes: nothing, its arguments as strings, or argc and argv.
+template <class App>
+any_app make_app(App app, int argc, char** argv) {
+    if constexpr (std::is_invocable_v<App&>) {
+        if constexpr (check_app_result<std::invoke_result_t<App&>>())
+            return {[app = std::move(app)](std::vector<std::string>) mutable {
+                        return as_exit_code(app());
+                    },
+                    true};
+    } else if constexpr (std::is_invocable_v<App&, std::vector<std::string>>) {
+        if constexpr (check_app_result<std::invoke_result_t<App&, std::vector<std::string>>>())
+            return {[app = std::move(app)](std::vector<std::string> rest) mutable {
+                return as_exit_code(app(std::move(rest)));
+            }};
+    } else if constexpr (std::is_invocable_v<App&, int, char**>) {
+        if constexpr (check_app_result<std::invoke_result_t<App&, int, char**>>())
+            return {[app = std::move(app), argc, argv](std::vector<std::string>) mutable {
+                return as_exit_code(app(argc, argv));
+            }};
+    } else {
+        static_assert(
+            std::is_invocable_v<App&, int, char**>,
+            "skein::run: app must be callable with nothing, with std::vector<std::string> (its "
+            "arguments), or with (int argc, char** argv)");
+    }
+    return {}; // a static_assert has said why
+}
+
+/// run() for every app.
+[[nodiscard]] int run_app(int argc, char** argv, any_app app, run_options how);
+
+} // namespace rt::detail
+
+/// Runs app as a driver, or this process as one of its workers. Call it from main and return its result.
+///   app     task<int> or task<void>, from (), (std::vector<std::string>) or (int, char**); flags that
+///           belong to skein (--workers, --address, --head, --join) are taken out of the vector. An app from () has --help.
+/// In a worker it does not return: the process leaves with its driver, and nothing after run() happens
+/// there. A program may call run() again after it; the workers of the second run start like all others,
+/// at the top of main.
+template <class App>
+[[nodiscard]] int run(int argc, char** argv, App app, run_options how = {}) {
+    auto any = rt::detail::make_app(std::move(app), argc, argv);
+    return rt::detail::run_app(argc, argv, std::move(any), std::move(how));
+}
+
+} // namespace skein
+
+
+// ======== skein/rt/detail/run.ipp
+// The bodies of rt/run.hpp: the driver's life around its app.
+
+
+// ======== skein/rt/standard_files.hpp
+// A program may be started with its standard input, output or error closed (`prog >&-`, some launchers
+// and cron). The next file or socket it opens then gets that number, and what it prints goes into it.
+//
+//     skein::rt::open_standard_files();   // first thing in main; skein::run does it
+
+
+namespace skein::rt {
+
+/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed. Others stay as they
+/// are. Call it before anything else is opened and before there are threads. Never throws; where there is
+/// no /dev/null the place stays closed.
+void open_standard_files() noexcept;
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/standard_files.ipp
+// The body of rt/standard_files.hpp.
+
+#include <cerrno>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE void open_standard_files() noexcept {
+    const int saved = errno;
+    for (int fd = 0; fd < 3; ++fd) {
+        if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        const int got = ::open("/dev/null", O_RDWR); // the lowest number that is free: fd
+        if (got > fd) ::close(got);
+    }
+    errno = saved;
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/run.ipp, continued
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+/// Watches for the first stop signal and cancels the app.
+SKEIN_INLINE task<void> watch_signals(net::real_loop* loop, const stop_signals* signals,
+                                      cancel_source stop, int* which) {
+    auto readable = net::wait_readable(*loop, signals->fd());
+    co_await readable;
+    *which = signals->which();
+    stop.request();
+}
+
+/// What is left of the command line after skein's own flags.
+struct command_line {
+    std::vector<std::string> rest;
+    std::optional<int> workers;
+    cluster_flags cluster;
+};
+
+SKEIN_INLINE int parse_count(std::string_view flag, std::string_view text) {
+    int n = 0;
+    const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (bad != std::errc() || end != text.data() + text.size())
+        throw error(errc::usage, fmt::format("{} {}: not a number", flag, text))
+            .with_hint("e.g. --workers 4");
+    if (n < 1)
+        throw error(errc::usage, fmt::format("{} {}: at least one worker is needed", flag, text));
+    if (n > 4096) throw error(errc::usage, fmt::format("{} {}: at most 4096 workers", flag, text));
+    return n;
+}
+
+/// Goes along a command line.
+class flag_reader {
+public:
+    explicit flag_reader(const std::vector<std::string_view>& all) : all_(all) {}
+    [[nodiscard]] bool at_end() const { return at_ == all_.size(); }
+    [[nodiscard]] std::string_view next() { return all_[at_++]; }
+    /// Anywhere.
+    [[nodiscard]] bool has(std::string_view flag) const {
+        return std::any_of(all_.begin(), all_.end(), [&](std::string_view arg) {
+            return arg == flag ||
+                   (arg.starts_with(flag) && arg.substr(flag.size()).starts_with('='));
+        });
+    }
+    [[nodiscard]] bool take(std::string_view flag) {
+        if (all_[at_] != flag) return false;
+        ++at_;
+        return true;
+    }
+    /// The value in "--flag value" or "--flag=value", if that is next.
+    [[nodiscard]] std::optional<std::string> value(std::string_view flag, std::string_view what) {
+        const auto arg = all_[at_];
+        if (!arg.starts_with(flag)) return std::nullopt;
+        if (arg.size() > flag.size() && arg[flag.size()] == '=') {
+            ++at_;
+            return std::string(arg.substr(flag.size() + 1));
+        }
+        if (arg != flag) return std::nullopt;
+        if (at_ + 1 == all_.size())
+            throw error(errc::usage, fmt::format("{} needs {}", flag, what));
+        at_ += 2;
+        return std::string(all_[at_ - 1]);
+    }
+
+private:
+    const std::vector<std::string_view>& all_;
+    std::size_t at_ = 0;
+};
+inline constexpr std::optional<std::string> nothing;
+
+SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
+    command_line out;
+    if (const char* text = std::getenv("SKEIN_WORKERS"); text != nullptr && *text != '\0')
+        out.workers = parse_count("SKEIN_WORKERS", text);
+    const std::vector<std::string_view> all(argv + std::min(argc, 1), argv + argc);
+    flag_reader flags(all);
+    // Names that an application may use itself are skein's beside one of the others only.
+    const bool is_cluster = flags.has("--head") || flags.has("--join") || flags.has("--address") ||
+                            std::getenv("SKEIN_ADDRESS") != nullptr;
+    auto& cluster = out.cluster;
+    while (!flags.at_end()) {
+        if (const auto n = flags.value("--workers", "a number, e.g. --workers 4")) {
+            out.workers = parse_count("--workers", *n);
+        } else if (const auto a = flags.value("--address", "the head's, e.g. --address node-1")) {
+            cluster.address = *a;
+        } else if (const auto j = flags.value("--join", "the head's address, e.g. --join node-1")) {
+            cluster.join = *j;
+        } else if (flags.take("--head")) {
+            cluster.head = true;
+        } else if (const auto f = is_cluster ? flags.value("--token-file", "a file") : nothing) {
+            cluster.token_file = *f;
+        } else if (const auto l = is_cluster ? flags.value("--listen", "HOST:PORT") : nothing) {
+            cluster.listen = *l;
+        } else {
+            out.rest.emplace_back(flags.next());
+        }
+    }
+    cluster.workers = out.workers.value_or(0);
+    if (argc > 0) cluster.program = argv[0];
+    return out;
+}
+
+/// The head that the command line or the environment names; empty: there is none, workers are of this host.
+SKEIN_INLINE std::string cluster_address(const cluster_flags& flags) {
+    const auto* const roles = roles_of_program();
+    if (roles != nullptr) return roles->address(flags);
+    const char* variable = std::getenv("SKEIN_ADDRESS");
+    if (flags.address.empty() && flags.join.empty() && !flags.head &&
+        (variable == nullptr || *variable == '\0'))
+        return {};
+    throw error(errc::not_supported, "not supported: this program was compiled header-only without "
+                                     "the cluster")
+        .with_hint("include <skein/cluster/program.hpp> beside <skein/rt/run.hpp>, or link "
+                   "skein::runtime");
+}
+
+/// Prints what skein itself understands; for an app that takes no arguments, that is all.
+SKEIN_INLINE int print_usage(std::string_view program) {
+    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
+    fmt::print(
+        "usage: {} [--workers N] [--address A | --head | --join A]\n\n"
+        "  --workers N       worker processes (default: SKEIN_WORKERS, else one per core)\n"
+        "  --address A       run on the cluster whose head is at A (default: SKEIN_ADDRESS,\n"
+        "                    else workers of this host)\n"
+        "  --head            be the head of a cluster; --listen HOST:PORT for other hosts\n"
+        "  --join A          be a node of the cluster whose head is at A\n"
+        "  --token-file F    the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else\n"
+        "                    ~/.local/state/skein/token)\n"
+        "  --help            this text\n",
+        program);
+    return exit_code::done;
+}
+
+/// The driver: the app under its signals, then everything else in order.
+SKEIN_INLINE task<int> drive(net::real_loop* loop, runtime* self, worker_source* workers,
+                             task<int> app, int* stopped_by) {
+    stop_signals signals;
+    cancel_source stop;
+    scope services;
+    services.spawn(watch_signals(loop, &signals, stop, stopped_by));
+    self->on_first_call([&services, workers] { services.spawn(workers->serve()); });
+
+    int code = exit_code::failed;
+    std::exception_ptr failure;
+    try {
+        auto guarded = with_cancel(stop.token(), std::move(app));
+        code = co_await guarded;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    workers->stop();
+    auto goodbye = self->close();
+    co_await goodbye;
+    services.cancel();
+    try {
+        auto joined = services.join();
+        co_await joined;
+    } catch (const error& e) {
+        if (!failure && e.code() != errc::cancelled) failure = std::current_exception();
+    }
+    if (failure) std::rethrow_exception(failure);
+    co_return code;
+}
+
+/// Tells the exception that is being handled, as the last line of a program; gives its exit code.
+SKEIN_INLINE int tell_failure(int stopped_by) {
+    std::fflush(stdout);
+    try {
+        throw;
+    } catch (const error& e) {
+        if (stopped_by != 0 && e.code() == errc::cancelled) {
+            fmt::print(stderr, "stopped by {}\n", signal_name(stopped_by));
+            return 128 + stopped_by;
+        }
+        fmt::print(stderr, "error: {}\n", e.what());
+        return e.code() == errc::usage ? exit_code::usage : exit_code::failed;
+    } catch (const std::exception& e) {
+        fmt::print(stderr, "error: {}\n", e.what());
+    } catch (...) {
+        fmt::print(stderr, "error: the app threw something that is not a std::exception\n");
+    }
+    return exit_code::failed;
+}
+
+SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
+    open_standard_files();
+    // A task of a worker may be a driver of its own: it has a runtime.
+    if (is_worker() && runtime::try_current() == nullptr) live_as_worker();
+
+    int stopped_by = 0;
+    try {
+        auto line = parse_command_line(argc, argv);
+        if (app.takes_nothing && !line.rest.empty()) { // others have a --help of their own
+            if (line.rest.front() == "--help" || line.rest.front() == "-h")
+                return print_usage(argv[0]);
+            throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
+                .with_hint("this program takes skein's flags only; see --help");
+        }
+        const auto head = cluster_address(line.cluster);
+        if (line.cluster.head) return roles_of_program()->head(line.cluster);
+        if (!line.cluster.join.empty()) return roles_of_program()->join(line.cluster);
+        how.processes.count = line.workers.value_or(how.workers);
+        if (argc > 0) how.processes.program = argv[0];
+        net::real_loop loop;
+        runtime_options who;
+        who.host = host_name();
+        who.pid = ::getpid();
+        runtime self(who);
+        const runtime::use current(self);
+        net::real_network network(loop);
+        local_children children(loop);
+        std::unique_ptr<worker_source> workers;
+        if (head.empty()) {
+            workers = std::make_unique<local_workers>(loop, network, children, self, how.processes);
+        } else {
+            workers = roles_of_program()->workers(loop, network, self, line.cluster);
+        }
+        auto work = app.start(std::move(line.rest));
+        return loop.run(drive(&loop, &self, workers.get(), std::move(work), &stopped_by));
+    } catch (...) {
+        return tell_failure(stopped_by);
+    }
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/runtime_context.hpp
+// runtime_context(): where the code that asks runs, as which call, and how long it may take.
+//
+//     row load(int shard) {
+//         const auto here = skein::runtime_context();
+//         logging::info("load", fmt::format("call {} on {}", here.call, here.process));
+//         ...
+
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace skein {
+
+/// What a function that runs on a worker, or a task of the driver, can know of itself.
+struct runtime_info {
+    std::string process; ///< "driver", "worker-2"
+    std::string host;
+    std::int64_t pid = 0;
+    std::string function; ///< "app::load(int)"; empty in tasks of the driver
+    call_id call;         ///< unique over all processes; none in tasks of the driver
+    call_id parent;       ///< the call that made this one; none if that was no call
+    call_id trace;        ///< the first call of the tree that this one belongs to
+    actor_id actor;       ///< in methods and constructors
+    /// What is left of its deadline, or of the call's that made it; calls made now end by then, too.
+    std::optional<duration> time_left;
+};
+
+/// Of the call or task that runs now.
+///   errors  not_found: no skein runtime on this thread
+[[nodiscard]] runtime_info runtime_context();
+
+} // namespace skein
+
+
+// ======== skein/rt/detail/runtime_context.ipp
+// The body of rt/runtime_context.hpp.
+
+
+#include <algorithm>
+
+namespace skein {
+
+SKEIN_INLINE runtime_info runtime_context() {
+    const auto* here = rt::runtime::try_current();
+    if (here == nullptr)
+        throw error(errc::not_found, "no skein runtime on this thread")
+            .with_hint("ask inside skein::run, in a task or in a function that runs on a worker");
+    runtime_info out;
+    out.process = here->name().name;
+    out.host = here->name().host;
+    out.pid = here->name().pid;
+    const auto* context = rt::detail::call_context::current();
+    if (context == nullptr || !context->is_call()) return out;
+    out.function = context->fn->name;
+    out.call = context->who.id;
+    out.parent = context->who.parent;
+    out.trace = context->who.trace;
+    out.actor = context->actor;
+    if (context->who.until != time_point::max())
+        out.time_left =
+            std::max(duration::zero(), context->who.until - loop::current().exact_now());
+    return out;
+}
+
+} // namespace skein
 
 // ======== skein/wire.hpp
 // Every public header of the layer wire.
