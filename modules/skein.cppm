@@ -247,7 +247,7 @@ using skein::net::adopt_unix_stream;
 using skein::net::authenticate;
 using skein::net::authenticated_stream;
 using skein::net::body_crc_flag;
-using skein::net::call_options;
+using skein::net::request_call_options;
 using skein::net::caller;
 using skein::net::code_error;
 using skein::net::connect_patiently;

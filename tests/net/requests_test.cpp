@@ -143,7 +143,7 @@ struct request_world {
 };
 
 template <class M>
-task<std::optional<error>> failure_of(net::requests& r, M m, net::call_options how = {}) {
+task<std::optional<error>> failure_of(net::requests& r, M m, net::request_call_options how = {}) {
     auto asking = error_of(drop_value(r.call<add_reply>(std::move(m), how)));
     auto out = co_await asking;
     co_return out;
@@ -236,7 +236,7 @@ TEST_CASE("unknown messages, bad bodies and replies of another type are told apa
 TEST_CASE("a deadline travels, ends the handler and the call") {
     request_world w;
     w.run([](request_world& w, net::requests& r) -> task<void> {
-        net::call_options how;
+        net::request_call_options how;
         how.deadline = 100ms;
         auto asking = failure_of(r, wait_of(5000), how);
         const auto why = co_await asking;
@@ -299,7 +299,7 @@ TEST_CASE("a call with a key that is repeated on another link runs once") {
     request_world w;
     w.run([](request_world& w, net::requests& r) -> task<void> {
         net::request_keys keys(77);
-        net::call_options how;
+        net::request_call_options how;
         const auto key = keys.next();
         how.key = &key;
         auto connecting = w.connect();
@@ -334,7 +334,7 @@ TEST_CASE(
         [](request_world& w, net::requests& r) -> task<void> {
             net::request_keys keys(77);
             const auto call = [&](const net::request_keys::key* key) -> task<std::optional<error>> {
-                net::call_options how;
+                net::request_call_options how;
                 how.key = key;
                 return failure_of(r, add_of({1, 2}), how);
             };
@@ -367,7 +367,7 @@ TEST_CASE("a request of an older generation is refused") {
     request_world w;
     w.run([](request_world& w, net::requests& r) -> task<void> {
         w.service->fence(5);
-        net::call_options how;
+        net::request_call_options how;
         how.generation = 4;
         auto old = failure_of(r, add_of({1, 2}), how);
         const auto why = co_await old;

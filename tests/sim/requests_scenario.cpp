@@ -108,7 +108,7 @@ task<void> one_job(request_town* t, net::requests::handle* way, net::request_key
                 m.job = job;
                 m.work_ms = work;
                 m.load.assign(load, static_cast<std::byte>(job));
-                net::call_options how;
+                net::request_call_options how;
                 how.key = &key;
                 auto asking = over->call<job_reply>(std::move(m), how);
                 const auto reply = co_await asking;

@@ -135,7 +135,7 @@ private:
 };
 
 /// What a caller may say about one call.
-struct call_options {
+struct request_call_options {
     std::optional<duration> deadline;       ///< from now on; travels, and ends the handler too
     const request_keys::key* key = nullptr; ///< repeats with the same key run once
     std::uint64_t generation = 0; ///< refused by a service that knows a newer one; 0: none
@@ -275,7 +275,7 @@ public:
     ///           not_supported (nobody handles it), malformed (one side cannot read the other), timeout,
     ///           aborted (an older generation), exhausted, too_large, the failure of the link, cancelled
     template <message Reply, message M>
-    task<Reply> call(M what, call_options how = {}) {
+    task<Reply> call(M what, request_call_options how = {}) {
         auto asking = call_raw(M::number, wire::encode(what), how);
         const byte_buffer body = co_await asking;
         co_return detail::decode_message<Reply>(body, "reply");
@@ -286,7 +286,7 @@ public:
     void tell(const M& what, std::uint64_t generation = 0) {
         tell_raw(M::number, wire::encode(what), generation);
     }
-    task<byte_buffer> call_raw(std::uint16_t number, byte_buffer body, call_options how);
+    task<byte_buffer> call_raw(std::uint16_t number, byte_buffer body, request_call_options how);
     void tell_raw(std::uint16_t number, byte_buffer body, std::uint64_t generation);
 
     /// Messages of other kinds on the same link, as connection::set_handler; without one they end the link.
@@ -310,7 +310,7 @@ private:
     friend class request_service;
     using core = std::shared_ptr<requests>;
     struct pending;
-    struct running_call {
+    struct served_request {
         cancel_source stop;
         std::shared_ptr<detail::request_entry> once; ///< of a call with a key
     };
@@ -364,7 +364,7 @@ private:
 
     std::uint64_t last_call_ = 0;
     std::map<std::uint64_t, pending*> calls_;
-    std::map<std::uint64_t, running_call> running_;
+    std::map<std::uint64_t, served_request> running_;
 
     std::deque<transfer> bulk_;
     std::size_t bulk_bytes_ = 0;

@@ -105,7 +105,7 @@ SKEIN_INLINE requests::handle requests::start(std::unique_ptr<detail::request_wi
 // --- calling ----------------------------------------------------------------------------------
 
 SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buffer body,
-                                                  call_options how) {
+                                                  request_call_options how) {
     const core keep = self_;
     if (!open_) {
         if (failure_) throw *failure_;
