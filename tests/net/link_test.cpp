@@ -222,6 +222,28 @@ TEST_CASE("a link that loses its connection goes on, and each message comes once
     });
 }
 
+TEST_CASE("a link whose connections break at once dials again in growing pauses") {
+    link_world w;
+    w.how.resume_within = 8s;
+    w.run([](link_world& w) -> task<void> {
+        auto connecting = w.connect();
+        auto l = co_await connecting;
+        auto there = w.accepted.at(0);
+        for (int i = 0; i < 3000; ++i) { // 3 s
+            if (l->is_connected()) w.network.reset("a", "b");
+            auto pause = sleep_for(1ms);
+            co_await pause;
+        }
+        CHECK(l->statistics().breaks > 3);
+        CHECK(l->statistics().breaks < 60);
+        send_ids(*l, 0, 10); // and it is still the same link
+        auto in = expect_ids(there, 0, 10);
+        co_await in;
+        auto closing = both_closed(l, there);
+        co_await closing;
+    });
+}
+
 TEST_CASE("a link survives a cut shorter than its limit and ends after a longer one") {
     for (const bool longer : {false, true}) {
         link_world w(3);

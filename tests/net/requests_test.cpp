@@ -101,9 +101,11 @@ struct request_world {
         loop.run(whole(this, std::move(work), b));
         CHECK(network.open_streams() == 0);
     }
-    task<net::requests::handle> connect() {
-        auto dialing =
-            net::link::connect(network.host("a"), net::address::sim("b", 1), options("client"));
+    task<net::requests::handle> connect(std::uint64_t incarnation = 77) {
+        net::link_options with;
+        with.incarnation = incarnation;
+        auto dialing = net::link::connect(network.host("a"), net::address::sim("b", 1),
+                                          options("client"), with);
         auto l = co_await dialing;
         co_return net::requests::over(std::move(l), service_of(&here), how);
     }
@@ -359,6 +361,89 @@ TEST_CASE(
             REQUIRE(why);
             CHECK(why->code() == errc::exhausted);
             CHECK(w.there.runs == 40);
+        },
+        b);
+}
+
+TEST_CASE("a repeat of a client that was forgotten is refused, and what it asks first runs") {
+    request_world w;
+    net::request_service::bounds b;
+    b.clients = 2;
+    w.run(
+        [](request_world& w, net::requests& r) -> task<void> {
+            const auto call = [](net::requests* r,
+                                 const net::request_keys::key* key) -> task<std::optional<error>> {
+                net::request_call_options how;
+                how.key = key;
+                return failure_of(*r, add_of({1, 2}), how);
+            };
+            net::request_keys keys(77);
+            const auto first = keys.next();
+            auto one = call(&r, &first);
+            const auto fine = co_await one;
+            CHECK_FALSE(fine);
+            for (const std::uint64_t other : {78, 79}) { // the second one drives 77 out
+                net::request_keys others(other);
+                const auto key = others.next();
+                auto connecting = w.connect(other);
+                auto way = co_await connecting;
+                auto two = call(way.get(), &key);
+                const auto also_fine = co_await two;
+                CHECK_FALSE(also_fine);
+                auto closing = way->close();
+                co_await closing;
+            }
+            CHECK(w.there.runs == 3);
+            for (int i = 0; i < 2; ++i) { // not known, then known anew
+                auto again = call(&r, &first);
+                const auto why = co_await again;
+                REQUIRE(why);
+                CHECK(why->code() == errc::aborted);
+                CHECK(why->text().find("may have run") != std::string::npos);
+                CHECK(w.there.runs == 3 + i);
+                const auto next = keys.next();
+                auto fresh = call(&r, &next);
+                const auto runs = co_await fresh;
+                CHECK_FALSE(runs);
+            }
+        },
+        b);
+}
+
+TEST_CASE("a key of another process is refused, and the link goes on") {
+    request_world w;
+    w.run([](request_world& w, net::requests& r) -> task<void> {
+        net::request_keys mine(77), others(78);
+        const auto good = mine.next(), bad = others.next();
+        net::request_call_options how;
+        how.key = &bad;
+        auto one = failure_of(r, add_of({1, 2}), how);
+        const auto why = co_await one;
+        REQUIRE(why);
+        CHECK(why->code() == errc::permission_denied);
+        CHECK(w.there.runs == 0);
+        how.key = &good;
+        auto two = failure_of(r, add_of({1, 2}), how);
+        const auto fine = co_await two;
+        CHECK_FALSE(fine);
+    });
+}
+
+TEST_CASE("large messages that find no room fail their call, and the link goes on") {
+    request_world w;
+    net::request_service::bounds b;
+    b.assembling_bytes = std::size_t{2} << 20;
+    w.run(
+        [](request_world& w, net::requests& r) -> task<void> {
+            auto large = error_of(drop_value(r.call<blob>(blob_of(std::size_t{5} << 20))));
+            const auto why = co_await large;
+            REQUIRE(why);
+            CHECK(why->code() == errc::exhausted);
+            auto small = r.call<blob>(blob_of(std::size_t{1} << 20));
+            const auto reply = co_await small;
+            CHECK(reply.bytes.size() == std::size_t{1} << 20);
+            CHECK(w.service->assembling_bytes() == 0);
+            CHECK(r.is_open());
         },
         b);
 }

@@ -143,9 +143,10 @@ task<void> send_notes(request_town* t, net::requests::handle* way, std::uint64_t
 }
 
 /// Keeps a link to the server: another one when it has ended.
-task<void> keep_way(request_town* t, std::string name, net::address to, net::requests::handle* way,
-                    const bool* over) {
+task<void> keep_way(request_town* t, std::uint64_t number, net::address to,
+                    net::requests::handle* way, const bool* over) {
     sim::world* const w = t->w;
+    const auto name = fmt::format("client-{}", number);
     while (!*over) {
         if (!*way || !(*way)->is_open()) {
             if (const auto old = std::exchange(*way, nullptr)) {
@@ -154,6 +155,7 @@ task<void> keep_way(request_town* t, std::string name, net::address to, net::req
             }
             try {
                 net::link_options how;
+                how.incarnation = 100 + number; // as its keys say
                 how.resume_within = w->chance(0.5) ? 200ms : 3000ms;
                 auto dialing =
                     net::link::connect(w->network.host(name), to, request_end(name), how);
@@ -178,7 +180,7 @@ task<void> request_client(request_town* t, std::uint64_t number, net::address to
     net::requests::handle way;
     bool over = false;
     scope connecting, jobs;
-    connecting.spawn(keep_way(t, fmt::format("client-{}", number), to, &way, &over));
+    connecting.spawn(keep_way(t, number, to, &way, &over));
     const auto count = 1 + t->w->below(30);
     for (std::uint64_t k = 0; k < count; ++k) {
         jobs.spawn(one_job(t, &way, &keys, number * 1000 + k));

@@ -253,6 +253,8 @@ private:
     address to_;
     connection::handle connection_;
     std::optional<error> break_; // why the last connection ended
+    time_point attached_{};      // when the present connection began
+    int short_lived_ = 0;        // connections in a row that broke soon after
     own_timer deadline_{*this, &link::come_back_too_late};
     std::shared_ptr<detail::link_books> books_; // of the accepting side
 

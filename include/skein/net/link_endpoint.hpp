@@ -91,6 +91,7 @@ private:
     acceptor door_;
     link_table table_;
     handler handler_;
+    std::uint64_t failed_ = 0; ///< links whose handler threw
 };
 
 } // namespace skein::net

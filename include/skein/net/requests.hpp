@@ -98,14 +98,16 @@ struct request_options {
 /// the loop's thread only.
 class request_keys {
 public:
-    /// `client`: of this process, never 0 and never reused (its incarnation).
+    /// `client`: of this process, never 0 and never reused: link_options::incarnation of its links. A call
+    /// in another name is refused; a plain connection stays with the first name it has seen.
     explicit request_keys(std::uint64_t client) : client_(client) {}
 
     /// A key in use: as long as it lives, the other side keeps the call's outcome (within its bounds).
     class key {
     public:
         key(key&& other) noexcept
-            : of_(std::exchange(other.of_, nullptr)), number_(other.number_) {}
+            : of_(std::exchange(other.of_, nullptr)), number_(other.number_), asked_(other.asked_) {
+        }
         key& operator=(key&&) = delete;
         ~key() {
             if (of_ != nullptr) of_->open_.erase(number_);
@@ -115,11 +117,14 @@ public:
 
     private:
         friend class request_keys;
+        friend class requests;
         key(request_keys& of, std::uint64_t number) : of_(&of), number_(number) {
             of.open_.insert(number);
         }
         request_keys* of_;
         std::uint64_t number_;
+        mutable bool asked_ =
+            false; ///< a call with it has left: the next one says that it is a repeat
     };
     /// The next key; this object must outlive it.
     [[nodiscard]] key next() { return key(*this, ++last_); }
@@ -177,7 +182,10 @@ public:
     struct bounds {
         std::size_t keys_per_client = 65'536;
         std::size_t bytes_per_client = std::size_t{16} << 20; ///< of replies
-        std::size_t clients = 1024;
+        std::size_t clients =
+            1024; ///< the oldest is forgotten; its repeats are refused from then on
+        std::size_t assembling_bytes = std::size_t{4}
+                                       << 30; ///< of large messages that arrive, of all peers
     };
 
     request_service();
@@ -213,6 +221,8 @@ public:
 
     /// Calls that came again and were answered without running again.
     [[nodiscard]] std::uint64_t repeats() const noexcept { return repeats_; }
+    /// Bytes of large messages that have arrived in part, of all peers.
+    [[nodiscard]] std::size_t assembling_bytes() const noexcept { return assembling_; }
     /// Keys that are remembered.
     [[nodiscard]] std::size_t remembered() const noexcept;
 
@@ -253,6 +263,8 @@ private:
     std::map<std::uint64_t, std::unique_ptr<client>> clients_;
     std::deque<std::uint64_t> client_order_;
     std::uint64_t generation_ = 0, repeats_ = 0;
+    bool forgot_ = false; ///< a client: whoever is not known may have been it
+    std::size_t assembling_ = 0;
     scope tasks_;
 };
 
@@ -273,7 +285,8 @@ public:
     /// Asks, and waits for the reply. Cancelling it cancels the handler over there.
     ///   errors  of the handler, as it threw them (an exception that is no skein::error: remote_exception);
     ///           not_supported (nobody handles it), malformed (one side cannot read the other), timeout,
-    ///           aborted (an older generation), exhausted, too_large, the failure of the link, cancelled
+    ///           aborted (an older generation, or a repeat whose first run may have been forgotten),
+    ///           permission_denied (a key of another process), exhausted, too_large, the failure of the link, cancelled
     template <message Reply, message M>
     task<Reply> call(M what, request_call_options how = {}) {
         auto asking = call_raw(M::number, wire::encode(what), how);
@@ -322,7 +335,8 @@ private:
     };
     struct assembly {
         std::uint16_t kind = 0;
-        std::uint64_t id = 0, total = 0;
+        std::uint64_t id = 0, total = 0, came = 0;
+        bool refused = false; ///< the rest comes, and is not kept
         byte_buffer body;
     };
 
@@ -338,6 +352,9 @@ private:
 
     void on_frame(const frame_view& f);
     void on_chunk(const frame_view& f);
+    void keep_piece(byte_span piece);
+    void drop_arriving() noexcept;
+    [[nodiscard]] bool speaks_for(std::uint64_t client) noexcept;
     void on_message(std::uint16_t kind, std::uint64_t id, byte_buffer body);
     void on_request(std::uint64_t id, byte_buffer body);
     void on_answer(std::uint64_t id, bool good, byte_buffer body);
@@ -370,6 +387,7 @@ private:
     std::size_t bulk_bytes_ = 0;
     bool bulk_runs_ = false;
     std::optional<assembly> arriving_;
+    std::uint64_t named_ = 0; ///< the client that speaks on a plain connection
 
     std::size_t parts_ = 0;
     core self_;

@@ -11,6 +11,7 @@
 #include <skein/net/endpoint.hpp>
 #include <skein/wire/encode.hpp>
 
+#include <bit>
 #include <exception>
 #include <optional>
 #include <utility>
@@ -263,7 +264,11 @@ SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<
     co_await closing;
     if (!fault) co_return;
     if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
-    logging::warn("net", "link failed", {{"peer", l->peer_name()}, {"why", fault->what()}});
+    constexpr std::uint64_t all_of_the_first =
+        8; // then ever fewer: how many there are is up to the peers
+    if (++self->failed_ > all_of_the_first && !std::has_single_bit(self->failed_)) co_return;
+    logging::warn("net", "link failed",
+                  {{"peer", l->peer_name()}, {"why", fault->what()}, {"so_far", self->failed_}});
 }
 
 } // namespace skein::net

@@ -216,13 +216,20 @@ SKEIN_INLINE task<void> link::dial_again(core self) {
     link& l = *self;
     reconnect_policy pauses = l.how_.first;
     pauses.most_delay = std::min<duration>(pauses.most_delay, l.how_.resume_within / 8);
+    bool was_connected = true;
     for (int tries = 1; l.state_ != state::ended && !l.connected_; ++tries) {
+        if (std::exchange(was_connected, false) && l.short_lived_ > 1) { // it breaks what it takes
+            auto rest = sleep_for(pauses.delay(l.short_lived_ - 1, l.loop_.random()));
+            co_await rest;
+            if (l.state_ == state::ended) break;
+        }
         std::optional<error> fault;
         try {
             auto once = dial_once(self, l.how_.attempt_timeout);
             co_await once;
-            if (!l.connected_) continue;
-            break;
+            if (l.connected_) break;
+            was_connected = true;
+            continue;
         } catch (const error& e) {
             fault = e;
         }
@@ -253,6 +260,7 @@ SKEIN_INLINE void link::attach(connection::handle over, std::uint64_t peer_has) 
     deadline_.cancel();
     connection_ = std::move(over);
     connected_ = true;
+    attached_ = loop_.exact_now();
     finishing_ = false;
     if (break_) ++statistics_.resumes;
     break_.reset();
@@ -300,6 +308,8 @@ SKEIN_INLINE void link::break_off(error why) noexcept {
         return;
     }
     ++statistics_.breaks;
+    const bool soon = loop_.exact_now() - attached_ < how_.resume_within / 8;
+    short_lived_ = soon ? std::min(short_lived_ + 1, 64) : 0;
     connection_->set_closed_handler(nullptr);
     connection_->abort(why);
     break_ = std::move(why);

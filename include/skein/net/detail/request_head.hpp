@@ -28,12 +28,12 @@ inline constexpr std::size_t most_chunk_bytes = std::size_t{4} << 20;
 struct request_head {
     static constexpr std::size_t bytes = 44;
     std::uint16_t number = 0;
-    std::uint16_t flags = 0;       ///< 1: no answer is wanted
+    std::uint16_t flags = 0;       ///< 1: no answer is wanted; 2: asked before with this key
     std::uint64_t deadline_us = 0; ///< from the sending on; 0: none
     std::uint64_t generation = 0;
     std::uint64_t client = 0, key = 0, done_below = 0; ///< key 0: none
 
-    static constexpr std::uint16_t one_way = 1;
+    static constexpr std::uint16_t one_way = 1, repeat = 2;
 
     void encode(std::byte* to) const noexcept {
         store_le(to, number);

@@ -20,6 +20,7 @@ struct request_service::client {
     std::map<std::uint64_t, entry_ptr> calls;
     std::uint64_t floor = 0; ///< keys below are forgotten
     std::size_t bytes = 0;   ///< of the outcomes that are kept
+    bool unsure = false;     ///< it may have been here before, and been forgotten
 
     void forget(std::map<std::uint64_t, entry_ptr>::iterator at) noexcept {
         if (at->second->kept) bytes -= at->second->outcome.bytes.size();
@@ -50,6 +51,7 @@ SKEIN_INLINE request_service::client& request_service::client_of(std::uint64_t n
     if (slot) return *slot;
     slot = std::make_unique<client>();
     client& made = *slot;
+    made.unsure = forgot_;
     client_order_.push_back(number);
     const auto is_idle = [&](std::uint64_t n) {
         const auto& calls = clients_.at(n)->calls;
@@ -59,6 +61,7 @@ SKEIN_INLINE request_service::client& request_service::client_of(std::uint64_t n
     if (client_order_.size() > bounds_.clients) { // the oldest that runs nothing is forgotten
         const auto old = std::find_if(client_order_.begin(), client_order_.end(), is_idle);
         if (old != client_order_.end()) {
+            forgot_ = true;
             clients_.erase(*old);
             client_order_.erase(old);
         }
@@ -93,6 +96,14 @@ SKEIN_INLINE request_service::entry_ptr request_service::start_or_join(
         core->answer(from.second, out);
         return entry_ptr();
     };
+    const bool repeat = (head.flags & detail::request_head::repeat) != 0;
+    const auto refuse_repeat = [&] {
+        return answer_error(errc::aborted,
+                            fmt::format("call {} may have run: what ran for this client has been "
+                                        "forgotten",
+                                        head.key));
+    };
+    if (repeat && forgot_ && !clients_.contains(head.client)) return refuse_repeat();
     client& c = client_of(head.client);
     while (!c.calls.empty() && c.calls.begin()->first < head.done_below &&
            c.calls.begin()->second->done) {
@@ -118,6 +129,7 @@ SKEIN_INLINE request_service::entry_ptr request_service::start_or_join(
                             fmt::format("call {} may have run: what is remembered begins at {}",
                                         head.key, c.floor));
     }
+    if (repeat && c.unsure) return refuse_repeat();
     auto e = std::make_shared<detail::request_entry>();
     e->key = head.key;
     e->waiting.push_back(std::move(from));

@@ -119,6 +119,7 @@ SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buf
             1, std::chrono::duration_cast<std::chrono::microseconds>(*how.deadline).count()));
     }
     if (how.key != nullptr) {
+        if (how.key->asked_) head.flags |= detail::request_head::repeat;
         head.client = how.key->keys().client();
         head.key = how.key->number();
         head.done_below = how.key->keys().done_below();
@@ -137,6 +138,7 @@ SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buf
     } const place{*this, id};
     calls_.emplace(id, &mine);
     send(detail::request_kind, id, std::move(whole));
+    if (how.key != nullptr) how.key->asked_ = true;
     std::optional<error> gave_up;
     try {
         auto answered = pending::wait(&mine);
@@ -265,20 +267,59 @@ SKEIN_INLINE void requests::on_chunk(const frame_view& f) {
     }
     if (!arriving_) throw error(errc::malformed, "a chunk of no message");
     if ((f.flags & detail::dropped_chunk) != 0) {
-        arriving_.reset();
+        drop_arriving();
         return;
     }
-    if (body.size() > arriving_->total - arriving_->body.size()) {
+    if (body.size() > arriving_->total - arriving_->came) {
         throw error(errc::malformed, "a large message is longer than it said");
     }
-    append(arriving_->body, body); // memory follows what has come
+    keep_piece(body);
     if ((f.flags & detail::last_chunk) == 0) return;
-    if (arriving_->body.size() != arriving_->total) {
+    if (arriving_->came != arriving_->total) {
         throw error(errc::malformed, "a large message is shorter than it said");
     }
-    assembly whole = std::move(*arriving_);
+    const auto kind = arriving_->kind;
+    const auto id = arriving_->id;
+    const bool refused = arriving_->refused;
+    byte_buffer whole;
+    if (service_) service_->assembling_ -= arriving_->body.size();
+    whole.swap(arriving_->body);
     arriving_.reset();
-    on_message(whole.kind, whole.id, std::move(whole.body));
+    if (!refused) on_message(kind, id, std::move(whole));
+}
+
+/// Memory follows what has come. What finds no room is refused at once, and its call fails; the link goes on.
+SKEIN_INLINE void requests::keep_piece(byte_span piece) {
+    assembly& a = *arriving_;
+    a.came += piece.size();
+    if (a.refused) return;
+    const std::size_t most = service_ ? service_->bounds_.assembling_bytes : options_.most_message;
+    const std::size_t held = service_ ? service_->assembling_ : a.body.size();
+    if (piece.size() <= most && held <= most - piece.size()) {
+        append(a.body, piece);
+        if (service_) service_->assembling_ += piece.size();
+        return;
+    }
+    if (service_) service_->assembling_ -= a.body.size();
+    a.body = byte_buffer();
+    a.refused = true;
+    const error why(errc::exhausted,
+                    fmt::format("no room for a message of {} bytes from {}: {} bytes of large "
+                                "messages arrive already",
+                                a.total, peer_name(), held));
+    if (a.kind == detail::request_kind) {
+        refuse(a.id, false, why);
+        return;
+    }
+    const auto found = calls_.find(a.id);
+    if (found == calls_.end() || found->second->done.is_set()) return;
+    found->second->failure = why;
+    found->second->done.set();
+}
+
+SKEIN_INLINE void requests::drop_arriving() noexcept {
+    if (arriving_ && service_) service_->assembling_ -= arriving_->body.size();
+    arriving_.reset();
 }
 
 // --- being called -----------------------------------------------------------------------------
@@ -359,6 +400,14 @@ SKEIN_INLINE void requests::refuse(std::uint64_t id, bool one_way, const error& 
     send(detail::failure_kind, id, wire::encode(why));
 }
 
+/// Keys are the caller's own: those of the peer's incarnation, or of the first name on a plain connection.
+SKEIN_INLINE bool requests::speaks_for(std::uint64_t client) noexcept {
+    const auto known = below_->peer_incarnation();
+    if (known != 0) return client == known;
+    if (named_ == 0) named_ = client;
+    return client != 0 && client == named_;
+}
+
 SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
     if (body.size() < detail::request_head::bytes) {
         throw error(errc::malformed, fmt::format("a request of {} bytes", body.size()));
@@ -380,6 +429,14 @@ SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
                error(errc::aborted,
                      fmt::format("{} of generation {} comes too late, {} is current",
                                  found->second.name, head.generation, service_->generation_)));
+        return;
+    }
+    if (head.key != 0 && !one_way && !speaks_for(head.client)) {
+        const error why(
+            errc::permission_denied,
+            fmt::format("a key of client {:#x} on the link of {}", head.client, peer_name()));
+        tell_unheard("request in another name", why);
+        refuse(id, one_way, why);
         return;
     }
     if (running_.size() >= options_.most_running) {
@@ -473,7 +530,7 @@ SKEIN_INLINE void requests::on_end(const error* why) noexcept {
     running_.clear();
     bulk_.clear();
     bulk_bytes_ = 0;
-    arriving_.reset();
+    drop_arriving();
     tasks_.cancel();
     if (auto handler = std::move(closed_handler_)) {
         closed_handler_ = nullptr;
