@@ -29,9 +29,10 @@ inline void check_version(std::uint32_t theirs, std::string_view who) {
         .with_hint("use one release of skein for head, nodes and programs");
 }
 
-[[nodiscard]] inline net::link_options head_links(const head_options& how) {
+[[nodiscard]] inline net::link_options head_links(loop& on, const head_options& how) {
     net::link_options o;
     o.incarnation = how.incarnation;
+    while (o.incarnation == 0) o.incarnation = on.random().next(); // no loop may run yet
     o.resume_within = how.node_grace;
     return o;
 }
@@ -41,7 +42,7 @@ inline void check_version(std::uint32_t theirs, std::string_view who) {
 SKEIN_INLINE head::books::books(loop& on, net::network& via, head_options given)
     : on_loop(on), how(std::move(given)),
       door(via, how.listen, detail::cluster_link(how.secret, how.name, how.host, how.pid),
-           detail::head_links(how)),
+           detail::head_links(on, how)),
       schedule(rt::scheduler_options{rt::placement::spread}), since(on.now()) {}
 
 SKEIN_INLINE task<void> head::books::serve() {
