@@ -21,6 +21,7 @@
 #include <skein/cluster/program.hpp>
 #include <skein/cluster/settings.hpp>
 #include <skein/cluster/supervisor.hpp>
+#include <skein/cluster/tools.hpp>
 
 #include <skein/cluster/detail/access.ipp>
 #include <skein/cluster/detail/agent.ipp>
@@ -36,3 +37,4 @@
 #include <skein/cluster/detail/program.ipp>
 #include <skein/cluster/detail/settings.ipp>
 #include <skein/cluster/detail/supervisor.ipp>
+#include <skein/cluster/detail/tools.ipp>

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program `skein`: the head and the nodes of a cluster, and what people ask of it.
+//
+//     skein head --listen 10.0.0.1         # prints how nodes join and programs run
+//     skein join 10.0.0.1                  # on each other host
+//     skein status; skein drain node-2; skein stop
+//
+// Exit codes: 0; 1 it failed here; 2 a wrong command line; 3 no cluster at that address, or it refuses.
+
+#include "status_text.hpp"
+
+#include <skein/cluster/access.hpp>
+#include <skein/cluster/program.hpp>
+#include <skein/cluster/tools.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/error.hpp>
+#include <skein/rt/standard_files.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace skein_program {
+namespace {
+
+constexpr int refused = 3; ///< no cluster at that address, or it said no
+
+/// What the subcommands are asked.
+struct arguments {
+    std::string address, token_file;
+    cluster::head_program head;
+    cluster::agent_program node;
+    std::string drained;
+    bool undo = false, json = false;
+};
+
+int tell(const std::exception& why, int code) {
+    std::fflush(stdout);
+    fmt::print(stderr, "error: {}\n", why.what());
+    return code;
+}
+
+/// Runs what talks to a head; what it says no to is no mistake of this host.
+int with_head(const std::function<int()>& ask) {
+    try {
+        return ask();
+    } catch (const skein::error& why) {
+        const bool here = why.code() == skein::errc::usage || why.code() == skein::errc::io;
+        if (here) throw;
+        return tell(why, refused);
+    }
+}
+
+/// Address and token are looked at before anybody is asked: what is wrong with them is wrong here.
+cluster::tool_options reach(const arguments& args, const char* name) {
+    cluster::tool_options how;
+    const auto address = cluster::find_head_address(args.address);
+    how.head = cluster::parse_head_address(address.empty() ? "127.0.0.1" : address);
+    how.secret = cluster::find_token(args.token_file);
+    how.name = name;
+    return how;
+}
+
+int join(const arguments& args) {
+    auto how = args.node;
+    how.head = args.address;
+    how.token_file = args.token_file;
+    (void)cluster::parse_head_address(how.head.empty() ? "127.0.0.1" : how.head);
+    (void)cluster::find_token(how.token_file);
+    return with_head([&] { return cluster::run_agent(how); });
+}
+
+int show_status(const arguments& args) {
+    const auto how = reach(args, "skein status");
+    return with_head([&] {
+        const auto now = cluster::get_status(how);
+        fmt::print("{}", args.json ? status_json(now) : status_text(now));
+        return skein::exit_code::done;
+    });
+}
+
+int drain(const arguments& args) {
+    const auto how = reach(args, "skein drain");
+    return with_head([&] {
+        const auto now = cluster::drain_node(how, args.drained, !args.undo);
+        if (args.undo)
+            fmt::print("node {} takes new workers again\n", args.drained);
+        else
+            fmt::print("node {} takes no new workers; {} there\n", args.drained,
+                       now.workers == 1 ? "1 still runs"
+                                        : fmt::format("{} still run", now.workers));
+        return skein::exit_code::done;
+    });
+}
+
+int stop(const arguments& args) {
+    const auto how = reach(args, "skein stop");
+    return with_head([&] {
+        const auto told = cluster::stop_cluster(how);
+        fmt::print("the cluster at {} ends: {} and {} are told\n", to_string(how.head),
+                   count_text(told.nodes, "node"), count_text(told.jobs, "job"));
+        return skein::exit_code::done;
+    });
+}
+
+/// Declares the subcommands; each sets `chosen`.
+void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
+    const auto command = [&](const char* name, const char* what, int (*does)(const arguments&)) {
+        auto* const sub = app.add_subcommand(name, what);
+        sub->callback([&chosen, &args, does] { chosen = [&args, does] { return does(args); }; });
+        sub->add_option("--token-file", args.token_file,
+                        "the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else "
+                        "~/.config/skein/token)");
+        return sub;
+    };
+    constexpr auto where =
+        "of the head: HOST or HOST:PORT (default: SKEIN_ADDRESS, else this host)";
+
+    auto* const head = command("head", "be the head of a cluster", [](const arguments& a) {
+        auto how = a.head;
+        how.token_file = a.token_file;
+        return cluster::run_head(how);
+    });
+    head->add_option("--listen", args.head.listen,
+                     "HOST:PORT; * for all addresses of this host (default: 127.0.0.1:7117, which "
+                     "other hosts cannot reach)");
+
+    auto* const node = command("join", "be a node: start workers where a head says so", &join);
+    node->add_option("address", args.address, where);
+    node->add_option("--name", args.node.name, "of this node (default: the host's)");
+    node->add_option("--resources", args.node.resources,
+                     "e.g. cpu=8,ssd=1; cpus, gpus and memory that are not named are measured");
+    node->add_option("--labels", args.node.labels, "e.g. zone=a disk=fast");
+
+    auto* const status = command("status", "who is in the cluster", &show_status);
+    status->add_option("address", args.address, where);
+    status->add_flag("--json", args.json, "one JSON object");
+
+    auto* const draining = command("drain", "give a node no new workers", &drain);
+    draining->add_option("node", args.drained, "its name, as skein status shows it")->required();
+    draining->add_flag("--undo", args.undo, "it takes workers again");
+    draining->add_option("--address", args.address, where);
+
+    auto* const stopping = command("stop", "end the cluster: workers, nodes, head", &stop);
+    stopping->add_option("address", args.address, where);
+}
+
+int run(int argc, char** argv) {
+    skein::rt::open_standard_files();
+    CLI::App app("The head and the nodes of a skein cluster, and what to ask of it.", "skein");
+    app.set_version_flag("--version", fmt::format("skein {}.{}.{}", SKEIN_VERSION_MAJOR,
+                                                  SKEIN_VERSION_MINOR, SKEIN_VERSION_PATCH));
+    app.require_subcommand(1);
+    arguments args;
+    std::function<int()> chosen;
+    declare(app, args, chosen);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& said) {
+        if (said.get_exit_code() == 0) return app.exit(said); // --help, --version
+        fmt::print(stderr, "error: {}; see skein --help\n", said.what());
+        return skein::exit_code::usage;
+    }
+    try {
+        return chosen();
+    } catch (const skein::error& why) {
+        return tell(why, why.code() == skein::errc::usage ? skein::exit_code::usage
+                                                          : skein::exit_code::failed);
+    } catch (const std::exception& why) {
+        return tell(why, skein::exit_code::failed);
+    }
+}
+
+} // namespace
+} // namespace skein_program
+
+int main(int argc, char** argv) { return skein_program::run(argc, argv); }

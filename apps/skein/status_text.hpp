@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What `skein status` prints: a table for people, or one JSON object for scripts.
+
+#include <skein/cluster/messages.hpp>
+#include <skein/rt/resources.hpp>
+#include <skein/wire/json.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein_program {
+
+namespace cluster = skein::cluster;
+namespace rt = skein::rt;
+
+/// "3 h 12 min", "12 min 5 s", "5 s"
+inline std::string time_text(std::int64_t ms) {
+    const auto s = ms / 1000;
+    if (s >= 86'400) return fmt::format("{} d {} h", s / 86'400, s % 86'400 / 3600);
+    if (s >= 3600) return fmt::format("{} h {} min", s / 3600, s % 3600 / 60);
+    return s >= 60 ? fmt::format("{} min {} s", s / 60, s % 60) : fmt::format("{} s", s);
+}
+
+inline std::string count_text(std::size_t n, std::string_view what) {
+    return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
+}
+
+inline rt::resources resources_of(const std::string& text) {
+    auto read = rt::parse_resources(text);
+    return read ? std::move(*read) : rt::resources{};
+}
+
+inline std::string memory_text(std::uint64_t bytes) {
+    constexpr double gib = 1u << 30;
+    return bytes == 0 ? "0" : fmt::format("{:.1f}", static_cast<double>(bytes) / gib);
+}
+
+/// "cpu 2/8, memory 0/15.6 GiB, ssd 0/1": used of total.
+inline std::string room_text(const cluster::node_status& n) {
+    const auto total = resources_of(n.resources), used = resources_of(n.used);
+    auto out = fmt::format("cpu {}/{}", rt::to_string(used.cpu), rt::to_string(total.cpu));
+    if (total.gpu)
+        out += fmt::format(", gpu {}/{}", rt::to_string(used.gpu), rt::to_string(total.gpu));
+    if (total.memory != 0)
+        out +=
+            fmt::format(", memory {}/{} GiB", memory_text(used.memory), memory_text(total.memory));
+    for (const auto& c : total.custom)
+        out += fmt::format(", {} {}/{}", c.name, rt::to_string(used.of(c.name)),
+                           rt::to_string(c.value));
+    return out;
+}
+
+inline std::string state_text(const cluster::node_status& n) {
+    if (n.suspect) return n.draining ? "suspect, draining" : "suspect";
+    return n.draining ? "draining" : "ready";
+}
+
+/// Columns as wide as their widest cell, two blanks between them.
+inline std::string table_text(const std::vector<std::vector<std::string>>& rows) {
+    std::vector<std::size_t> wide;
+    for (const auto& row : rows) {
+        wide.resize(std::max(wide.size(), row.size()));
+        for (std::size_t i = 0; i < row.size(); ++i) wide[i] = std::max(wide[i], row[i].size());
+    }
+    std::string out;
+    for (const auto& row : rows) {
+        std::string line = " ";
+        for (std::size_t i = 0; i < row.size(); ++i)
+            line += fmt::format(" {:<{}} ", row[i], wide[i]);
+        line.erase(line.find_last_not_of(' ') + 1);
+        out += line + "\n";
+    }
+    return out;
+}
+
+/// Some lines, each ended.
+inline std::string status_text(const cluster::cluster_status& s) {
+    auto out = fmt::format("cluster at {}, up {}: {}, {} (head: pid {} on {})\n", s.address,
+                           time_text(s.up_ms), count_text(s.nodes.size(), "node"),
+                           count_text(s.jobs.size(), "job"), s.pid, s.host);
+    std::vector<std::vector<std::string>> rows{
+        {"node", "host", "pid", "state", "workers", "used of total", "labels"}};
+    for (const auto& n : s.nodes)
+        rows.push_back({n.name, n.host, fmt::to_string(n.pid), state_text(n),
+                        fmt::to_string(n.workers), room_text(n),
+                        fmt::format("{}", fmt::join(n.labels, " "))});
+    if (!s.nodes.empty()) out += table_text(rows);
+    rows = {{"job", "host", "pid", "state", "workers", "waiting"}};
+    for (const auto& j : s.jobs)
+        rows.push_back({j.name, j.host, fmt::to_string(j.pid), j.connected ? "connected" : "away",
+                        fmt::to_string(j.workers),
+                        j.waiting == 0 || j.why.empty() ? fmt::to_string(j.waiting)
+                                                        : fmt::format("{}: {}", j.waiting, j.why)});
+    if (!s.jobs.empty()) out += table_text(rows);
+    if (s.nodes.empty()) out += "  no nodes: skein join adds one\n";
+    return out;
+}
+
+/// Amounts by name; memory in bytes.
+inline skein::ordered_json resources_json(const std::string& text) {
+    const auto r = resources_of(text);
+    const auto in_ones = [](rt::amount a) {
+        return static_cast<double>(a.in_steps()) / rt::amount::steps;
+    };
+    skein::ordered_json out;
+    out["cpu"] = in_ones(r.cpu);
+    out["gpu"] = in_ones(r.gpu);
+    out["memory"] = r.memory;
+    for (const auto& c : r.custom) out[c.name] = in_ones(c.value);
+    return out;
+}
+
+/// One line.
+inline std::string status_json(const cluster::cluster_status& s) {
+    skein::ordered_json out{{"address", s.address},
+                            {"host", s.host},
+                            {"pid", s.pid},
+                            {"up_ms", s.up_ms},
+                            {"nodes", skein::ordered_json::array()},
+                            {"jobs", skein::ordered_json::array()}};
+    for (const auto& n : s.nodes)
+        out["nodes"].push_back({{"name", n.name},
+                                {"host", n.host},
+                                {"pid", n.pid},
+                                {"resources", resources_json(n.resources)},
+                                {"used", resources_json(n.used)},
+                                {"workers", n.workers},
+                                {"draining", n.draining},
+                                {"suspect", n.suspect},
+                                {"labels", n.labels}});
+    for (const auto& j : s.jobs)
+        out["jobs"].push_back({{"name", j.name},
+                               {"host", j.host},
+                               {"pid", j.pid},
+                               {"workers", j.workers},
+                               {"waiting", j.waiting},
+                               {"why", j.why},
+                               {"connected", j.connected}});
+    return skein::dump_json(out) + "\n";
+}
+
+} // namespace skein_program

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a person or a script asks of a cluster: who is there, to drain a node, to stop all of it.
+//
+//     cluster::tool_options how;
+//     how.head = cluster::parse_head_address("node-1");
+//     how.secret = cluster::find_token("");
+//     const auto now = cluster::get_status(how);             // blocks; on a loop: ask_for_status
+//
+// Each function is one short session with the head; nothing is kept between two of them.
+
+#include <skein/core/config.hpp>
+#include <skein/cluster/messages.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
+#include <skein/net/address.hpp>
+#include <skein/net/token.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::cluster {
+
+/// Whose head a tool asks, and as whom.
+struct tool_options {
+    net::address head;
+    net::token secret;
+    std::string name = "tool", host;            ///< for the head's log; an empty host is found out
+    std::int64_t pid = 0;                       ///< 0: of this process
+    duration within = std::chrono::seconds(10); ///< to reach the head, and for its answer
+};
+
+/// What is there now.
+///   errors  those of net::link::connect with the head's address: refused, timeout (nobody answers),
+///           permission_denied (another token), malformed (no head); mismatch (a head of another release)
+[[nodiscard]] task<cluster_status> ask_for_status(net::network& via, tool_options how);
+/// A draining node gets no new workers, and drivers are asked to give back those that it has. `on` false: it
+/// takes workers again.
+///   errors  those of ask_for_status; not_found: no node has this name
+[[nodiscard]] task<drain_reply> ask_to_drain(net::network& via, tool_options how, std::string node,
+                                             bool on = true);
+/// Ends the cluster: nodes end their workers and leave, drivers' calls fail, the head returns.
+///   errors  those of ask_for_status
+[[nodiscard]] task<stop_reply> ask_to_stop(net::network& via, tool_options how);
+
+/// The same for programs without a loop: they block.
+[[nodiscard]] cluster_status get_status(const tool_options& how);
+[[nodiscard]] drain_reply drain_node(const tool_options& how, const std::string& node,
+                                     bool on = true);
+stop_reply stop_cluster(const tool_options& how);
+
+} // namespace skein::cluster
+
+#if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/tools.ipp>
+#endif
