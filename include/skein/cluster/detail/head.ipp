@@ -171,7 +171,7 @@ SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
         logging::warn("head", "a driver is away",
                       {{"job", j.hello.name},
                        {"host", j.hello.host},
-                       {"why", why ? why->what() : "its link was dropped"}});
+                       {"why", why ? why->what() : "its link has ended"}});
     }
     pump();
 }

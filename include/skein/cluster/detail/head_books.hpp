@@ -31,11 +31,12 @@ struct head_session {
     head_node* node = nullptr;
     head_job* job = nullptr;
 
-    /// A message that is lost with the link; what it said is told again with the next hello.
+    /// A message that is lost with the link; what it said is told again with the next hello. To one who has said
+    /// goodbye nothing is told: an error would turn an orderly end into a broken link.
     template <class M>
     void tell(const M& what) noexcept {
         try {
-            if (way && way->is_open()) way->tell(what);
+            if (way && way->is_open() && below->is_open()) way->tell(what);
         } catch (const error& e) {
             if (e.code() != errc::closed) way->abort(e); // closed: it is saying goodbye
         }

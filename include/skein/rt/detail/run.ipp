@@ -154,7 +154,7 @@ SKEIN_INLINE int print_usage(std::string_view program) {
         "  --head            be the head of a cluster; --listen HOST:PORT for other hosts\n"
         "  --join A          be a node of the cluster whose head is at A\n"
         "  --token-file F    the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else\n"
-        "                    ~/.local/state/skein/token)\n"
+        "                    ~/.config/skein/token)\n"
         "  --help            this text\n",
         program);
     return exit_code::done;
