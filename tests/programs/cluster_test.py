@@ -1,0 +1,473 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster of real processes: the program skein as head and nodes, examples as drivers; all of them die now and then.
+
+    cluster_test.py [NAME]
+
+By events: output lines, ends of processes, and what `skein status` says. Nothing may be left behind, and no file
+outside of the test's own folder.
+"""
+# label: runtime
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from program import Run, find_program, run_cases, skip  # noqa: E402
+
+EXAMPLES = pathlib.Path(os.environ.get("SKEIN_SOURCE_DIR", pathlib.Path(__file__).parents[2])) / "examples"
+SECONDS = 60.0    # for anything here; all of it takes a fraction of a second on a machine that is not busy
+REFUSED = 3
+
+
+class Cluster:
+    """A head and nodes with a home of their own; the token is made by the head."""
+
+    def __init__(self, nodes=(), listen="127.0.0.1:0"):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="skein-cluster-"))
+        self.env = {"HOME": self.folder / "home", "XDG_CONFIG_HOME": self.folder / "config", "TMPDIR": self.folder / "tmp"}
+        for path in self.env.values():
+            path.mkdir()
+        self.cwd = self.folder / "work"
+        self.cwd.mkdir()
+        self.runs, self.nodes = [], {}
+        self.skein = find_program("skein")
+        try:
+            self.start_head(listen)
+            for name, arguments in nodes:
+                self.join(name, *arguments)
+            for name, _ in nodes:
+                self.joined(name)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for run in self.runs:
+            run.__exit__()
+        shutil.rmtree(self.folder)
+
+    def run(self, *arguments, **env):
+        run = Run(arguments, cwd=self.cwd, **{**self.env, **env})
+        self.runs.append(run)
+        return run
+
+    def start_head(self, listen):
+        self.head = self.run(self.skein, "head", "--listen", listen)
+        self.address = self.head.wait_until(lambda: re.search(r"skein join (\S+)\n", self.head.stdout), "join line", SECONDS).group(1)
+
+    def join(self, name, *arguments):
+        self.nodes[name] = self.run(self.skein, "join", self.address, "--name", name, *arguments)
+
+    def joined(self, name):
+        node = self.nodes[name]
+        node.wait_until(lambda: f"skein node {name}: joined" in node.stdout, "word that it has joined", SECONDS)
+
+    def tool(self, *arguments, **env):
+        """Exit code, output, and the lines on standard error."""
+        with Run([self.skein, *arguments], cwd=self.cwd, **{**self.env, **env}) as run:
+            code = run.wait(SECONDS)
+            run.check(not run.marked.processes(), "it left processes behind")
+            return code, run.stdout, run.stderr.splitlines()
+
+    def status(self):
+        code, out, err = self.tool("status", self.address, "--json")
+        return json.loads(out) if code == 0 else {"nodes": [], "jobs": [], "error": err}
+
+    def node(self, name):
+        return next((n for n in self.status()["nodes"] if n["name"] == name), None)
+
+    def wait_until(self, condition, what):
+        return self.head.wait_until(condition, what, SECONDS)
+
+    def program(self, name, *arguments):
+        return self.run(find_program(name), "--address", self.address, *arguments)
+
+    def check_ends(self, run, example):
+        """It ends well, and prints what its example says."""
+        run.check(run.wait(SECONDS) == 0, "it failed")
+        wanted = (EXAMPLES / f"{example}.expected").read_text()
+        run.check(run.stdout == wanted, f"it printed something else than\n{wanted}")
+
+    def stop(self):
+        """Ends all of it, and nothing is left."""
+        code, out, err = self.tool("stop", self.address)
+        self.head.check(code == 0 and "ends" in out, f"skein stop: {code} {out} {err}")
+        for run in [self.head, *self.nodes.values()]:
+            code = run.wait(SECONDS)
+            run.check(code == 0, f"it ended with {code}")
+        for run in self.runs:
+            run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+        there = sorted(str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if p.is_file())
+        assert there == ["config/skein/token"], f"other files than the token: {there}"
+
+
+def workers_of(run):
+    """Process ids of the workers that an agent has started, by what `ps` shows."""
+    found = []
+    for pid in run.children():
+        try:
+            words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(w.startswith(b"--skein-worker=") for w in words):
+            found.append(pid)
+    return found
+
+
+def examples_run():
+    """Tasks and actors print what they print on one host; status shows nodes, as text and as JSON."""
+    with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=2,ssd=1", "--labels", "zone=x", "disk=fast"])]) as c:
+        for example in ("050_many_tasks", "020_actor_counter", "010_hello_task"):
+            c.check_ends(c.program(example), example)
+        s = c.status()
+        assert [n["name"] for n in s["nodes"]] == ["a", "b"], s
+        assert s["nodes"][1]["resources"]["cpu"] == 2 and s["nodes"][1]["resources"]["ssd"] == 1, s
+        assert s["nodes"][1]["labels"] == ["zone=x", "disk=fast"] and s["nodes"][0]["pid"] == c.nodes["a"].process.pid, s
+        c.wait_until(lambda: not c.status()["jobs"], "jobs that are gone")
+        code, out, _ = c.tool("status", SKEIN_ADDRESS=c.address)
+        assert code == 0 and "2 nodes, 0 jobs" in out and "cpu 0/2" in out and "zone=x" in out, out
+        few = c.program("050_many_tasks", "--workers", 1)
+        c.check_ends(few, "050_many_tasks")
+        for _ in range(20):    # an orderly end is one each time, and no driver is waited for
+            c.check_ends(c.program("010_hello_task"), "010_hello_task")
+        c.head.check("is away" not in c.head.stderr, "a driver that has left is waited for")
+        by_variable = c.run(find_program("010_hello_task"), SKEIN_ADDRESS=c.address)
+        c.check_ends(by_variable, "010_hello_task")
+        c.stop()
+
+
+def refusals():
+    """One line that says what to do, and exit code 3: another token, a taken name, no cluster at that address."""
+    with Cluster([("a", [])]) as c:
+        def check(wanted, code, words, *arguments, **env):
+            got, out, err = c.tool(*arguments, **env)
+            assert got == code and len(err) == 1 and re.search(words, err[0]), f"{arguments}: {wanted}, but {got}\n{out}\n{err}"
+
+        other = {"SKEIN_TOKEN": "1" * 64}
+        check("another token", REFUSED, "another token", "status", c.address, **other)
+        check("another token", REFUSED, "another token", "stop", c.address, **other)
+        check("another token", REFUSED, "another token", "join", c.address, **other)
+        check("a taken name", REFUSED, "node a is in the cluster already.*--name", "join", c.address, "--name", "a")
+        check("a wrong resource", 2, "--resources", "join", c.address, "--resources", "cpu=lots")
+        check("no token", 1, "no token.*skein head", "status", c.address, XDG_CONFIG_HOME=c.folder / "nobody")
+        check("no such node", REFUSED, "no node is called zebra; skein status", "drain", "zebra", "--address", c.address)
+        check("no subcommand", 2, "--help", "start")
+        stranger = c.run(find_program("010_hello_task"), "--address", c.address, **other)
+        stranger.check(stranger.wait(SECONDS) == 1, "it ran")
+        stranger.check("another token" in stranger.stderr and len(stranger.stderr.splitlines()) == 1, "no word of the token")
+        assert [n["name"] for n in c.status()["nodes"]] == ["a"], c.status()
+        gone = c.address
+        c.stop()
+        check("nobody listens", REFUSED, "no cluster at.*refused.*", "status", gone)
+
+
+def killed_agent():
+    """The workers of an agent that is killed die with it; what they computed is computed on the other node."""
+    with Cluster([("a", ["--resources", "cpu=2"]), ("b", ["--resources", "cpu=2"])]) as c:
+        driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
+        begun = c.cwd / "begun"
+        c.wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 4, "calls on all workers")
+        node = c.nodes.pop("a")
+        node.check(len(workers_of(node)) == 2 and len(workers_of(c.nodes["b"])) == 2, "not two workers on each node")
+        node.process.kill()
+        node.wait(SECONDS)
+        c.wait_until(lambda: not node.marked.processes(), "workers that died with their agent")
+        (c.cwd / "go").write_text("")
+        driver.check(driver.wait(SECONDS) == 0, "it failed")
+        driver.check(driver.stdout == "the sum is 4950\n", "another sum")
+        c.wait_until(lambda: c.node("a") is None, "a status without the node")
+        begun.unlink()
+        (c.cwd / "go").unlink()
+        c.join("a")    # under its name again
+        c.joined("a")
+        c.stop()
+
+
+def killed_head():
+    """Programs go on without a head; when it is started again at its address nodes and drivers come back."""
+    with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=1"])]) as c:
+        driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
+        begun = c.cwd / "begun"
+        c.wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 2, "calls on both workers")
+        workers = {w for name in "ab" for w in workers_of(c.nodes[name])}
+        c.head.process.kill()
+        c.head.wait(SECONDS)
+        c.start_head(c.address)
+        c.wait_until(lambda: len(c.status()["nodes"]) == 2, "both nodes")
+        job = c.wait_until(lambda: [j for j in c.status()["jobs"] if j["connected"] and j["workers"] == 2], "the driver with its workers")
+        assert job[0]["pid"] == driver.process.pid and job[0]["name"] == "skein_many_waits", job
+        assert {w for name in "ab" for w in workers_of(c.nodes[name])} == workers, "other workers than before"
+        (c.cwd / "go").write_text("")
+        driver.check(driver.wait(SECONDS) == 0, "it failed")
+        driver.check(driver.stdout == "the sum is 4950\n", "another sum")
+        c.wait_until(lambda: not c.status()["jobs"], "a job that is gone")
+        begun.unlink()
+        (c.cwd / "go").unlink()
+        c.check_ends(c.program("050_many_tasks"), "050_many_tasks")    # and new programs run
+        c.stop()
+
+
+def killed_head_for_good():
+    """A program ends right, without a head from its middle to its end; the nodes end with a signal."""
+    with Cluster([("a", ["--resources", "cpu=1"])]) as c:
+        driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
+        c.wait_until(lambda: (c.cwd / "begun").exists(), "a call")
+        c.head.process.kill()
+        c.head.wait(SECONDS)
+        driver.wait_until(lambda: "the head is away; workers go on" in driver.stderr, "word of the head", SECONDS)
+        (c.cwd / "go").write_text("")
+        driver.check(driver.wait(SECONDS) == 0, "it failed")
+        driver.check(driver.stdout == "the sum is 4950\n", "another sum")
+        node = c.nodes["a"]
+        node.process.send_signal(signal.SIGTERM)
+        node.check(node.wait(SECONDS) == 0, "no orderly end")
+        for run in c.runs:
+            run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+
+
+def drained():
+    """A drained node gets no workers of programs that come later, until the drain is taken back."""
+    with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=1"])]) as c:
+        code, out, err = c.tool("drain", "a", "--address", c.address)
+        assert code == 0 and "a takes no new workers" in out, (code, out, err)
+        assert c.node("a")["draining"] and not c.node("b")["draining"], c.status()
+        driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
+        c.wait_until(lambda: (c.cwd / "begun").exists(), "a call")
+        assert c.node("b")["workers"] == 1 and c.node("a")["workers"] == 0, c.status()
+        assert not workers_of(c.nodes["a"]), "a worker on the drained node"
+        code, out, err = c.tool("drain", "a", "--undo", "--address", c.address)
+        assert code == 0, (code, out, err)
+        c.wait_until(lambda: (c.node("a") or {}).get("workers") == 1, "a worker on the node that takes them again")
+        (c.cwd / "go").write_text("")
+        driver.check(driver.wait(SECONDS) == 0 and driver.stdout == "the sum is 4950\n", "another sum")
+        (c.cwd / "begun").unlink()
+        (c.cwd / "go").unlink()
+        c.stop()
+
+
+def stopped():
+    """skein stop in the middle of a program: it fails with the reason, and all processes end."""
+    with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=1"])]) as c:
+        driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
+        begun = c.cwd / "begun"
+        c.wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 2, "calls on both workers")
+        code, out, err = c.tool("stop", c.address)
+        assert code == 0, (code, out, err)
+        driver.check(driver.wait(SECONDS) == 1, "it did not fail")
+        driver.check("the cluster was stopped" in driver.stderr.splitlines()[-1], "no word of the stop")
+        for run in [c.head, *c.nodes.values()]:
+            run.check(run.wait(SECONDS) == 0, "no orderly end")
+        for run in c.runs:
+            run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+
+
+def interrupted():
+    """Ctrl-C at a head ends the cluster as skein stop does; at a driver, the driver alone; at a node, this node."""
+    with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=1"])]) as c:
+        driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
+        begun = c.cwd / "begun"
+        c.wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 2, "calls on both workers")
+        driver.process.send_signal(signal.SIGINT)
+        driver.check(driver.wait(SECONDS) == 130, "it was not stopped by the signal")
+        c.wait_until(lambda: not c.status()["jobs"] and not any(workers_of(n) for n in c.nodes.values()), "workers that end with their driver")
+        c.nodes["b"].process.send_signal(signal.SIGTERM)
+        c.nodes["b"].check(c.nodes["b"].wait(SECONDS) == 0, "no orderly end")
+        c.wait_until(lambda: c.node("b") is None, "a node that has left")
+        c.head.process.send_signal(signal.SIGINT)
+        for run in [c.head, c.nodes["a"]]:
+            run.check(run.wait(SECONDS) == 0, "no orderly end")
+        for run in c.runs:
+            run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+
+
+def stopped_agent():
+    """A node whose agent stands still is lost with its workers, and comes back without them."""
+    with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=1"])]) as c:
+        driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
+        begun = c.cwd / "begun"
+        c.wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 2, "calls on both workers")
+        node = c.nodes["a"]
+        worker = workers_of(node)
+        node.process.send_signal(signal.SIGSTOP)
+        c.wait_until(lambda: c.node("a") is None, "a node that is lost")
+        node.process.send_signal(signal.SIGCONT)
+        c.wait_until(lambda: c.node("a") is not None and c.node("a")["workers"] == 1, "a node that is back, with a worker")
+        node.wait_until(lambda: workers_of(node) and not set(workers_of(node)) & set(worker), "another worker than before", SECONDS)
+        (c.cwd / "go").write_text("")
+        driver.check(driver.wait(SECONDS) == 0 and driver.stdout == "the sum is 4950\n", "another sum")
+        begun.unlink()
+        (c.cwd / "go").unlink()
+        c.stop()
+
+
+def killed_worker():
+    """A worker that is killed is replaced on a node with room, and its calls run again."""
+    with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=1"])]) as c:
+        driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
+        begun = c.cwd / "begun"
+        c.wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 2, "calls on both workers")
+        (worker,) = workers_of(c.nodes["a"])
+        os.kill(worker, signal.SIGKILL)
+        c.wait_until(lambda: workers_of(c.nodes["a"]) not in ([], [worker]) and begun.read_text().count("\n") >= 3, "another worker that computes")
+        (c.cwd / "go").write_text("")
+        driver.check(driver.wait(SECONDS) == 0 and driver.stdout == "the sum is 4950\n", "another sum")
+        begun.unlink()
+        (c.cwd / "go").unlink()
+        # A call that may not run again fails, and says how and where its worker ended: the driver hears it from the node.
+        driver = c.program("skein_many_waits", begun, c.cwd / "go", 0)
+        c.wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 2, "calls on both workers")
+        (worker,) = workers_of(c.nodes["b"])
+        os.kill(worker, signal.SIGKILL)
+        driver.check(driver.wait(SECONDS) == 1, "it did not fail")
+        driver.check("killed by signal 9 (SIGKILL) on b" in driver.stderr, "no word of how and where it ended")
+        begun.unlink()
+        c.stop()
+
+
+def one_after_the_other():
+    """A program that comes while another one holds all cpus waits, says why, and runs when that has ended; one that
+    comes before there are nodes waits for the first."""
+    with Cluster() as c:
+        driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
+        driver.wait_until(lambda: "no nodes yet" in driver.stderr, "word that there are no nodes", SECONDS)
+        c.join("a", "--resources", "cpu=1")
+        begun = c.cwd / "begun"
+        c.wait_until(lambda: begun.exists() and c.node("a")["workers"] == 1, "a call on the first node")
+        second = c.program("050_many_tasks")
+        waits = c.wait_until(lambda: [j for j in c.status()["jobs"] if j["name"] == "050_many_tasks" and j["waiting"]], "a job that waits")
+        assert waits[0]["workers"] == 0 and waits[0]["why"], waits
+        (c.cwd / "go").write_text("")
+        driver.check(driver.wait(SECONDS) == 0 and driver.stdout == "the sum is 4950\n", "another sum")
+        c.check_ends(second, "050_many_tasks")
+        begun.unlink()
+        (c.cwd / "go").unlink()
+        c.stop()
+
+
+def same_program():
+    """A program is head and node itself, with --head and --join; it needs no program skein."""
+    with Cluster() as c:
+        app = find_program("010_hello_task")
+        head = c.run(app, "--head", "--listen", "127.0.0.1:0")
+        address = head.wait_until(lambda: re.search(r"skein join (\S+)\n", head.stdout), "join line", SECONDS).group(1)
+        node = c.run(app, "--join", address)
+        node.wait_until(lambda: "joined" in node.stdout, "word that it has joined", SECONDS)
+        c.check_ends(c.run(app, "--address", address), "010_hello_task")
+        code, _, err = c.tool("stop", address)
+        assert code == 0, err
+        for run in (head, node):
+            run.check(run.wait(SECONDS) == 0, "no orderly end")
+        c.stop()
+
+
+def hosts(command):
+    """Runs `ip` words; the output, or None."""
+    done = subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else None
+
+
+def namespaces():
+    """Three hosts, as far as one machine can be three: network namespaces, joined by a bridge."""
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        print("        three hosts: not run, it needs root and the program ip (package iproute2)", flush=True)
+        return
+    mark = f"sk{os.getpid()}"
+    names = [f"{mark}{i}" for i in range(3)]
+    try:
+        made = hosts(f"netns add {names[0]}")
+        if made is None:
+            print("        three hosts: not run, there are no network namespaces here", flush=True)
+            return
+        for i, name in enumerate(names):
+            if i:
+                hosts(f"netns add {name}")
+            hosts(f"-n {name} link set lo up")
+        # The first is the switch, too: a bridge with its own address.
+        assert hosts(f"-n {names[0]} link add br0 type bridge") is not None, "no bridges here"
+        hosts(f"-n {names[0]} addr add 10.77.0.1/24 dev br0")
+        hosts(f"-n {names[0]} link set br0 up")
+        for i in (1, 2):
+            hosts(f"-n {names[0]} link add p{i} type veth peer name eth0 netns {names[i]}")
+            hosts(f"-n {names[0]} link set p{i} master br0 up")
+            hosts(f"-n {names[i]} addr add 10.77.0.{i + 1}/24 dev eth0")
+            hosts(f"-n {names[i]} link set eth0 up")
+        three_hosts(names)
+    finally:
+        for name in names:
+            hosts(f"netns del {name}")
+
+
+def three_hosts(names):
+    def at(i):
+        return ["ip", "netns", "exec", names[i]]
+    with Cluster() as c:    # its own head is not used
+        def start(i, *arguments):
+            return c.run(*at(i), *arguments)
+        head = start(0, c.skein, "head", "--listen", "10.77.0.1:7117")
+        head.wait_until(lambda: "skein join 10.77.0.1:7117" in head.stdout, "join line", SECONDS)
+        nodes = [start(i, c.skein, "join", "10.77.0.1", "--name", f"n{i}", "--resources", "cpu=1") for i in (0, 1)]
+        for node in nodes:
+            node.wait_until(lambda node=node: "joined" in node.stdout, "word that it has joined", SECONDS)
+        c.check_ends(start(2, find_program("050_many_tasks"), "--address", "10.77.0.1"), "050_many_tasks")
+        driver = start(2, find_program("skein_many_waits"), c.cwd / "begun", c.cwd / "go", "--address", "10.77.0.1")
+        begun = c.cwd / "begun"
+        driver.wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 2, "calls on both hosts", SECONDS)
+        for node in nodes:
+            node.check(len(workers_of(node)) == 1, "no worker there")
+        # The second host is cut off: its node is lost, and the driver cuts its worker off, once the head says so.
+        hosts(f"-n {names[1]} link set eth0 down")
+        (c.cwd / "go").write_text("")
+        driver.check(driver.wait(SECONDS) == 0 and driver.stdout == "the sum is 4950\n", "another sum")
+        hosts(f"-n {names[1]} link set eth0 up")
+        begun.unlink()
+        (c.cwd / "go").unlink()
+        done = start(0, c.skein, "stop", "10.77.0.1")
+        done.check(done.wait(SECONDS) == 0, "no stop")
+        head.check(head.wait(SECONDS) == 0, "no orderly end")
+        nodes[0].check(nodes[0].wait(SECONDS) == 0, "no orderly end")
+        nodes[1].process.send_signal(signal.SIGTERM)
+        nodes[1].wait(SECONDS)
+        c.stop()
+
+
+# The longest first.
+CASES = [("three hosts", namespaces), ("a stopped agent", stopped_agent), ("a killed agent", killed_agent),
+         ("a head killed for good", killed_head_for_good), ("interrupted", interrupted), ("examples run", examples_run),
+         ("refusals", refusals), ("a killed head", killed_head), ("a killed worker", killed_worker), ("drained", drained),
+         ("one after the other", one_after_the_other), ("stopped", stopped), ("one program is all", same_program)]
+
+def run_at_once(cases):
+    """Most of their time they wait: for a peer to be given up, for a process to end."""
+    def outcome(case):
+        begin = time.monotonic()
+        try:
+            case[1]()
+            return f"ok      {case[0]} ({time.monotonic() - begin:.1f} s)"
+        except Exception:    # told with the others
+            return f"FAILED  {case[0]}\n{traceback.format_exc()}"
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        told = list(pool.map(outcome, cases))
+    print("\n".join(told), flush=True)
+    sys.exit(any(line.startswith("FAILED") for line in told))
+
+
+if __name__ == "__main__":
+    if not shutil.which("skein", path=str(pathlib.Path(os.environ.get("SKEIN_BUILD_DIR", "build/clang")) / "bin")):
+        skip("the program skein is not built (SKEIN_CLI)")
+    if len(sys.argv) > 1:
+        run_cases(CASES, sys.argv[1])
+    run_at_once(CASES)
