@@ -14597,6 +14597,8 @@ private:
     address to_;
     connection::handle connection_;
     std::optional<error> break_; // why the last connection ended
+    time_point attached_{};      // when the present connection began
+    int short_lived_ = 0;        // connections in a row that broke soon after
     own_timer deadline_{*this, &link::come_back_too_late};
     std::shared_ptr<detail::link_books> books_; // of the accepting side
 
@@ -15517,13 +15519,20 @@ SKEIN_INLINE task<void> link::dial_again(core self) {
     link& l = *self;
     reconnect_policy pauses = l.how_.first;
     pauses.most_delay = std::min<duration>(pauses.most_delay, l.how_.resume_within / 8);
+    bool was_connected = true;
     for (int tries = 1; l.state_ != state::ended && !l.connected_; ++tries) {
+        if (std::exchange(was_connected, false) && l.short_lived_ > 1) { // it breaks what it takes
+            auto rest = sleep_for(pauses.delay(l.short_lived_ - 1, l.loop_.random()));
+            co_await rest;
+            if (l.state_ == state::ended) break;
+        }
         std::optional<error> fault;
         try {
             auto once = dial_once(self, l.how_.attempt_timeout);
             co_await once;
-            if (!l.connected_) continue;
-            break;
+            if (l.connected_) break;
+            was_connected = true;
+            continue;
         } catch (const error& e) {
             fault = e;
         }
@@ -15554,6 +15563,7 @@ SKEIN_INLINE void link::attach(connection::handle over, std::uint64_t peer_has) 
     deadline_.cancel();
     connection_ = std::move(over);
     connected_ = true;
+    attached_ = loop_.exact_now();
     finishing_ = false;
     if (break_) ++statistics_.resumes;
     break_.reset();
@@ -15601,6 +15611,8 @@ SKEIN_INLINE void link::break_off(error why) noexcept {
         return;
     }
     ++statistics_.breaks;
+    const bool soon = loop_.exact_now() - attached_ < how_.resume_within / 8;
+    short_lived_ = soon ? std::min(short_lived_ + 1, 64) : 0;
     connection_->set_closed_handler(nullptr);
     connection_->abort(why);
     break_ = std::move(why);
@@ -15715,6 +15727,7 @@ private:
     acceptor door_;
     link_table table_;
     handler handler_;
+    std::uint64_t failed_ = 0; ///< links whose handler threw
 };
 
 } // namespace skein::net
@@ -15724,6 +15737,7 @@ private:
 // Who a hello belongs to, and what it is told.
 
 
+#include <bit>
 #include <exception>
 #include <optional>
 #include <utility>
@@ -15976,7 +15990,11 @@ SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<
     co_await closing;
     if (!fault) co_return;
     if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
-    logging::warn("net", "link failed", {{"peer", l->peer_name()}, {"why", fault->what()}});
+    constexpr std::uint64_t all_of_the_first =
+        8; // then ever fewer: how many there are is up to the peers
+    if (++self->failed_ > all_of_the_first && !std::has_single_bit(self->failed_)) co_return;
+    logging::warn("net", "link failed",
+                  {{"peer", l->peer_name()}, {"why", fault->what()}, {"so_far", self->failed_}});
 }
 
 } // namespace skein::net
@@ -16243,14 +16261,16 @@ struct request_options {
 /// the loop's thread only.
 class request_keys {
 public:
-    /// `client`: of this process, never 0 and never reused (its incarnation).
+    /// `client`: of this process, never 0 and never reused: link_options::incarnation of its links. A call
+    /// in another name is refused; a plain connection stays with the first name it has seen.
     explicit request_keys(std::uint64_t client) : client_(client) {}
 
     /// A key in use: as long as it lives, the other side keeps the call's outcome (within its bounds).
     class key {
     public:
         key(key&& other) noexcept
-            : of_(std::exchange(other.of_, nullptr)), number_(other.number_) {}
+            : of_(std::exchange(other.of_, nullptr)), number_(other.number_), asked_(other.asked_) {
+        }
         key& operator=(key&&) = delete;
         ~key() {
             if (of_ != nullptr) of_->open_.erase(number_);
@@ -16260,11 +16280,14 @@ public:
 
     private:
         friend class request_keys;
+        friend class requests;
         key(request_keys& of, std::uint64_t number) : of_(&of), number_(number) {
             of.open_.insert(number);
         }
         request_keys* of_;
         std::uint64_t number_;
+        mutable bool asked_ =
+            false; ///< a call with it has left: the next one says that it is a repeat
     };
     /// The next key; this object must outlive it.
     [[nodiscard]] key next() { return key(*this, ++last_); }
@@ -16280,7 +16303,7 @@ private:
 };
 
 /// What a caller may say about one call.
-struct call_options {
+struct request_call_options {
     std::optional<duration> deadline;       ///< from now on; travels, and ends the handler too
     const request_keys::key* key = nullptr; ///< repeats with the same key run once
     std::uint64_t generation = 0; ///< refused by a service that knows a newer one; 0: none
@@ -16322,7 +16345,10 @@ public:
     struct bounds {
         std::size_t keys_per_client = 65'536;
         std::size_t bytes_per_client = std::size_t{16} << 20; ///< of replies
-        std::size_t clients = 1024;
+        std::size_t clients =
+            1024; ///< the oldest is forgotten; its repeats are refused from then on
+        std::size_t assembling_bytes = std::size_t{4}
+                                       << 30; ///< of large messages that arrive, of all peers
     };
 
     request_service();
@@ -16358,6 +16384,8 @@ public:
 
     /// Calls that came again and were answered without running again.
     [[nodiscard]] std::uint64_t repeats() const noexcept { return repeats_; }
+    /// Bytes of large messages that have arrived in part, of all peers.
+    [[nodiscard]] std::size_t assembling_bytes() const noexcept { return assembling_; }
     /// Keys that are remembered.
     [[nodiscard]] std::size_t remembered() const noexcept;
 
@@ -16398,6 +16426,8 @@ private:
     std::map<std::uint64_t, std::unique_ptr<client>> clients_;
     std::deque<std::uint64_t> client_order_;
     std::uint64_t generation_ = 0, repeats_ = 0;
+    bool forgot_ = false; ///< a client: whoever is not known may have been it
+    std::size_t assembling_ = 0;
     scope tasks_;
 };
 
@@ -16418,9 +16448,10 @@ public:
     /// Asks, and waits for the reply. Cancelling it cancels the handler over there.
     ///   errors  of the handler, as it threw them (an exception that is no skein::error: remote_exception);
     ///           not_supported (nobody handles it), malformed (one side cannot read the other), timeout,
-    ///           aborted (an older generation), exhausted, too_large, the failure of the link, cancelled
+    ///           aborted (an older generation, or a repeat whose first run may have been forgotten),
+    ///           permission_denied (a key of another process), exhausted, too_large, the failure of the link, cancelled
     template <message Reply, message M>
-    task<Reply> call(M what, call_options how = {}) {
+    task<Reply> call(M what, request_call_options how = {}) {
         auto asking = call_raw(M::number, wire::encode(what), how);
         const byte_buffer body = co_await asking;
         co_return detail::decode_message<Reply>(body, "reply");
@@ -16431,7 +16462,7 @@ public:
     void tell(const M& what, std::uint64_t generation = 0) {
         tell_raw(M::number, wire::encode(what), generation);
     }
-    task<byte_buffer> call_raw(std::uint16_t number, byte_buffer body, call_options how);
+    task<byte_buffer> call_raw(std::uint16_t number, byte_buffer body, request_call_options how);
     void tell_raw(std::uint16_t number, byte_buffer body, std::uint64_t generation);
 
     /// Messages of other kinds on the same link, as connection::set_handler; without one they end the link.
@@ -16455,7 +16486,7 @@ private:
     friend class request_service;
     using core = std::shared_ptr<requests>;
     struct pending;
-    struct running_call {
+    struct served_request {
         cancel_source stop;
         std::shared_ptr<detail::request_entry> once; ///< of a call with a key
     };
@@ -16467,7 +16498,8 @@ private:
     };
     struct assembly {
         std::uint16_t kind = 0;
-        std::uint64_t id = 0, total = 0;
+        std::uint64_t id = 0, total = 0, came = 0;
+        bool refused = false; ///< the rest comes, and is not kept
         byte_buffer body;
     };
 
@@ -16483,6 +16515,9 @@ private:
 
     void on_frame(const frame_view& f);
     void on_chunk(const frame_view& f);
+    void keep_piece(byte_span piece);
+    void drop_arriving() noexcept;
+    [[nodiscard]] bool speaks_for(std::uint64_t client) noexcept;
     void on_message(std::uint16_t kind, std::uint64_t id, byte_buffer body);
     void on_request(std::uint64_t id, byte_buffer body);
     void on_answer(std::uint64_t id, bool good, byte_buffer body);
@@ -16509,12 +16544,13 @@ private:
 
     std::uint64_t last_call_ = 0;
     std::map<std::uint64_t, pending*> calls_;
-    std::map<std::uint64_t, running_call> running_;
+    std::map<std::uint64_t, served_request> running_;
 
     std::deque<transfer> bulk_;
     std::size_t bulk_bytes_ = 0;
     bool bulk_runs_ = false;
     std::optional<assembly> arriving_;
+    std::uint64_t named_ = 0; ///< the client that speaks on a plain connection
 
     std::size_t parts_ = 0;
     core self_;
@@ -16586,12 +16622,12 @@ inline constexpr std::size_t most_chunk_bytes = std::size_t{4} << 20;
 struct request_head {
     static constexpr std::size_t bytes = 44;
     std::uint16_t number = 0;
-    std::uint16_t flags = 0;       ///< 1: no answer is wanted
+    std::uint16_t flags = 0;       ///< 1: no answer is wanted; 2: asked before with this key
     std::uint64_t deadline_us = 0; ///< from the sending on; 0: none
     std::uint64_t generation = 0;
     std::uint64_t client = 0, key = 0, done_below = 0; ///< key 0: none
 
-    static constexpr std::uint16_t one_way = 1;
+    static constexpr std::uint16_t one_way = 1, repeat = 2;
 
     void encode(std::byte* to) const noexcept {
         store_le(to, number);
@@ -16650,6 +16686,7 @@ struct request_service::client {
     std::map<std::uint64_t, entry_ptr> calls;
     std::uint64_t floor = 0; ///< keys below are forgotten
     std::size_t bytes = 0;   ///< of the outcomes that are kept
+    bool unsure = false;     ///< it may have been here before, and been forgotten
 
     void forget(std::map<std::uint64_t, entry_ptr>::iterator at) noexcept {
         if (at->second->kept) bytes -= at->second->outcome.bytes.size();
@@ -16680,6 +16717,7 @@ SKEIN_INLINE request_service::client& request_service::client_of(std::uint64_t n
     if (slot) return *slot;
     slot = std::make_unique<client>();
     client& made = *slot;
+    made.unsure = forgot_;
     client_order_.push_back(number);
     const auto is_idle = [&](std::uint64_t n) {
         const auto& calls = clients_.at(n)->calls;
@@ -16689,6 +16727,7 @@ SKEIN_INLINE request_service::client& request_service::client_of(std::uint64_t n
     if (client_order_.size() > bounds_.clients) { // the oldest that runs nothing is forgotten
         const auto old = std::find_if(client_order_.begin(), client_order_.end(), is_idle);
         if (old != client_order_.end()) {
+            forgot_ = true;
             clients_.erase(*old);
             client_order_.erase(old);
         }
@@ -16723,6 +16762,14 @@ SKEIN_INLINE request_service::entry_ptr request_service::start_or_join(
         core->answer(from.second, out);
         return entry_ptr();
     };
+    const bool repeat = (head.flags & detail::request_head::repeat) != 0;
+    const auto refuse_repeat = [&] {
+        return answer_error(errc::aborted,
+                            fmt::format("call {} may have run: what ran for this client has been "
+                                        "forgotten",
+                                        head.key));
+    };
+    if (repeat && forgot_ && !clients_.contains(head.client)) return refuse_repeat();
     client& c = client_of(head.client);
     while (!c.calls.empty() && c.calls.begin()->first < head.done_below &&
            c.calls.begin()->second->done) {
@@ -16748,6 +16795,7 @@ SKEIN_INLINE request_service::entry_ptr request_service::start_or_join(
                             fmt::format("call {} may have run: what is remembered begins at {}",
                                         head.key, c.floor));
     }
+    if (repeat && c.unsure) return refuse_repeat();
     auto e = std::make_shared<detail::request_entry>();
     e->key = head.key;
     e->waiting.push_back(std::move(from));
@@ -16914,7 +16962,7 @@ SKEIN_INLINE requests::handle requests::start(std::unique_ptr<detail::request_wi
 // --- calling ----------------------------------------------------------------------------------
 
 SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buffer body,
-                                                  call_options how) {
+                                                  request_call_options how) {
     const core keep = self_;
     if (!open_) {
         if (failure_) throw *failure_;
@@ -16928,6 +16976,7 @@ SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buf
             1, std::chrono::duration_cast<std::chrono::microseconds>(*how.deadline).count()));
     }
     if (how.key != nullptr) {
+        if (how.key->asked_) head.flags |= detail::request_head::repeat;
         head.client = how.key->keys().client();
         head.key = how.key->number();
         head.done_below = how.key->keys().done_below();
@@ -16946,6 +16995,7 @@ SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buf
     } const place{*this, id};
     calls_.emplace(id, &mine);
     send(detail::request_kind, id, std::move(whole));
+    if (how.key != nullptr) how.key->asked_ = true;
     std::optional<error> gave_up;
     try {
         auto answered = pending::wait(&mine);
@@ -17074,20 +17124,59 @@ SKEIN_INLINE void requests::on_chunk(const frame_view& f) {
     }
     if (!arriving_) throw error(errc::malformed, "a chunk of no message");
     if ((f.flags & detail::dropped_chunk) != 0) {
-        arriving_.reset();
+        drop_arriving();
         return;
     }
-    if (body.size() > arriving_->total - arriving_->body.size()) {
+    if (body.size() > arriving_->total - arriving_->came) {
         throw error(errc::malformed, "a large message is longer than it said");
     }
-    append(arriving_->body, body); // memory follows what has come
+    keep_piece(body);
     if ((f.flags & detail::last_chunk) == 0) return;
-    if (arriving_->body.size() != arriving_->total) {
+    if (arriving_->came != arriving_->total) {
         throw error(errc::malformed, "a large message is shorter than it said");
     }
-    assembly whole = std::move(*arriving_);
+    const auto kind = arriving_->kind;
+    const auto id = arriving_->id;
+    const bool refused = arriving_->refused;
+    byte_buffer whole;
+    if (service_) service_->assembling_ -= arriving_->body.size();
+    whole.swap(arriving_->body);
     arriving_.reset();
-    on_message(whole.kind, whole.id, std::move(whole.body));
+    if (!refused) on_message(kind, id, std::move(whole));
+}
+
+/// Memory follows what has come. What finds no room is refused at once, and its call fails; the link goes on.
+SKEIN_INLINE void requests::keep_piece(byte_span piece) {
+    assembly& a = *arriving_;
+    a.came += piece.size();
+    if (a.refused) return;
+    const std::size_t most = service_ ? service_->bounds_.assembling_bytes : options_.most_message;
+    const std::size_t held = service_ ? service_->assembling_ : a.body.size();
+    if (piece.size() <= most && held <= most - piece.size()) {
+        append(a.body, piece);
+        if (service_) service_->assembling_ += piece.size();
+        return;
+    }
+    if (service_) service_->assembling_ -= a.body.size();
+    a.body = byte_buffer();
+    a.refused = true;
+    const error why(errc::exhausted,
+                    fmt::format("no room for a message of {} bytes from {}: {} bytes of large "
+                                "messages arrive already",
+                                a.total, peer_name(), held));
+    if (a.kind == detail::request_kind) {
+        refuse(a.id, false, why);
+        return;
+    }
+    const auto found = calls_.find(a.id);
+    if (found == calls_.end() || found->second->done.is_set()) return;
+    found->second->failure = why;
+    found->second->done.set();
+}
+
+SKEIN_INLINE void requests::drop_arriving() noexcept {
+    if (arriving_ && service_) service_->assembling_ -= arriving_->body.size();
+    arriving_.reset();
 }
 
 // --- being called -----------------------------------------------------------------------------
@@ -17168,6 +17257,14 @@ SKEIN_INLINE void requests::refuse(std::uint64_t id, bool one_way, const error& 
     send(detail::failure_kind, id, wire::encode(why));
 }
 
+/// Keys are the caller's own: those of the peer's incarnation, or of the first name on a plain connection.
+SKEIN_INLINE bool requests::speaks_for(std::uint64_t client) noexcept {
+    const auto known = below_->peer_incarnation();
+    if (known != 0) return client == known;
+    if (named_ == 0) named_ = client;
+    return client != 0 && client == named_;
+}
+
 SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
     if (body.size() < detail::request_head::bytes) {
         throw error(errc::malformed, fmt::format("a request of {} bytes", body.size()));
@@ -17189,6 +17286,14 @@ SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
                error(errc::aborted,
                      fmt::format("{} of generation {} comes too late, {} is current",
                                  found->second.name, head.generation, service_->generation_)));
+        return;
+    }
+    if (head.key != 0 && !one_way && !speaks_for(head.client)) {
+        const error why(
+            errc::permission_denied,
+            fmt::format("a key of client {:#x} on the link of {}", head.client, peer_name()));
+        tell_unheard("request in another name", why);
+        refuse(id, one_way, why);
         return;
     }
     if (running_.size() >= options_.most_running) {
@@ -17282,7 +17387,7 @@ SKEIN_INLINE void requests::on_end(const error* why) noexcept {
     running_.clear();
     bulk_.clear();
     bulk_bytes_ = 0;
-    arriving_.reset();
+    drop_arriving();
     tasks_.cancel();
     if (auto handler = std::move(closed_handler_)) {
         closed_handler_ = nullptr;
@@ -26185,7 +26290,7 @@ SKEIN_INLINE int print_usage(std::string_view program) {
         "  --head            be the head of a cluster; --listen HOST:PORT for other hosts\n"
         "  --join A          be a node of the cluster whose head is at A\n"
         "  --token-file F    the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else\n"
-        "                    ~/.local/state/skein/token)\n"
+        "                    ~/.config/skein/token)\n"
         "  --help            this text\n",
         program);
     return exit_code::done;
