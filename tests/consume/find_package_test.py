@@ -15,6 +15,8 @@ with consume.scratch() as folder:
     assert os.path.exists(os.path.join(prefix, "share", "licenses", "skein", "LICENSE"))
     assert os.path.exists(os.path.join(prefix, "lib", "libskein_runtime.a"))
     consume.expect_check_await(os.path.join(prefix, "lib", "cmake", "skein"))
+    if "the program skein" not in said:    # that line says why there is none
+        assert consume.run(os.path.join(prefix, "bin", "skein"), "--version").startswith("skein "), "no program skein in bin"
     if consume.shutil.which("pkg-config"):
         # skein.pc of the compiled form brings its library.
         flags = consume.run("pkg-config", "--cflags", "--libs", "skein", env={**os.environ, "PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig"}).split()
