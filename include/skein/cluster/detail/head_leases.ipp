@@ -41,9 +41,9 @@ SKEIN_INLINE void head::books::forget(detail::head_job& j) {
     jobs.erase(j.incarnation);
 }
 
-SKEIN_INLINE void head::books::end(detail::head_lease& l, bool started, const std::string& how) {
+SKEIN_INLINE void head::books::end(detail::head_lease& l, bool started, const std::string& why) {
     auto& j = *l.of;
-    if (j.session) j.session->tell(lease_ended{l.number, started, how});
+    if (j.session) j.session->tell(lease_ended{l.number, started, why});
     erase(l);
     forget(j);
 }
