@@ -139,7 +139,7 @@ struct head::books {
                                   const rt::resources& demand);
     void erase(detail::head_lease& l);
     void forget(detail::head_job& j);
-    void end(detail::head_lease& l, bool started, const std::string& how);
+    void end(detail::head_lease& l, bool started, const std::string& why);
     void want(detail::head_job& j, std::uint64_t number, const std::string& demand);
     void give_back(detail::head_job& j, std::uint64_t number);
     void stop_worker(detail::head_lease& l);
