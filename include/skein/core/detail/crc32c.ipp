@@ -9,10 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#if defined(__x86_64__)
-#include <nmmintrin.h>
-#endif
-
 namespace skein {
 
 namespace detail {
@@ -68,7 +64,8 @@ struct crc32c_shift {
     }
 };
 
-/// The instruction has latency 3 and throughput 1: three streams side by side, joined by shifts.
+/// The instruction has latency 3 and throughput 1: three streams side by side, joined by shifts. It goes by the name that
+/// compilers give it: <nmmintrin.h> is 2,400 lines for these two.
 __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
     std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
     constexpr std::size_t lane = 1024;
@@ -77,16 +74,16 @@ __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
     for (; n >= 3 * lane; n -= 3 * lane, p += 3 * lane) {
         std::uint64_t c1 = 0, c2 = 0;
         for (std::size_t i = 0; i < lane; i += 8) {
-            c = _mm_crc32_u64(c, load_le<std::uint64_t>(p + i));
-            c1 = _mm_crc32_u64(c1, load_le<std::uint64_t>(p + lane + i));
-            c2 = _mm_crc32_u64(c2, load_le<std::uint64_t>(p + 2 * lane + i));
+            c = __builtin_ia32_crc32di(c, load_le<std::uint64_t>(p + i));
+            c1 = __builtin_ia32_crc32di(c1, load_le<std::uint64_t>(p + lane + i));
+            c2 = __builtin_ia32_crc32di(c2, load_le<std::uint64_t>(p + 2 * lane + i));
         }
         c = shift(static_cast<std::uint32_t>(c)) ^ c1;
         c = shift(static_cast<std::uint32_t>(c)) ^ c2;
     }
-    for (; n >= 8; n -= 8, p += 8) c = _mm_crc32_u64(c, load_le<std::uint64_t>(p));
+    for (; n >= 8; n -= 8, p += 8) c = __builtin_ia32_crc32di(c, load_le<std::uint64_t>(p));
     auto r = static_cast<std::uint32_t>(c);
-    for (; n > 0; --n, ++p) r = _mm_crc32_u8(r, std::to_integer<unsigned char>(*p));
+    for (; n > 0; --n, ++p) r = __builtin_ia32_crc32qi(r, std::to_integer<unsigned char>(*p));
     return r;
 }
 #endif
