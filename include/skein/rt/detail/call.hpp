@@ -134,7 +134,7 @@ public:
     phase state = phase::preparing;
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
-    bool nested = false; ///< submitted by a worker: never waits for a free slot
+    bool nested = false; ///< submitted by a worker: goes before the calls of the driver
     /// Not 0: a worker died while it ran. It waits for a worker with nothing to do, so many times at most, and
     /// nothing is sent behind it.
     std::uint8_t alone = 0;
