@@ -51,7 +51,7 @@ struct head_options {
     duration look_every = std::chrono::milliseconds(250); ///< for what has run out
     /// A driver keeps a lease so long at least, before it is asked to give it back to others.
     duration share_quantum = std::chrono::seconds(2);
-    std::size_t most_leases = std::size_t{1} << 16;       ///< of one driver
+    std::size_t most_leases = std::size_t{1} << 16; ///< of one driver
 };
 
 /// Belongs to one loop. Its serve() must have ended before it is destroyed.

@@ -2,7 +2,7 @@
 #pragma once
 // The bodies of cluster/access.hpp.
 
-#include <skein/cluster/access.hpp>
+#include <skein/core/config.hpp>
 #include <skein/cluster/detail/token_file.hpp>
 #include <skein/cluster/environment.hpp>
 #include <skein/cluster/meeting.hpp>

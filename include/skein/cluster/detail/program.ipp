@@ -6,7 +6,6 @@
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/leased_workers.hpp>
-#include <skein/cluster/program.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/scope.hpp>

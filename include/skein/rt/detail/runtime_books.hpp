@@ -104,7 +104,7 @@ struct peer {
     std::string who;               ///< "worker-2 (pid 4711 at host)"
     std::uint64_t incarnation = 0; ///< of its process, as it says
     bool up = true;
-    bool retiring = false; ///< nothing new goes there
+    bool retiring = false;             ///< nothing new goes there
     error why{errc::closed, "closed"}; ///< once it has ended
     bool orderly = false;
     event ended;

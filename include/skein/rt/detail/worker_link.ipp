@@ -2,11 +2,11 @@
 #pragma once
 // The bodies of rt/worker_link.hpp.
 
+#include <skein/core/config.hpp>
 #include <skein/rt/build_id.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/registry.hpp>
 #include <skein/rt/runtime.hpp>
-#include <skein/rt/worker_link.hpp>
 #include <skein/wire/encode.hpp>
 
 namespace skein::rt {
