@@ -210,6 +210,7 @@ def killed_head():
         job = c.wait_until(lambda: [j for j in c.status()["jobs"] if j["connected"] and j["workers"] == 2], "the driver with its workers")
         assert job[0]["pid"] == driver.process.pid and job[0]["name"] == "skein_many_waits", job
         assert {w for name in "ab" for w in workers_of(c.nodes[name])} == workers, "other workers than before"
+        driver.check("no nodes" not in driver.stderr, "a warning that is none")
         (c.cwd / "go").write_text("")
         driver.check(driver.wait(SECONDS) == 0, "it failed")
         driver.check(driver.stdout == "the sum is 4950\n", "another sum")

@@ -62,15 +62,15 @@ struct cluster_roles {
 
 /// What this program can be in a cluster; nullptr: nothing, it was compiled header-only without
 /// <skein/cluster/program.hpp>.
-#if SKEIN_HEADER_ONLY
+#if defined(SKEIN_COMPILED)
+[[nodiscard]] const cluster_roles* roles_of_program() noexcept; // in cluster/detail/program.ipp
+#else
 namespace detail {
 inline constinit const cluster_roles* provided_roles = nullptr;
 }
 [[nodiscard]] inline const cluster_roles* roles_of_program() noexcept {
     return detail::provided_roles;
 }
-#else
-[[nodiscard]] const cluster_roles* roles_of_program() noexcept; // in cluster/detail/program.ipp
 #endif
 
 } // namespace skein::rt

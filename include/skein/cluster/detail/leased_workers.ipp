@@ -213,7 +213,9 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
         if (!told.contains(number)) self->want(l);
     self->cluster_cpus = w.cpus;
     self->cluster_nodes = w.nodes;
-    if (w.nodes == 0)
+    const bool none_yet = std::none_of(self->leases.begin(), self->leases.end(),
+                                       [](const auto& one) { return one.second->node != 0; });
+    if (w.nodes == 0 && none_yet) // a head that was started again hears of its nodes in a moment
         logging::warn("cluster", "the cluster has no nodes yet: calls wait for one",
                       {{"head", to_string(self->how.head)}});
     self->fill();
