@@ -22,7 +22,7 @@ import time
 import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from program import Run, find_program, run_cases, skip  # noqa: E402
+from program import Run, find_program, free_port, run_cases, skip  # noqa: E402
 
 EXAMPLES = pathlib.Path(os.environ.get("SKEIN_SOURCE_DIR", pathlib.Path(__file__).parents[2])) / "examples"
 SECONDS = 60.0    # for anything here; all of it takes a fraction of a second on a machine that is not busy
@@ -198,7 +198,8 @@ def killed_agent():
 
 def killed_head():
     """Programs go on without a head; when it is started again at its address nodes and drivers come back."""
-    with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=1"])]) as c:
+    # A port that nobody else gets meanwhile.
+    with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=1"])], f"127.0.0.1:{free_port()}") as c:
         driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
         begun = c.cwd / "begun"
         c.wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 2, "calls on both workers")
@@ -374,10 +375,8 @@ def same_program():
         c.stop()
 
 
-def hosts(command):
-    """Runs `ip` words; the output, or None."""
-    done = subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=False)
-    return done.stdout if done.returncode == 0 else None
+def ip(command):
+    return subprocess.run(["ip", *command.split()], capture_output=True, check=False).returncode == 0
 
 
 def namespaces():
@@ -385,30 +384,22 @@ def namespaces():
     if os.geteuid() != 0 or not shutil.which("ip"):
         print("        three hosts: not run, it needs root and the program ip (package iproute2)", flush=True)
         return
-    mark = f"sk{os.getpid()}"
-    names = [f"{mark}{i}" for i in range(3)]
+    names = [f"sk{os.getpid()}{i}" for i in range(3)]
+    # The first is the switch, too: a bridge with its own address.
+    made = [f"netns add {name}" for name in names] + [f"-n {name} link set lo up" for name in names]
+    made += [f"-n {names[0]} link add br0 type bridge", f"-n {names[0]} addr add 10.77.0.1/24 dev br0", f"-n {names[0]} link set br0 up"]
+    for i in (1, 2):
+        made += [f"-n {names[0]} link add p{i} type veth peer name eth0 netns {names[i]}", f"-n {names[0]} link set p{i} master br0 up",
+                 f"-n {names[i]} addr add 10.77.0.{i + 1}/24 dev eth0", f"-n {names[i]} link set eth0 up"]
     try:
-        made = hosts(f"netns add {names[0]}")
-        if made is None:
-            print("        three hosts: not run, there are no network namespaces here", flush=True)
-            return
-        for i, name in enumerate(names):
-            if i:
-                hosts(f"netns add {name}")
-            hosts(f"-n {name} link set lo up")
-        # The first is the switch, too: a bridge with its own address.
-        assert hosts(f"-n {names[0]} link add br0 type bridge") is not None, "no bridges here"
-        hosts(f"-n {names[0]} addr add 10.77.0.1/24 dev br0")
-        hosts(f"-n {names[0]} link set br0 up")
-        for i in (1, 2):
-            hosts(f"-n {names[0]} link add p{i} type veth peer name eth0 netns {names[i]}")
-            hosts(f"-n {names[0]} link set p{i} master br0 up")
-            hosts(f"-n {names[i]} addr add 10.77.0.{i + 1}/24 dev eth0")
-            hosts(f"-n {names[i]} link set eth0 up")
+        for command in made:
+            if not ip(command):
+                print(f"        three hosts: not run, this machine cannot do: ip {command}", flush=True)
+                return
         three_hosts(names)
     finally:
         for name in names:
-            hosts(f"netns del {name}")
+            ip(f"netns del {name}")
 
 
 def three_hosts(names):
@@ -429,10 +420,10 @@ def three_hosts(names):
         for node in nodes:
             node.check(len(workers_of(node)) == 1, "no worker there")
         # The second host is cut off: its node is lost, and the driver cuts its worker off, once the head says so.
-        hosts(f"-n {names[1]} link set eth0 down")
+        ip(f"-n {names[1]} link set eth0 down")
         (c.cwd / "go").write_text("")
         driver.check(driver.wait(SECONDS) == 0 and driver.stdout == "the sum is 4950\n", "another sum")
-        hosts(f"-n {names[1]} link set eth0 up")
+        ip(f"-n {names[1]} link set eth0 up")
         begun.unlink()
         (c.cwd / "go").unlink()
         done = start(0, c.skein, "stop", "10.77.0.1")
