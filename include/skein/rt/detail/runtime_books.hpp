@@ -170,6 +170,7 @@ struct lease_books {
     std::map<std::uint16_t, lease_line> lines; ///< by cpus
     std::deque<suspect> suspects;
     std::unordered_map<call_id, parent> parents;
+    std::vector<decltype(parents)::node_type> spare_parents;
     std::uint64_t incarnation = 0; ///< of the driver
     std::unordered_map<place_id, peer*> workers;
     std::uint32_t largest = 0; ///< cores of the largest worker; 0: there is none
