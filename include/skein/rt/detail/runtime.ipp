@@ -301,6 +301,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
     }
     if (detail::lease_books::is_leased(*call)) {
+        if (auto* to = books_->leases.straight_to(*call)) return send(*to, std::move(call));
         books_->leases.push(std::move(call));
         return pump_leases();
     }

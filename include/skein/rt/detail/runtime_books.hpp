@@ -216,6 +216,7 @@ struct lease_books {
     bool reclaim();
     void forget_idle_lines();
     [[nodiscard]] peer* pick(lease_line& line, lease_line::room where) const;
+    [[nodiscard]] peer* straight_to(const call_base& call);
     void occupy(peer& at, std::uint32_t cores) noexcept;
     void sent(peer& to, call_base& call);
     void settled(peer& from, const call_base& call, bool had_cores);

@@ -296,6 +296,22 @@ SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) c
     return best;
 }
 
+/// Where a task may go at once, past no other one: its demand is the only one, nothing waits, and its line has what
+/// it can have. nullptr: it stands in line.
+SKEIN_INLINE peer* lease_books::straight_to(const call_base& call) {
+    if (lines.size() != 1 || waiting > 0 || asking > 0 || pumping || call.alone != 0 ||
+        !suspects.empty())
+        return nullptr;
+    auto& [cpus, line] = *lines.begin();
+    if (cpus != call.cpus || is_changed) return nullptr;
+    auto* to = pick(line, lease_line::unused);
+    if (to == nullptr && line.full_at != state) return nullptr; // there may be more leases
+    if (to == nullptr) to = pick(line, lease_line::beside);
+    if (to == nullptr) to = pick(line, lease_line::ahead);
+    if (to != nullptr) ++gone;
+    return to;
+}
+
 SKEIN_INLINE call_id lease_books::id_of(const call_base& call) const {
     if (call.nested) return static_cast<const forwarded_call&>(call).id;
     return call_id({incarnation, call.number});
