@@ -22640,6 +22640,7 @@ struct lease_books {
     std::map<std::uint16_t, lease_line> lines; ///< by cpus
     std::deque<suspect> suspects;
     std::unordered_map<call_id, parent> parents;
+    std::vector<decltype(parents)::node_type> spare_parents;
     std::uint64_t incarnation = 0; ///< of the driver
     std::unordered_map<place_id, peer*> workers;
     std::uint32_t largest = 0; ///< cores of the largest worker; 0: there is none
@@ -22685,6 +22686,7 @@ struct lease_books {
     bool reclaim();
     void forget_idle_lines();
     [[nodiscard]] peer* pick(lease_line& line, lease_line::room where) const;
+    [[nodiscard]] peer* straight_to(const call_base& call);
     void occupy(peer& at, std::uint32_t cores) noexcept;
     void sent(peer& to, call_base& call);
     void settled(peer& from, const call_base& call, bool had_cores);
@@ -23223,6 +23225,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
     }
     if (detail::lease_books::is_leased(*call)) {
+        if (auto* to = books_->leases.straight_to(*call)) return send(*to, std::move(call));
         books_->leases.push(std::move(call));
         return pump_leases();
     }
@@ -24004,6 +24007,7 @@ SKEIN_INLINE void lease_books::release_unused(lease_share& share) {
 
 /// A line waits: the others give back what they do not use. True: there was something.
 SKEIN_INLINE bool lease_books::reclaim() {
+    if (lines.size() < 2) return false; // one line has nobody to give it to
     const auto before = state;
     for (auto& [cpus, line] : lines)
         for (const auto room : {lease_line::unused, lease_line::beside}) {
@@ -24052,6 +24056,22 @@ SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) c
     return best;
 }
 
+/// Where a task may go at once, past no other one: its demand is the only one, nothing waits, and its line has what
+/// it can have. nullptr: it stands in line.
+SKEIN_INLINE peer* lease_books::straight_to(const call_base& call) {
+    if (lines.size() != 1 || waiting > 0 || asking > 0 || pumping || call.alone != 0 ||
+        !suspects.empty())
+        return nullptr;
+    auto& [cpus, line] = *lines.begin();
+    if (cpus != call.cpus || is_changed) return nullptr;
+    auto* to = pick(line, lease_line::unused);
+    if (to == nullptr && line.full_at != state) return nullptr; // there may be more leases
+    if (to == nullptr) to = pick(line, lease_line::beside);
+    if (to == nullptr) to = pick(line, lease_line::ahead);
+    if (to != nullptr) ++gone;
+    return to;
+}
+
 SKEIN_INLINE call_id lease_books::id_of(const call_base& call) const {
     if (call.nested) return static_cast<const forwarded_call&>(call).id;
     return call_id({incarnation, call.number});
@@ -24079,7 +24099,15 @@ SKEIN_INLINE void lease_books::sent(peer& to, call_base& call) {
     if (share->turn > 0) --share->turn;
     file(*share);
     if (call.fn == nullptr || !call.fn->is_coroutine) return; // the others cannot wait
-    parents[id_of(call)] = {&call, &to, 0};
+    if (spare_parents.empty()) {
+        parents[id_of(call)] = {&call, &to, 0};
+    } else { // a malloc less for each task
+        auto node = std::move(spare_parents.back());
+        spare_parents.pop_back();
+        node.key() = id_of(call);
+        node.mapped() = {&call, &to, 0};
+        parents.insert(std::move(node));
+    }
     ++line.parents;
 }
 
@@ -24113,7 +24141,8 @@ SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
     const auto found = parents.find(id_of(call));
     if (found == parents.end()) return true; // its worker is lost
     const bool had_cores = found->second.children == 0;
-    parents.erase(found);
+    auto node = parents.extract(found);
+    if (spare_parents.size() < 1024) spare_parents.push_back(std::move(node));
     --line_of(call.cpus).parents;
     return had_cores;
 }
@@ -25580,14 +25609,16 @@ struct cluster_roles {
 
 /// What this program can be in a cluster; nullptr: nothing, it was compiled header-only without
 /// <skein/cluster/program.hpp>.
+#if defined(SKEIN_COMPILED)
+[[nodiscard]] const cluster_roles* roles_of_program() noexcept; // in cluster/detail/program.ipp
+#else
 namespace detail {
 inline constinit const cluster_roles* provided_roles = nullptr;
 }
 [[nodiscard]] inline const cluster_roles* roles_of_program() noexcept {
     return detail::provided_roles;
 }
-#else
-[[nodiscard]] const cluster_roles* roles_of_program() noexcept; // in cluster/detail/program.ipp
+#endif
 
 } // namespace skein::rt
 
