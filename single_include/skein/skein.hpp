@@ -1149,9 +1149,10 @@ namespace skein::cluster {
 /// Where a head listens if nothing is said.
 inline constexpr std::uint16_t default_port = 7117;
 
-/// Reads "HOST:PORT", "HOST", or an address as net::address has it; a port that is not named is default_port.
+/// Reads "HOST:PORT", "HOST", or an address as net::address has it. `port`: what is meant where none is named.
 ///   errors  usage
-[[nodiscard]] net::address parse_head_address(std::string_view text);
+[[nodiscard]] net::address parse_head_address(std::string_view text,
+                                              std::uint16_t port = default_port);
 
 /// --address, or SKEIN_ADDRESS; empty: neither is set.
 [[nodiscard]] std::string find_head_address(std::string_view flag);
@@ -3930,7 +3931,7 @@ SKEIN_INLINE net::token group_token(const variable_reader& read) {
 
 namespace skein::cluster {
 
-SKEIN_INLINE net::address parse_head_address(std::string_view text) {
+SKEIN_INLINE net::address parse_head_address(std::string_view text, std::uint16_t port) {
     const auto bad = [&](std::string_view why) {
         return error(errc::usage, fmt::format("the head's address {}: {}", text, why))
             .with_hint(fmt::format("e.g. node-1:{0}, 10.0.0.1, [fd00::1]:{0}", default_port));
@@ -3944,7 +3945,7 @@ SKEIN_INLINE net::address parse_head_address(std::string_view text) {
     const bool has_port =
         text.starts_with('[') ? text.find("]:") != text.npos : text.find(':') != text.npos;
     auto read = net::address::parse(has_port ? fmt::format("tcp:{}", text)
-                                             : fmt::format("tcp:{}:{}", text, default_port));
+                                             : fmt::format("tcp:{}:{}", text, port));
     if (!read) throw bad(read.error().text());
     return *read;
 }
@@ -26288,7 +26289,6 @@ SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
             out.rest.emplace_back(flags.next());
         }
     }
-    cluster.workers = out.workers.value_or(0);
     if (argc > 0) cluster.program = argv[0];
     return out;
 }
@@ -26389,6 +26389,7 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
             throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
                 .with_hint("this program takes skein's flags only; see --help");
         }
+        line.cluster.workers = line.workers.value_or(how.workers);
         const auto head = cluster_address(line.cluster);
         if (line.cluster.head) return roles_of_program()->head(line.cluster);
         if (!line.cluster.join.empty()) return roles_of_program()->join(line.cluster);

@@ -184,6 +184,15 @@ TEST_CASE("without a head for long an agent ends its workers", "[cluster][head]"
         CHECK(c.processes() == 2);
         co_await sleep_for(20s);
         CHECK(c.processes() == 0);
+        c.start_head(); // and once more: what is true of the first head is true of each
+        auto again = remote<&head_twice>(3);
+        co_await again;
+        auto killed_again = c.kill_head();
+        co_await killed_again;
+        co_await sleep_for(25s);
+        CHECK(c.processes() == 2);
+        co_await sleep_for(20s);
+        CHECK(c.processes() == 0);
         auto waits = remote<&head_twice>(4); // until somebody starts a head
         co_await sleep_for(10s);
         CHECK_FALSE(waits.ready());
@@ -255,7 +264,14 @@ TEST_CASE("a stopped cluster ends its nodes and tells its drivers", "[cluster][h
         auto asked = as_result(as_task(waits));
         auto outcome = co_await asked;
         REQUIRE_FALSE(outcome);
-        INFO(outcome.error().what());
+        const std::string text = outcome.error().what();
+        INFO(text);
+        CHECK((outcome.error().code() == errc::closed ||
+               outcome.error().code() == errc::worker_lost));
+        auto later = as_result(as_task(remote<&head_twice>(3)));
+        const auto refused = co_await later;
+        REQUIRE_FALSE(refused);
+        CHECK(std::string(refused.error().what()).find("the cluster was stopped") != text.npos);
         CHECK(loop::current().now() - time_point{} < 30s);
         auto gone = wait_until([&] { return c.processes() == 0; }, "no worker");
         co_await gone;
@@ -329,5 +345,103 @@ TEST_CASE("a node that is drained gets rid of its workers, but for those with ac
         co_await r;
         auto closing = tool->close();
         co_await closing;
+    });
+}
+
+TEST_CASE("leases that do not divide evenly do not go round", "[cluster][head]") {
+    test::in_cluster(
+        14, 1,
+        [](test::sim_nodes& c, driver_of& d) -> task<void> {
+            auto r = remote<&head_twice>(1);
+            co_await r;
+            auto other = c.make_driver("second");
+            const auto use_it = [](test::sim_nodes* of, driver_of* first,
+                                   driver_of* second) -> task<void> {
+                auto mine = remote<&head_twice>(2);
+                co_await mine;
+                co_await sleep_for(5s);
+                CHECK(first->workers.connected() + second->workers.connected() == 3);
+                std::set<std::int64_t> before, after;
+                for (const auto& p : of->at(0).children->running()) before.insert(p.pid);
+                co_await sleep_for(30s);
+                for (const auto& p : of->at(0).children->running()) after.insert(p.pid);
+                CHECK(before == after);
+            };
+            auto used = other->self.run_here(use_it(&c, &d, other.get()));
+            co_await used;
+            auto ended = other->end();
+            co_await ended;
+        },
+        3);
+}
+
+TEST_CASE("a driver whose actors keep some workers gives others", "[cluster][head]") {
+    test::in_cluster(
+        15, 1,
+        [](test::sim_nodes& c, driver_of& d) -> task<void> {
+            auto whole = wait_until([&] { return d.workers.connected() == 4; }, "four workers");
+            auto r = remote<&head_twice>(1);
+            co_await r;
+            co_await whole;
+            auto making = actor<head_counter>(), making_too = actor<head_counter>();
+            auto a = co_await making;
+            auto b = co_await making_too;
+            auto other = c.make_driver("second");
+            const auto use_it = [](driver_of* second) -> task<void> {
+                auto mine = remote<&head_twice>(2);
+                co_await mine;
+                auto fair =
+                    wait_until([&] { return second->workers.connected() == 2; }, "its share");
+                co_await fair;
+            };
+            auto used = other->self.run_here(use_it(other.get()));
+            co_await used;
+            auto x = a.call<&head_counter::add>(1), y = b.call<&head_counter::add>(1);
+            const int sum = co_await x + co_await y;
+            CHECK(sum == 2);
+            auto ended = other->end();
+            co_await ended;
+        },
+        4);
+}
+
+TEST_CASE("drivers that have one core between them take turns", "[cluster][head]") {
+    test::in_cluster(
+        16, 1,
+        [](test::sim_nodes& c, driver_of& d) -> task<void> {
+            std::vector<ref<int>> mine;
+            for (int i = 0; i < 300; ++i) mine.push_back(remote<&head_later>(i, 100));
+            co_await sleep_for(1s);
+            auto other = c.make_driver("second");
+            const auto use_it = []() -> task<void> {
+                auto r = remote<&head_twice>(2);
+                co_await r;
+            };
+            const auto begin = c.loop().now();
+            auto used = other->self.run_here(use_it());
+            co_await used;
+            CHECK(c.loop().now() - begin < 5s);
+            auto ended = other->end();
+            co_await ended;
+            for (auto& r : mine) co_await r;
+            CHECK(d.self.stats().retried == 0);
+        },
+        1);
+}
+
+TEST_CASE("a head that is cancelled is taken for one that crashed", "[cluster][head]") {
+    test::in_cluster(17, 1, [](test::sim_nodes& c, driver_of& d) -> task<void> {
+        auto r = remote<&head_twice>(1);
+        co_await r;
+        auto cancelled = c.cancel_head();
+        co_await cancelled;
+        auto more = remote<&head_later>(2, 1000);
+        const int got = co_await more;
+        CHECK(got == 2);
+        c.start_head();
+        auto back =
+            wait_until([&] { return c.head().status().nodes.size() == 1; }, "the node is back");
+        co_await back;
+        CHECK(d.self.stats().workers_lost == 0);
     });
 }

@@ -125,9 +125,13 @@ public:
     }
     /// The process dies; what it had connected breaks.
     task<void> kill_head() {
+        if (head_) network_.crash("head");
+        auto cancelled = cancel_head();
+        co_await cancelled;
+    }
+    task<void> cancel_head() {
         const auto dying = std::exchange(head_, nullptr);
         if (!dying) co_return;
-        network_.crash("head");
         dying->stop.request();
         auto ended = shield(dying->running.join());
         co_await ended;

@@ -19,9 +19,10 @@ namespace skein::cluster {
 /// Where a head listens if nothing is said.
 inline constexpr std::uint16_t default_port = 7117;
 
-/// Reads "HOST:PORT", "HOST", or an address as net::address has it; a port that is not named is default_port.
+/// Reads "HOST:PORT", "HOST", or an address as net::address has it. `port`: what is meant where none is named.
 ///   errors  usage
-[[nodiscard]] net::address parse_head_address(std::string_view text);
+[[nodiscard]] net::address parse_head_address(std::string_view text,
+                                              std::uint16_t port = default_port);
 
 /// --address, or SKEIN_ADDRESS; empty: neither is set.
 [[nodiscard]] std::string find_head_address(std::string_view flag);

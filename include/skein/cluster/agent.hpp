@@ -55,6 +55,9 @@ struct agent_options {
     /// cpus and memory of zero: what rt::children::resources() says.
     rt::resources offers;
     std::vector<std::string> labels;
+    /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
+    std::vector<std::string> gpu_names;
+    std::size_t most_workers = 4096;
     duration join_within = std::chrono::seconds(60); ///< the first time
     duration orphan_grace = std::chrono::seconds(30);
     duration stop_grace =

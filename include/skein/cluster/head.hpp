@@ -51,6 +51,10 @@ struct head_options {
     duration look_every = std::chrono::milliseconds(250); ///< for what has run out
     /// A driver keeps a lease so long at least, before it is asked to give it back to others.
     duration share_quantum = std::chrono::seconds(2);
+    /// One that was asked back and is kept, for its worker has actors, is not asked for again so long.
+    duration keep_grace = std::chrono::seconds(30);
+    /// One that was asked back counts as coming so long; then it is asked for again.
+    duration recall_grace = std::chrono::seconds(5);
     std::size_t most_leases = std::size_t{1} << 16; ///< of one driver
 };
 

@@ -53,7 +53,8 @@ struct leased_workers_options {
     std::string executable;        ///< absolute; the agents start it, and it must be this build
     std::string program = "skein"; ///< argv[0] that `ps` shows
     std::string folder;            ///< the workers' working directory, on each node
-    /// Where workers connect. Port 0: any. Empty host: this host alone when the head is on it, else all its addresses.
+    /// Where workers connect. Port 0: any. Empty host: this host alone when the head listens there alone, else all
+    /// addresses.
     net::address listen;
     /// The address that workers are told; empty: the host by which the head knows this one, and the port.
     std::string advertise;

@@ -10,7 +10,7 @@
 //                     worker_ended      a worker has ended, or did not start
 //     head -> node    start_worker_order, stop_worker_order, leave_cluster
 //     driver -> head  driver_hello      the same for a driver, with all leases it has or waits for
-//                     want_lease, return_lease
+//                     want_lease, return_lease, keep_lease
 //     head -> driver  lease_granted, lease_waits, lease_recalled, lease_ended, cluster_changed
 //     tool -> head    ask_status, ask_drain, ask_stop
 //
@@ -130,6 +130,11 @@ struct lease_recalled {
     std::uint64_t lease = 0;
     std::string why;
 };
+/// A lease that was asked back is kept: its worker has actors.
+struct keep_lease {
+    static constexpr std::uint16_t number = 22;
+    std::uint64_t lease = 0;
+};
 struct cluster_changed {
     static constexpr std::uint16_t number = 10;
     std::uint64_t cpus = 0;
@@ -210,8 +215,8 @@ struct stop_reply {
 using cluster_messages =
     net::message_table<node_hello, node_welcome, driver_hello, driver_welcome, want_lease,
                        return_lease, lease_granted, lease_waits, lease_ended, lease_recalled,
-                       cluster_changed, start_worker_order, stop_worker_order, worker_ended,
-                       leave_cluster, ask_status, cluster_status, ask_drain, drain_reply, ask_stop,
-                       stop_reply>;
+                       keep_lease, cluster_changed, start_worker_order, stop_worker_order,
+                       worker_ended, leave_cluster, ask_status, cluster_status, ask_drain,
+                       drain_reply, ask_stop, stop_reply>;
 
 } // namespace skein::cluster

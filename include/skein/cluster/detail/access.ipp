@@ -14,7 +14,7 @@
 
 namespace skein::cluster {
 
-SKEIN_INLINE net::address parse_head_address(std::string_view text) {
+SKEIN_INLINE net::address parse_head_address(std::string_view text, std::uint16_t port) {
     const auto bad = [&](std::string_view why) {
         return error(errc::usage, fmt::format("the head's address {}: {}", text, why))
             .with_hint(fmt::format("e.g. node-1:{0}, 10.0.0.1, [fd00::1]:{0}", default_port));
@@ -28,7 +28,7 @@ SKEIN_INLINE net::address parse_head_address(std::string_view text) {
     const bool has_port =
         text.starts_with('[') ? text.find("]:") != text.npos : text.find(':') != text.npos;
     auto read = net::address::parse(has_port ? fmt::format("tcp:{}", text)
-                                             : fmt::format("tcp:{}:{}", text, default_port));
+                                             : fmt::format("tcp:{}:{}", text, port));
     if (!read) throw bad(read.error().text());
     return *read;
 }

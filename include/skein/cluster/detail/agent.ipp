@@ -57,7 +57,6 @@ SKEIN_INLINE task<void> agent::books::serve() {
 SKEIN_INLINE task<void> agent::books::keep_joined(books* self) {
     duration pause = self->how.times.reconnect_first;
     const auto give_up = deadline_after(self->on_loop.now(), self->how.join_within);
-    bool ever = false;
     while (!self->stopping.is_set()) {
         std::optional<error> fault;
         try {
@@ -67,9 +66,9 @@ SKEIN_INLINE task<void> agent::books::keep_joined(books* self) {
         } catch (const error& e) {
             fault = e;
         }
-        ever = ever || std::exchange(self->joined, false);
         if (self->stopping.is_set()) break;
-        if (fault && (detail::is_final(fault->code()) || (!ever && self->on_loop.now() >= give_up)))
+        if (fault && (detail::is_final(fault->code()) ||
+                      (!self->ever_joined && self->on_loop.now() >= give_up)))
             throw *fault;
         if (fault)
             logging::debug("agent", "no head",
@@ -93,7 +92,7 @@ SKEIN_INLINE task<void> agent::books::one_link(books* self) {
         how.times.connect_timeout + how.times.handshake_timeout);
     auto l = co_await dialing;
     self->service = self->make_service();
-    self->way = net::requests::over(l, self->service);
+    self->way = net::requests::over(l, self->service, detail::cluster_requests());
     std::exception_ptr failure;
     try {
         auto asking = say_hello(self);
@@ -103,7 +102,6 @@ SKEIN_INLINE task<void> agent::books::one_link(books* self) {
     } catch (...) {
         failure = std::current_exception();
     }
-    self->alone_since = self->on_loop.now();
     if (self->stopping.is_set() && !failure) co_return; // serve() says goodbye
     if (!failure && l->ending() == net::link_end::orderly) self->stopping.set(); // the cluster ends
     auto parted = shield(self->part());
@@ -113,6 +111,7 @@ SKEIN_INLINE task<void> agent::books::one_link(books* self) {
 
 /// Ends the link to the head, if there is one.
 SKEIN_INLINE task<void> agent::books::part() {
+    if (std::exchange(joined, false)) alone_since = on_loop.now();
     const auto last = std::exchange(way, nullptr);
     const auto served = std::exchange(service, nullptr);
     auto closing = last->close();
@@ -153,7 +152,7 @@ SKEIN_INLINE task<void> agent::books::say_hello(books* self) {
         auto asking = with_timeout(self->way->call<node_welcome>(std::move(h)),
                                    self->how.times.handshake_timeout);
         const auto w = co_await asking;
-        self->joined = true;
+        self->joined = self->ever_joined = true;
         for (const auto& lease : w.stop) self->stop_one(lease);
         for (auto& end : std::exchange(self->untold, {})) self->tell_end(std::move(end));
         if (self->how.on_joined) self->how.on_joined(w.name);
@@ -170,7 +169,10 @@ SKEIN_INLINE task<void> agent::books::watch_orphans(books* self) {
             &self->stopping,
             std::max<duration>(self->how.orphan_grace / 8, std::chrono::milliseconds(10)));
         co_await woken;
-        if (self->joined || self->workers.empty() ||
+        const bool all_asked =
+            std::all_of(self->workers.begin(), self->workers.end(),
+                        [](const auto& one) { return one.second->asked_to_stop; });
+        if (self->joined || all_asked ||
             self->on_loop.now() < deadline_after(self->alone_since, self->how.orphan_grace))
             continue;
         logging::warn("agent", "no head for long: the workers end",
@@ -183,8 +185,12 @@ SKEIN_INLINE task<void> agent::books::watch_orphans(books* self) {
 
 SKEIN_INLINE void agent::books::start(start_worker_order order) {
     const auto lease = order.lease;
+    if (workers.contains(lease)) return;
+    if (stopping.is_set()) return tell_end({lease, false, "the node is leaving the cluster"});
+    if (workers.size() >= how.most_workers)
+        return tell_end(
+            {lease, false, fmt::format("the node runs {} workers already", workers.size())});
     auto& w = workers[lease];
-    if (w != nullptr || stopping.is_set()) return;
     w = std::make_unique<worker>();
     w->order = std::move(order);
     running.spawn(live(this, lease));
@@ -240,6 +246,16 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
     co_return out;
 }
 
+/// As this process calls them: it may see some of the host's only, and in another order.
+SKEIN_INLINE std::string agent::books::gpu_names(rt::gpu_set gpus) const {
+    if (how.gpu_names.empty()) return rt::to_string(gpus);
+    std::string out;
+    for (int i = 0; i < rt::gpu_set::most; ++i)
+        if (gpus.has(i) && static_cast<std::size_t>(i) < how.gpu_names.size())
+            out += (out.empty() ? "" : ",") + how.gpu_names[static_cast<std::size_t>(i)];
+    return out;
+}
+
 SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_order& order) const {
     rt::worker_order boot;
     boot.token = to_buffer(detail::job_secret(how.secret, order.lease.driver).bytes());
@@ -264,7 +280,7 @@ SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_or
     child.cwd = order.folder;
     child.argv = {order.program, "--skein-worker=" + order.name};
     if (demand && (demand->gpu || total.gpu)) // a worker sees the gpus of its lease alone
-        child.env.emplace_back("CUDA_VISIBLE_DEVICES", rt::to_string(rt::gpu_set(order.gpus)));
+        child.env.emplace_back("CUDA_VISIBLE_DEVICES", gpu_names(rt::gpu_set(order.gpus)));
     return child;
 }
 

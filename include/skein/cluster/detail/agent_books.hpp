@@ -40,7 +40,8 @@ struct agent::books {
     time_point alone_since{};
     event stopping;
     bool joined = false; ///< the head has welcomed this link
-    scope running;       ///< the workers
+    bool ever_joined = false;
+    scope running; ///< the workers
 
     task<void> serve();
     static task<void> keep_joined(books* self);
@@ -57,6 +58,7 @@ struct agent::books {
     static task<void> live(books* self, lease_name lease);
     static task<ended_lease> run(books* self, worker* w);
     [[nodiscard]] rt::child_options what_to_start(const start_worker_order& order) const;
+    [[nodiscard]] std::string gpu_names(rt::gpu_set gpus) const;
     void tell_end(ended_lease what);
 };
 

@@ -11,6 +11,7 @@
 #include <skein/core/timeout.hpp>
 #include <skein/net/link.hpp>
 #include <skein/net/options.hpp>
+#include <skein/net/requests.hpp>
 
 #include <cstdint>
 #include <span>
@@ -31,6 +32,14 @@ namespace skein::cluster::detail {
     o.self.pid = pid;
     o.self.purpose = "cluster";
     o.bounds.max_frame = std::size_t{4} << 20;
+    return o;
+}
+
+/// What its request layers bound: a hello of thousands of leases is large, and all of these are told in one turn.
+[[nodiscard]] inline net::request_options cluster_requests() {
+    net::request_options o;
+    o.most_message = std::size_t{16} << 20;
+    o.most_running = std::size_t{1} << 17;
     return o;
 }
 

@@ -29,6 +29,21 @@ inline void check_version(std::uint32_t theirs, std::string_view who) {
         .with_hint("use one release of skein for head, nodes and programs");
 }
 
+/// A switch that was away for a moment brings thousands back at the same time.
+[[nodiscard]] inline net::acceptor_options head_places() {
+    net::acceptor_options o;
+    o.places = 4096;
+    o.places_per_address = 1024;
+    return o;
+}
+
+/// Names and the like of a hello: they go into logs, listings and orders.
+inline void check_text(std::string_view what, std::string_view text, std::size_t most = 4096) {
+    if (text.size() <= most) return;
+    throw error(errc::too_large,
+                fmt::format("{} has {} bytes, at most {} are taken", what, text.size(), most));
+}
+
 [[nodiscard]] inline net::link_options head_links(loop& on, const head_options& how) {
     net::link_options o;
     o.incarnation = how.incarnation;
@@ -42,7 +57,8 @@ inline void check_version(std::uint32_t theirs, std::string_view who) {
 SKEIN_INLINE head::books::books(loop& on, net::network& via, head_options given)
     : on_loop(on), how(std::move(given)),
       door(via, how.listen, detail::cluster_link(how.secret, how.name, how.host, how.pid),
-           detail::head_links(on, how)),
+           detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
+           detail::head_places()),
       schedule(rt::scheduler_options{rt::placement::spread}), since(on.now()) {}
 
 SKEIN_INLINE task<void> head::books::serve() {
@@ -59,6 +75,7 @@ SKEIN_INLINE task<void> head::books::serve() {
         failure = std::current_exception();
     }
     over = true;
+    crashed = failure != nullptr;
     looking.cancel();
     door.close();
     if (failure) all.cancel();
@@ -75,7 +92,9 @@ SKEIN_INLINE task<void> head::books::serve_link(books* self, net::link::handle l
     s->incarnation = l->peer_incarnation();
     s->below = l;
     const auto service = self->service_of(s);
-    s->way = net::requests::over(std::move(l), service);
+    const auto from = l->peer_host();
+    s->seen_from = from.empty() || net::address::tcp(from, 1).is_loopback() ? "" : from;
+    s->way = net::requests::over(std::move(l), service, detail::cluster_requests());
     self->sessions.push_back(s);
     std::exception_ptr failure;
     try {
@@ -87,6 +106,7 @@ SKEIN_INLINE task<void> head::books::serve_link(books* self, net::link::handle l
     }
     self->ended(s);
     const auto way = std::exchange(s->way, nullptr);
+    if (self->crashed) way->abort(error(errc::aborted, "the head was cancelled"));
     auto closing = shield(way->close());
     co_await closing;
     auto done = shield(service->close());
@@ -120,6 +140,12 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
     out->on_tell<return_lease>(as_driver([this](detail::head_job& j, const return_lease& m) {
         give_back(j, m.lease);
         pump();
+    }));
+    out->on_tell<keep_lease>(as_driver([this](detail::head_job& j, const keep_lease& m) {
+        const auto found = j.leases.find(m.lease);
+        if (found == j.leases.end()) return;
+        found->second->keep_until = deadline_after(on_loop.now(), how.keep_grace);
+        found->second->recalled_at = {};
     }));
     out->on_tell<worker_ended>([this, weak](const worker_ended& m, const net::caller& who) {
         const auto here = weak.lock();
@@ -155,6 +181,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
 
 SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
     std::erase(sessions, s);
+    if (crashed) return; // nobody is told anything
     const bool left = s->below->ending() == net::link_end::orderly;
     if (s->node != nullptr) {
         const auto& why = s->below->failure();
@@ -197,6 +224,10 @@ SKEIN_INLINE void head::books::look() {
     for (auto* l : lost) end(*l, true, "its node did not come back to the head");
     for (auto* j : gone) leave(*j);
     if (!gone.empty() || !lost.empty()) pump();
+    for (auto& [number, n] : nodes)
+        if (n->draining)
+            for (const auto& [name, l] : n->leases)
+                if (now >= l->keep_until) recall(*l, fmt::format("node {} is drained", n->name));
     share_out();
 }
 
@@ -249,6 +280,10 @@ SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s,
     if (s == nullptr || s->node != nullptr || s->job != nullptr)
         throw error(errc::malformed, "a second hello over one link");
     detail::check_version(h.version, "the node");
+    detail::check_text("the node's name", h.name, 256);
+    detail::check_text("the host's name", h.host, 256);
+    if (h.holds.size() > self->how.most_leases || h.ended.size() > self->how.most_leases)
+        throw error(errc::too_large, fmt::format("a node with {} workers", h.holds.size()));
     auto& n = self->enter(s, h);
     s->node = &n;
     node_welcome out;
@@ -297,6 +332,7 @@ SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
     (void)schedule.drain(n->place(), what.on);
     logging::info("head", what.on ? "node drains" : "node takes workers again",
                   {{"node", n->name}});
+    for (const auto& [name, l] : n->leases) l->recalled_at = {};
     if (what.on)
         for (const auto& [name, l] : n->leases)
             recall(*l, fmt::format("node {} is drained", n->name));
@@ -324,6 +360,11 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     detail::check_version(h.version, "the driver");
     if (h.executable.empty() || (h.port == 0 && h.address.empty()))
         throw error(errc::malformed, "the driver does not say what to start, or where it listens");
+    for (const auto* text : {&h.name, &h.host, &h.executable, &h.program, &h.folder, &h.address})
+        detail::check_text("a name or path of the driver", *text);
+    if (h.leases.size() > self->how.most_leases)
+        throw error(errc::too_large,
+                    fmt::format("{} leases, more than {}", h.leases.size(), self->how.most_leases));
     auto& j = self->job_of(s->incarnation);
     if (j.ending)
         throw error(errc::aborted, "the driver was away for too long; its workers are being ended");
@@ -335,10 +376,10 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     }
     j.session = s;
     s->job = &j;
-    const net::address seen = net::address::tcp(s->below->peer_host(), 1);
-    j.seen_from = seen.host.empty() || seen.is_loopback() ? "" : seen.host;
+    j.seen_from = s->seen_from;
     j.hello = std::move(h);
-    self->schedule.set_weight(j.id(), std::clamp<std::uint32_t>(j.hello.weight, 1, 1000));
+    j.hello.weight = std::clamp<std::uint32_t>(j.hello.weight, 1, 1000);
+    self->schedule.set_weight(j.id(), j.hello.weight);
     self->reconcile(j, j.hello);
     self->pump();
     co_return self->size();

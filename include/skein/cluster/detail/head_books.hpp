@@ -27,6 +27,7 @@ struct head_job;
 struct head_session {
     net::link::handle below;
     net::requests::handle way; ///< nullptr: it has ended
+    std::string seen_from;     ///< the peer's host, as this one sees it; "": it is this one
     std::uint64_t incarnation = 0;
     head_node* node = nullptr;
     head_job* job = nullptr;
@@ -61,8 +62,8 @@ struct head_lease {
     head_node* at = nullptr;         ///< granted, stopping
     std::uint64_t expected_node = 0; ///< its incarnation
     time_point until{};              ///< expected
-    bool recalled = false;
-    time_point granted_at{};
+    time_point recalled_at{};        ///< the last time; {}: never
+    time_point keep_until{}; ///< it is not asked back before: granted just now, or it has actors
 };
 
 struct head_node {
@@ -79,14 +80,13 @@ struct head_node {
 };
 
 struct head_job {
-    std::uint64_t incarnation = 0; ///< of its driver
-    driver_hello hello;            ///< empty until its driver has come
-    std::string seen_from; ///< the address of the driver's host, as this host sees it; "": here
+    std::uint64_t incarnation = 0;         ///< of its driver
+    driver_hello hello;                    ///< empty until its driver has come
     std::shared_ptr<head_session> session; ///< nullptr: it is away
     time_point away_until{};
     std::map<std::uint64_t, std::unique_ptr<head_lease>> leases;
-
-    bool ending = false; ///< it does not come back: its leases are being ended
+    std::string seen_from; ///< see head_session
+    bool ending = false;   ///< it does not come back: its leases are being ended
 
     [[nodiscard]] job_id id() const noexcept { return job_id(incarnation); }
 };
@@ -109,7 +109,7 @@ struct head::books {
     std::uint64_t last_tag = 0;
     time_point since;
     event stopping;
-    bool over = false;
+    bool over = false, crashed = false;
 
     // head.ipp: who comes and goes
     task<void> serve();
@@ -144,6 +144,8 @@ struct head::books {
     void give_back(detail::head_job& j, std::uint64_t number);
     void stop_worker(detail::head_lease& l);
     [[nodiscard]] bool hold(detail::head_node& n, const held_lease& held);
+    [[nodiscard]] bool take_over(detail::head_node& n, const held_lease& held,
+                                 detail::head_lease* l, detail::lease_state as);
     void reconcile(detail::head_node& n, const node_hello& h, std::vector<lease_name>& stop);
     void reconcile(detail::head_job& j, const driver_hello& h);
     void on_ended(const ended_lease& what, const detail::head_node& from);
@@ -152,6 +154,7 @@ struct head::books {
     void recall(detail::head_lease& l, const std::string& why);
     void share_out();
     [[nodiscard]] bool is_feasible(const rt::resources& demand) const;
+    [[nodiscard]] bool is_coming(const detail::head_lease& l) const;
 };
 
 } // namespace skein::cluster

@@ -86,9 +86,16 @@ SKEIN_INLINE void head::books::stop_worker(detail::head_lease& l) {
     l.at->session->tell(stop_worker_order{{l.of->incarnation, l.number}});
 }
 
+/// It has been asked back, and nothing was heard of it yet.
+SKEIN_INLINE bool head::books::is_coming(const detail::head_lease& l) const {
+    return l.recalled_at != time_point{} &&
+           on_loop.now() < deadline_after(l.recalled_at, how.recall_grace);
+}
+
 SKEIN_INLINE void head::books::recall(detail::head_lease& l, const std::string& why) {
-    if (l.state != detail::lease_state::granted || std::exchange(l.recalled, true)) return;
-    if (l.of->session) l.of->session->tell(lease_recalled{l.number, why});
+    if (l.state != detail::lease_state::granted || is_coming(l) || l.of->session == nullptr) return;
+    l.recalled_at = on_loop.now();
+    l.of->session->tell(lease_recalled{l.number, why});
 }
 
 SKEIN_INLINE bool head::books::is_feasible(const rt::resources& demand) const {
@@ -97,7 +104,9 @@ SKEIN_INLINE bool head::books::is_feasible(const rt::resources& demand) const {
     });
 }
 
-/// Asks those that hold more than their share of the cpus for as many leases as others are short of.
+/// Asks those that hold more than their share of the cpus for as many leases as others are short of. Nobody is asked
+/// for what would leave him short: leases are whole, and would go round for ever. But who has nothing at all gets
+/// something.
 SKEIN_INLINE void head::books::share_out() {
     struct part {
         detail::head_job* of;
@@ -106,6 +115,7 @@ SKEIN_INLINE void head::books::share_out() {
         std::vector<detail::head_lease*> may_give;
     };
     std::vector<part> parts;
+    std::map<rt::resources, bool> feasible;
     std::int64_t total = 0, coming = 0;
     double weights = 0;
     for (const auto& [number, n] : nodes)
@@ -115,36 +125,46 @@ SKEIN_INLINE void head::books::share_out() {
         for (const auto& [k, l] : j->leases) {
             const auto cpus = l->demand.cpu.in_steps();
             if (l->state == detail::lease_state::waits) {
-                if (is_feasible(l->demand)) p.wanted += cpus;
-            } else if (l->state != detail::lease_state::granted || l->recalled) {
+                const auto [known, is_new] = feasible.try_emplace(l->demand, false);
+                if (is_new) known->second = is_feasible(l->demand);
+                if (known->second) p.wanted += cpus;
+            } else if (l->at == nullptr || l->at->draining) {
+                continue;
+            } else if (l->state == detail::lease_state::stopping || is_coming(*l)) {
                 coming += cpus;
             } else {
                 p.held += cpus;
-                if (on_loop.now() >= deadline_after(l->granted_at, how.share_quantum))
-                    p.may_give.push_back(l.get());
+                if (on_loop.now() >= l->keep_until) p.may_give.push_back(l.get());
             }
         }
         if (p.held == 0 && p.wanted == 0) continue;
         weights += j->hello.weight;
         parts.push_back(std::move(p));
     }
-    std::int64_t missing = -coming;
+    constexpr auto one = rt::amount::steps;
+    std::int64_t short_of = -coming, nothing_at_all = 0;
     for (auto& p : parts) {
         p.fair = static_cast<double>(total) * p.of->hello.weight / weights;
-        const auto lacks = static_cast<std::int64_t>(p.fair) - p.held;
-        // One that has nothing gets something, whatever its share is.
-        if (p.wanted > 0 && (lacks > 0 || p.held == 0))
-            missing += std::min(p.wanted, std::max(lacks, rt::amount(1).in_steps()));
+        const auto whole = static_cast<std::int64_t>(p.fair) / one * one;
+        if (p.wanted > 0) short_of += std::min(p.wanted, std::max<std::int64_t>(whole - p.held, 0));
+        if (p.wanted > 0 && p.held == 0 && whole == 0) nothing_at_all += one;
     }
-    for (auto& p : parts) {
-        while (missing > 0 && !p.may_give.empty() && static_cast<double>(p.held) > p.fair) {
-            auto& l = *p.may_give.back(); // the newest
-            p.may_give.pop_back();
-            p.held -= l.demand.cpu.in_steps();
-            missing -= l.demand.cpu.in_steps();
-            recall(l, "other programs have less than their share");
+    const auto ask = [&](std::int64_t missing, bool to_their_last) {
+        for (auto& p : parts) {
+            while (missing > 0 && !p.may_give.empty()) {
+                auto& l = *p.may_give.back(); // the newest
+                const auto cpus = l.demand.cpu.in_steps();
+                const auto left = to_their_last ? p.held : p.held - cpus;
+                if (static_cast<double>(left) < p.fair || p.held <= 0) break;
+                p.may_give.pop_back();
+                p.held -= cpus;
+                missing -= cpus;
+                recall(l, "other programs have less than their share");
+            }
         }
-    }
+    };
+    ask(short_of, false);
+    ask(nothing_at_all - std::max<std::int64_t>(-short_of, 0), true);
 }
 
 // ---- grants --------------------------------------------------------------------------------------------------
@@ -181,7 +201,7 @@ SKEIN_INLINE void head::books::granted(const rt::grant& g) {
     l.state = detail::lease_state::granted;
     l.at = n;
     l.gpus = g.gpus;
-    l.granted_at = on_loop.now();
+    l.keep_until = deadline_after(on_loop.now(), how.share_quantum);
     n->leases.emplace(lease_name{j.incarnation, l.number}, &l);
     start_worker_order m;
     m.lease = {j.incarnation, l.number};
@@ -203,43 +223,63 @@ SKEIN_INLINE void head::books::on_ended(const ended_lease& what, const detail::h
     if (j == jobs.end()) return;
     const auto found = j->second->leases.find(what.lease.number);
     if (found == j->second->leases.end() || found->second->at != &from) return;
-    end(*found->second, what.started, what.how);
+    end(*found->second, what.started, what.how.substr(0, 4096));
 }
 
 // ---- what those say who come back ----------------------------------------------------------------------------
 
-/// Takes over a lease that a node holds. False: nobody wants it.
-SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held) {
-    auto& j = job_of(held.lease.driver);
-    const auto found = j.leases.find(held.lease.number);
-    auto* l = found == j.leases.end() ? nullptr : found->second.get();
-    if (l != nullptr && l->at == &n) {
-        if (l->state == detail::lease_state::stopping) stop_worker(*l); // the order may be lost
-        return true;
-    }
-    if (l != nullptr && l->state != detail::lease_state::expected) return false;
-    if (l == nullptr && (j.session != nullptr || j.ending)) return false;
+/// Books a lease that a node holds. False: it has no room for it.
+SKEIN_INLINE bool head::books::take_over(detail::head_node& n, const held_lease& held,
+                                         detail::head_lease* l, detail::lease_state as) {
     const auto demand = rt::parse_resources(held.demand);
     if (!demand) return false;
+    auto& j = job_of(held.lease.driver);
     rt::request r;
     r.job = j.id();
     r.demand = *demand;
     r.for_life = true;
-    auto& mine = l != nullptr ? *l : add_lease(j, held.lease.number, *demand);
-    r.tag = mine.tag;
+    r.tag = l != nullptr ? l->tag : last_tag + 1; // that of the next one
     const auto taken = schedule.adopt(r, n.place(), rt::gpu_set(held.gpus));
     if (!taken) {
         logging::warn("head", "a worker cannot be taken over",
                       {{"node", n.name}, {"why", taken.error().what()}});
-        end(mine, true, taken.error().what());
+        if (l != nullptr) end(*l, true, taken.error().what());
         return false;
     }
+    auto& mine = l != nullptr ? *l : add_lease(j, held.lease.number, *demand);
     mine.request = *taken;
     mine.gpus = rt::gpu_set(held.gpus);
-    mine.state = detail::lease_state::granted;
+    mine.state = as;
     mine.at = &n;
+    mine.keep_until = deadline_after(on_loop.now(), how.share_quantum);
     n.leases.emplace(held.lease, &mine);
     return true;
+}
+
+/// Takes over a lease that a node holds. False: nobody wants it; its room is taken until its worker has ended.
+SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held) {
+    const auto job = jobs.find(held.lease.driver);
+    auto* const j = job == jobs.end() ? nullptr : job->second.get();
+    detail::head_lease* l = nullptr;
+    if (j != nullptr) {
+        const auto found = j->leases.find(held.lease.number);
+        if (found != j->leases.end()) l = found->second.get();
+    }
+    if (l != nullptr && l->at == &n) {
+        if (l->state == detail::lease_state::stopping) stop_worker(*l); // the order may be lost
+        return true;
+    }
+    using state = detail::lease_state;
+    if (l != nullptr && l->state == state::waits) { // its driver has not heard of the grant
+        (void)schedule.cancel(std::exchange(l->request, {}));
+        if (!take_over(n, held, l, state::granted)) return false;
+        if (j->session) j->session->tell(lease_granted{held.lease.number, n.incarnation, n.name});
+        return true;
+    }
+    if (l != nullptr && l->state != state::expected) return false;
+    const bool is_unwanted = l == nullptr && j != nullptr && (j->session != nullptr || j->ending);
+    const bool taken = take_over(n, held, l, is_unwanted ? state::stopping : state::granted);
+    return taken && !is_unwanted;
 }
 
 SKEIN_INLINE void head::books::reconcile(detail::head_node& n, const node_hello& h,

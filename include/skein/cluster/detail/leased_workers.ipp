@@ -28,12 +28,8 @@ SKEIN_INLINE leased_workers::books::books(loop& on, net::network& via, rt::runti
 }
 
 SKEIN_INLINE task<void> leased_workers::books::serve() {
-    scope workers;
     std::exception_ptr failure;
     try {
-        open_door();
-        workers.spawn(door->serve(
-            [this](net::connection::handle wire) { return serve_one(this, std::move(wire)); }));
         fill();
         auto joining = keep_joined(this);
         co_await joining;
@@ -44,7 +40,7 @@ SKEIN_INLINE task<void> leased_workers::books::serve() {
             give_up(e);
         }
     }
-    if (failure) workers.cancel();
+    if (failure) served.cancel();
     later.cancel();
     auto nothing = as_result(shield(later.join()));
     (void)co_await nothing;
@@ -56,7 +52,7 @@ SKEIN_INLINE task<void> leased_workers::books::serve() {
         }
         door->close();
     }
-    auto gone = as_result(shield(workers.join()));
+    auto gone = as_result(shield(served.join()));
     (void)co_await gone;
     if (way) {
         auto parted = shield(part());
@@ -65,19 +61,28 @@ SKEIN_INLINE task<void> leased_workers::books::serve() {
     if (failure) std::rethrow_exception(failure);
 }
 
-SKEIN_INLINE void leased_workers::books::open_door() {
-    rt::worker_link ours{detail::job_secret(how.secret, driver.incarnation())};
+/// Where workers connect: on this host alone if the head is reached by this host alone.
+SKEIN_INLINE task<void> leased_workers::books::open_door(books* self) {
+    const auto& how = self->how;
+    rt::worker_link ours{detail::job_secret(how.secret, self->driver.incarnation())};
     ours.start = how.times.start_timeout;
-    auto options = rt::worker_connection(driver, ours);
+    auto options = rt::worker_connection(self->driver, ours);
     options.bounds.close_deadline = how.times.shutdown_grace;
     auto at = how.listen;
-    if (at.host.empty())
-        at = how.head.is_loopback() ? net::address::tcp("127.0.0.1", at.port)
-                                    : net::address::any(at.port);
+    if (at.host.empty()) {
+        auto asking = with_timeout(self->way->call<cluster_status>(ask_status{}),
+                                   how.times.handshake_timeout);
+        const auto status = co_await asking;
+        const auto head = net::address::parse(status.address);
+        at = head && head->is_loopback() ? net::address::tcp("127.0.0.1", at.port)
+                                         : net::address::any(at.port);
+    }
     net::acceptor_options bounds; // many workers load at the same time
     bounds.places = 4096;
     bounds.places_per_address = 1024;
-    door = std::make_unique<net::endpoint>(network, at, std::move(options), bounds);
+    self->door = std::make_unique<net::endpoint>(self->network, at, std::move(options), bounds);
+    self->served.spawn(self->door->serve(
+        [self](net::connection::handle wire) { return serve_one(self, std::move(wire)); }));
 }
 
 SKEIN_INLINE void leased_workers::books::give_up(error why) {
@@ -134,9 +139,13 @@ SKEIN_INLINE task<void> leased_workers::books::one_link(books* self) {
         how.times.connect_timeout + how.times.handshake_timeout);
     auto l = co_await dialing;
     self->service = self->make_service();
-    self->way = net::requests::over(l, self->service);
+    self->way = net::requests::over(l, self->service, detail::cluster_requests());
     std::exception_ptr failure;
     try {
+        if (!self->door) {
+            auto opening = open_door(self);
+            co_await opening;
+        }
         auto asking = say_hello(self);
         co_await asking;
         auto ended = detail::wait_end(l, &self->stopping);
@@ -152,10 +161,10 @@ SKEIN_INLINE task<void> leased_workers::books::one_link(books* self) {
 
 SKEIN_INLINE task<void> leased_workers::books::part() {
     const auto last = std::exchange(way, nullptr);
-    const auto served = std::exchange(service, nullptr);
+    const auto handled = std::exchange(service, nullptr);
     auto closing = last->close();
     co_await closing;
-    auto done = served->close();
+    auto done = handled->close();
     co_await done;
 }
 
@@ -190,7 +199,9 @@ SKEIN_INLINE driver_hello leased_workers::books::hello() const {
     h.folder = how.folder;
     const auto at = door->local();
     h.address = how.advertise;
-    if (h.address.empty() && at.kind != net::scheme::tcp) h.address = to_string(at);
+    const bool is_own = at.kind != net::scheme::tcp ||
+                        (!how.listen.host.empty() && how.listen.host != "*" && !at.is_loopback());
+    if (h.address.empty() && is_own) h.address = to_string(at);
     h.port = at.port;
     const auto demand = rt::to_string(how.demand);
     for (const auto& [number, l] : leases) h.leases.push_back({number, demand, l->node});
@@ -241,7 +252,7 @@ SKEIN_INLINE void leased_workers::books::fill() {
     }
     for (auto at = leases.end(); leases.size() > target() && at != leases.begin();) {
         --at;
-        if (at->second->node != 0) continue;
+        if (at->second->node != 0 || at->second->wire) continue;
         const auto l = at->second;
         at = leases.erase(at);
         give_back(l);
@@ -298,7 +309,10 @@ SKEIN_INLINE void leased_workers::books::on_recalled(const lease_recalled& m) {
     const auto found = leases.find(m.lease);
     if (found == leases.end() || stopping.is_set()) return;
     const auto l = found->second;
-    if (l->wire) return later.spawn(retire(this, l, m.why));
+    if (l->wire) {
+        if (!std::exchange(l->retiring, true)) later.spawn(retire(this, l, m.why));
+        return;
+    }
     leases.erase(found); // its worker has not come yet
     give_back(l);
     later.spawn(fill_later(this, how.times.child_restart_first));
@@ -307,6 +321,12 @@ SKEIN_INLINE void leased_workers::books::on_recalled(const lease_recalled& m) {
 SKEIN_INLINE task<void> leased_workers::books::retire(books* self, lease_ptr l, std::string why) {
     auto asked = self->driver.retire(l->wire);
     const bool left = co_await asked;
+    l->retiring = false;
+    try {
+        if (!left && l->wire && self->joined && self->way->is_open())
+            self->way->tell(keep_lease{l->number});
+    } catch (const error&) { // then it asks again
+    }
     logging::debug("cluster", left ? "a worker was given back" : "a worker with actors is kept",
                    {{"node", l->node_name}, {"why", why}});
 }

@@ -26,7 +26,8 @@ struct leased_workers::books {
         std::string node_name;
         net::connection::handle wire; ///< to its worker, while that is served
         bool ended = false;           ///< the head says so
-        std::string how;              ///< it ended
+        bool retiring = false;
+        std::string how; ///< it ended
         event end_told;
     };
     using lease_ptr = std::shared_ptr<lease>; // its tasks may outlive its place in the table
@@ -49,10 +50,11 @@ struct leased_workers::books {
     int failed_starts = 0;      ///< in a row
     time_point first_failure{}; ///< of them
     std::string last_failure;
-    scope later; ///< what follows a pause
+    scope served; ///< the door, and the workers that came by it
+    scope later;  ///< what follows a pause
 
     task<void> serve();
-    void open_door();
+    static task<void> open_door(books* self);
     static task<void> keep_joined(books* self);
     static task<void> one_link(books* self);
     static task<void> say_hello(books* self);

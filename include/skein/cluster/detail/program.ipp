@@ -57,18 +57,37 @@ task<int> serve_role(net::real_loop* loop, Role* role) {
     co_return exit_code::done;
 }
 
-/// Gpus of this host, by the files of NVIDIA's driver; those that CUDA_VISIBLE_DEVICES hides do not count.
-[[nodiscard]] inline int count_gpus() {
+/// What workers may be told of this host's gpus: those of NVIDIA's driver, as CUDA_VISIBLE_DEVICES lets this process
+/// see them. -1 ends its list, as it does for CUDA.
+[[nodiscard]] inline std::vector<std::string> gpus_here() {
     ::glob_t found{};
-    int n =
-        ::glob("/dev/nvidia[0-9]*", 0, nullptr, &found) == 0 ? static_cast<int>(found.gl_pathc) : 0;
+    const auto there =
+        ::glob("/dev/nvidia[0-9]*", 0, nullptr, &found) == 0 ? found.gl_pathc : std::size_t{0};
     ::globfree(&found);
-    if (const char* seen = std::getenv("CUDA_VISIBLE_DEVICES"); seen != nullptr) {
-        const std::string_view text = seen;
-        const auto named = text.empty() ? 0 : std::count(text.begin(), text.end(), ',') + 1;
-        n = std::min(n, static_cast<int>(named));
+    std::vector<std::string> names;
+    const auto most = std::min<std::size_t>(there, rt::gpu_set::most);
+    const char* const seen = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (seen == nullptr) {
+        for (std::size_t i = 0; i < most; ++i) names.push_back(std::to_string(i));
+        return names;
     }
-    return std::min(n, rt::gpu_set::most);
+    for (std::string_view left = seen; !left.empty() && names.size() < most;) {
+        const auto end = std::min(left.find(','), left.size());
+        const auto name = left.substr(0, end);
+        if (name.empty() || name == "-1") break;
+        names.emplace_back(name);
+        left.remove_prefix(std::min(end + 1, left.size()));
+    }
+    return names;
+}
+
+/// As people type it: HOST:PORT, with brackets around IPv6.
+[[nodiscard]] inline std::string typed(const net::address& at) {
+    if (at.kind != net::scheme::tcp) return to_string(at);
+    const bool is_any = at.host == "*" || at.host == "0.0.0.0" || at.host == "::";
+    const auto host = is_any ? rt::host_name() : at.host;
+    return host.find(':') == host.npos ? fmt::format("{}:{}", host, at.port)
+                                       : fmt::format("[{}]:{}", host, at.port);
 }
 
 [[nodiscard]] inline net::address listen_address(const std::string& text) {
@@ -90,10 +109,7 @@ SKEIN_INLINE int run_head(const head_program& how) {
     net::real_network network(loop);
     head h(loop, network, std::move(o));
     const auto at = h.local();
-    const auto reach = at.is_loopback() ? fmt::format("127.0.0.1:{}", at.port)
-                       : at.host == "*" || at.host == "0.0.0.0" || at.host == "::"
-                           ? fmt::format("{}:{}", rt::host_name(), at.port)
-                           : fmt::format("{}:{}", at.host, at.port);
+    const auto reach = detail::typed(at);
     fmt::print("skein head: listens on {}{}\n", to_string(at),
                at.is_loopback() ? " (this host only; --listen HOST:PORT for others)" : "");
     fmt::print("  token:          {}\n", token_source(how.token_file));
@@ -119,7 +135,9 @@ SKEIN_INLINE int run_agent(const agent_program& how) {
         throw error(errc::usage, "--resources: " + offers.error().text())
             .with_hint("e.g. --resources cpu=8,ssd=1");
     o.offers = *offers;
-    if (how.resources.find("gpu") == how.resources.npos) o.offers.gpu = detail::count_gpus();
+    o.gpu_names = detail::gpus_here();
+    if (how.resources.find("gpu") == how.resources.npos)
+        o.offers.gpu = static_cast<int>(o.gpu_names.size());
     o.labels = how.labels;
     o.on_joined = [at = to_string(o.head)](const std::string& name) {
         fmt::print("skein node {}: joined {}\n", name, at);
@@ -148,8 +166,12 @@ namespace detail {
     how.program = flags.program;
     how.name = std::filesystem::path(flags.program).filename().string();
     how.executable = std::filesystem::read_symlink("/proc/self/exe").string();
+    if (how.executable.ends_with(" (deleted)"))
+        throw error(errc::not_found, "the file of this program was replaced while it runs: nodes "
+                                     "cannot start it")
+            .with_hint("start the new one");
     how.folder = std::filesystem::current_path().string();
-    if (!flags.listen.empty()) how.listen = parse_head_address(flags.listen);
+    if (!flags.listen.empty()) how.listen = parse_head_address(flags.listen, 0);
     return std::make_unique<leased_workers>(on, via, driver, std::move(how));
 }
 

@@ -124,7 +124,6 @@ SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
             out.rest.emplace_back(flags.next());
         }
     }
-    cluster.workers = out.workers.value_or(0);
     if (argc > 0) cluster.program = argv[0];
     return out;
 }
@@ -225,6 +224,7 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
             throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
                 .with_hint("this program takes skein's flags only; see --help");
         }
+        line.cluster.workers = line.workers.value_or(how.workers);
         const auto head = cluster_address(line.cluster);
         if (line.cluster.head) return roles_of_program()->head(line.cluster);
         if (!line.cluster.join.empty()) return roles_of_program()->join(line.cluster);

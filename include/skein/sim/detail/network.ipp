@@ -119,7 +119,7 @@ public:
 
 private:
     struct flag_guard {
-        explicit flag_guard(bool& flag) noexcept : flag(flag) {}
+        explicit flag_guard(bool& held) noexcept : flag(held) {}
         flag_guard(const flag_guard&) = delete;
         ~flag_guard() { flag = false; }
         bool& flag;
