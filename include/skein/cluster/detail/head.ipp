@@ -141,12 +141,8 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
         give_back(j, m.lease);
         pump();
     }));
-    out->on_tell<keep_lease>(as_driver([this](detail::head_job& j, const keep_lease& m) {
-        const auto found = j.leases.find(m.lease);
-        if (found == j.leases.end()) return;
-        found->second->keep_until = deadline_after(on_loop.now(), how.keep_grace);
-        found->second->recalled_at = {};
-    }));
+    out->on_tell<keep_lease>(
+        as_driver([this](detail::head_job& j, const keep_lease& m) { keep(j, m.lease); }));
     out->on_tell<worker_ended>([this, weak](const worker_ended& m, const net::caller& who) {
         const auto here = weak.lock();
         if (here == nullptr || here->node == nullptr)

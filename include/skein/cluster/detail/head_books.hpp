@@ -142,6 +142,7 @@ struct head::books {
     void end(detail::head_lease& l, bool started, const std::string& why);
     void want(detail::head_job& j, std::uint64_t number, const std::string& demand);
     void give_back(detail::head_job& j, std::uint64_t number);
+    void keep(detail::head_job& j, std::uint64_t number);
     void stop_worker(detail::head_lease& l);
     [[nodiscard]] bool hold(detail::head_node& n, const held_lease& held);
     [[nodiscard]] bool take_over(detail::head_node& n, const held_lease& held,

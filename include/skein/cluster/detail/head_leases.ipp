@@ -80,6 +80,14 @@ SKEIN_INLINE void head::books::give_back(detail::head_job& j, std::uint64_t numb
     if (l.state != detail::lease_state::stopping) erase(l);
 }
 
+/// It was asked back, and its driver cannot.
+SKEIN_INLINE void head::books::keep(detail::head_job& j, std::uint64_t number) {
+    const auto found = j.leases.find(number);
+    if (found == j.leases.end()) return;
+    found->second->keep_until = deadline_after(on_loop.now(), how.keep_grace);
+    found->second->recalled_at = {};
+}
+
 /// Its room stays taken until the agent says that the worker has ended.
 SKEIN_INLINE void head::books::stop_worker(detail::head_lease& l) {
     l.state = detail::lease_state::stopping;
