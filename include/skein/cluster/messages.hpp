@@ -48,6 +48,7 @@ struct ended_lease {
     std::string how; ///< "killed by signal 9 (SIGKILL)"
 };
 
+/// A node says who it is and what it holds; answered by node_welcome.
 struct node_hello {
     static constexpr std::uint16_t number = 1;
     std::uint32_t version = cluster_version;
@@ -59,6 +60,7 @@ struct node_hello {
     std::vector<held_lease> holds;
     std::vector<ended_lease> ended; ///< since the last link
 };
+/// The head takes the node in.
 struct node_welcome {
     static constexpr std::uint16_t number = 2;
     std::string name;             ///< this node's, unique in the cluster
@@ -72,6 +74,7 @@ struct known_lease {
     std::uint64_t node = 0; ///< the incarnation of the agent that holds it; 0: it waits
 };
 
+/// A driver says who it is and which leases it has or waits for; answered by driver_welcome.
 struct driver_hello {
     static constexpr std::uint16_t number = 3;
     std::uint32_t version = cluster_version;
@@ -88,12 +91,14 @@ struct driver_hello {
         address; ///< the whole address, where the host is no secret; "": see start_worker_order
     std::vector<known_lease> leases;
 };
+/// The head takes the driver in, and says how large the cluster is.
 struct driver_welcome {
     static constexpr std::uint16_t number = 4;
     std::uint64_t cpus = 0; ///< whole ones, of all nodes
     std::uint32_t nodes = 0;
 };
 
+/// A driver asks for room for one more worker.
 struct want_lease {
     static constexpr std::uint16_t number = 5;
     std::uint64_t lease = 0; ///< a number that this driver has not used
@@ -104,6 +109,7 @@ struct return_lease {
     static constexpr std::uint16_t number = 6;
     std::uint64_t lease = 0;
 };
+/// There is room, and the worker is being started.
 struct lease_granted {
     static constexpr std::uint16_t number = 7;
     std::uint64_t lease = 0;
@@ -117,6 +123,7 @@ struct lease_waits {
     bool infeasible = false;
     std::string why;
 };
+/// A lease is gone: its worker has ended, or there can be none.
 struct lease_ended {
     static constexpr std::uint16_t number = 9;
     std::uint64_t lease = 0;
@@ -135,12 +142,14 @@ struct keep_lease {
     static constexpr std::uint16_t number = 22;
     std::uint64_t lease = 0;
 };
+/// Nodes have come or gone.
 struct cluster_changed {
     static constexpr std::uint16_t number = 10;
     std::uint64_t cpus = 0;
     std::uint32_t nodes = 0;
 };
 
+/// An agent is to start a worker.
 struct start_worker_order {
     static constexpr std::uint16_t number = 11;
     lease_name lease;
@@ -154,10 +163,12 @@ struct start_worker_order {
     std::uint16_t driver_port = 0;
     std::string driver_address; ///< instead of both
 };
+/// An agent is to end a worker; the answer is worker_ended.
 struct stop_worker_order {
     static constexpr std::uint16_t number = 12;
     lease_name lease;
 };
+/// A worker has ended, or did not start.
 struct worker_ended {
     static constexpr std::uint16_t number = 13;
     ended_lease what;
@@ -168,6 +179,7 @@ struct leave_cluster {
     std::string why;
 };
 
+/// A node, in cluster_status.
 struct node_status {
     std::string name, host, resources, used;
     std::int64_t pid = 0;
@@ -175,6 +187,7 @@ struct node_status {
     bool draining = false, suspect = false;
     std::vector<std::string> labels;
 };
+/// A driver, in cluster_status.
 struct job_status {
     std::string name, host;
     std::int64_t pid = 0;
@@ -182,10 +195,12 @@ struct job_status {
     std::string why; ///< why the first of those that wait does
     bool connected = true;
 };
+/// Asks for cluster_status.
 struct ask_status {
     static constexpr std::uint16_t number = 15;
     std::uint32_t version = cluster_version;
 };
+/// What there is.
 struct cluster_status {
     static constexpr std::uint16_t number = 16;
     std::string address, host;
@@ -194,18 +209,22 @@ struct cluster_status {
     std::vector<node_status> nodes;
     std::vector<job_status> jobs;
 };
+/// A node is to get no new workers, and to get rid of those that it has.
 struct ask_drain {
     static constexpr std::uint16_t number = 17;
     std::string node;
     bool on = true; ///< false: it takes new workers again
 };
+/// The answer to ask_drain.
 struct drain_reply {
     static constexpr std::uint16_t number = 18;
     std::uint32_t workers = 0; ///< that still run there
 };
+/// The cluster is to end.
 struct ask_stop {
     static constexpr std::uint16_t number = 19;
 };
+/// The answer to ask_stop.
 struct stop_reply {
     static constexpr std::uint16_t number = 20;
     std::uint32_t nodes = 0, jobs = 0; ///< that were told

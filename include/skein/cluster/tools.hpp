@@ -50,8 +50,10 @@ struct tool_options {
 
 /// The same for programs without a loop: they block.
 [[nodiscard]] cluster_status get_status(const tool_options& how);
+/// ask_to_drain(), blocking.
 [[nodiscard]] drain_reply drain_node(const tool_options& how, const std::string& node,
                                      bool on = true);
+/// ask_to_stop(), blocking.
 stop_reply stop_cluster(const tool_options& how);
 
 } // namespace skein::cluster

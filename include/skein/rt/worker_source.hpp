@@ -60,14 +60,15 @@ struct cluster_roles {
     int (*join)(const cluster_flags& flags);
 };
 
-/// What this program can be in a cluster; nullptr: nothing, it was compiled header-only without
-/// <skein/cluster/program.hpp>.
 #if defined(SKEIN_COMPILED)
+/// What this program can be in a cluster.
 [[nodiscard]] const cluster_roles* roles_of_program() noexcept; // in cluster/detail/program.ipp
 #else
 namespace detail {
 inline constinit const cluster_roles* provided_roles = nullptr;
 }
+/// What this program can be in a cluster; nullptr: nothing, it was compiled header-only without
+/// <skein/cluster/program.hpp>.
 [[nodiscard]] inline const cluster_roles* roles_of_program() noexcept {
     return detail::provided_roles;
 }
