@@ -11,7 +11,7 @@
 //
 // Calls do not go through it: a driver talks to its workers directly, and goes on while the head is away. What
 // the head knows is what nodes and drivers tell it when they come, so that one that was started again learns it
-// from them within seconds. A node that has been silent for head_options::node_grace is lost with its leases. A driver
+// from them within seconds. A node whose link is broken for head_options::node_grace is lost with its leases. A driver
 // that is away keeps its workers for driver_grace.
 
 #include <skein/core/config.hpp>
@@ -46,6 +46,7 @@ struct head_options {
     std::string name = "head", host;
     std::int64_t pid = 0;
     std::uint64_t incarnation = 0; ///< of this start of this process; 0: drawn
+    /// For a node's link to resume after a break; one that falls silent breaks after net::keep_alive::dead_after.
     duration node_grace = time_constants::lan().dead_after;
     duration driver_grace = std::chrono::seconds(10);
     duration look_every = std::chrono::milliseconds(250); ///< for what has run out

@@ -116,7 +116,7 @@ struct lease_granted {
     std::uint64_t node = 0; ///< the incarnation of its agent
     std::string node_name;
 };
-/// It waits, for longer than a moment or for ever as nodes are now.
+/// It waits for a node that could hold it: none that is there could.
 struct lease_waits {
     static constexpr std::uint16_t number = 8;
     std::uint64_t lease = 0;

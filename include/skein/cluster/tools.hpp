@@ -37,7 +37,7 @@ struct tool_options {
 
 /// What is there now.
 ///   errors  those of net::link::connect with the head's address: refused, timeout (nobody answers),
-///           permission_denied (another token), malformed (no head); mismatch (a head of another release)
+///           permission_denied (another token), malformed (no head); mismatch (the status of a head of another release)
 [[nodiscard]] task<cluster_status> ask_for_status(net::network& via, tool_options how);
 /// A draining node gets no new workers, and drivers are asked to give back those that it has. `on` false: it
 /// takes workers again.
