@@ -15,6 +15,7 @@
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/children.hpp>
 #include <skein/rt/detail/claims.hpp>
+#include <skein/rt/detail/demand_table.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/process.hpp>
 #include <skein/rt/detail/scheduler.hpp>
@@ -38,6 +39,7 @@
 #include <skein/rt/detail/call.ipp>
 #include <skein/rt/detail/children.ipp>
 #include <skein/rt/detail/claims.ipp>
+#include <skein/rt/detail/demand_table.ipp>
 #include <skein/rt/detail/local_workers.ipp>
 #include <skein/rt/detail/message.ipp>
 #include <skein/rt/detail/process.ipp>

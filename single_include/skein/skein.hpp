@@ -4572,6 +4572,7 @@ struct time_constants {
     ms shutdown_grace{2000};    ///< from the request to stop until the kill
     ms farewell_first{100};     ///< for a process to end by itself when its link has ended
     ms farewell_stopping{300};  ///< the same when it was told to
+    ms idle_worker{250};        ///< a worker for one demand that has nothing to do leaves
     ms child_restart_first{50}; ///< before a worker is started again; doubles
     ms child_restart_most{60000};
     ms rendezvous_timeout{60000};
@@ -17591,10 +17592,17 @@ private:
 // What a caller may say about one call.
 //
 //     auto r = skein::remote<&score>.with({.cpus = 2, .retries = 5, .deadline = 200ms})(row);
+//     auto s = skein::remote<&train>.with({.gpus = 1, .on = skein::label("zone=a")})(shard);
+//
+// A task that asks for no more than cpus goes to any worker with that many. For one that asks for gpus, memory,
+// custom resources, or more cpus than a worker has, a worker is started that holds exactly this; it serves further
+// tasks with the same demand, and ends when there have been none for a moment.
 //
 // Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
 
 
+#include <concepts>
+#include <cstdint>
 #include <string_view>
 #include <type_traits>
 
@@ -17603,9 +17611,41 @@ namespace skein {
 /// The .deadline of a call that may take as long as it likes.
 inline constexpr duration no_deadline = duration::max();
 
+/// A number of cpus or gpus; counts in steps of 1/10000.
+struct quantity {
+    template <class N>
+        requires(std::integral<N> || std::floating_point<N>)
+    constexpr quantity(N n) noexcept : value(static_cast<double>(n)) {} // NOLINT: as a number
+    double value;
+};
+
+/// Which nodes a task may run on; borrows its text. Made by label() and node_named().
+class location {
+public:
+    constexpr location() noexcept = default; ///< any
+    [[nodiscard]] constexpr std::string_view text() const noexcept { return text_; }
+    [[nodiscard]] constexpr bool is_node() const noexcept { return is_node_; }
+
+private:
+    friend constexpr location label(std::string_view) noexcept;
+    friend constexpr location node_named(std::string_view) noexcept;
+    constexpr location(std::string_view text, bool is_node) noexcept
+        : text_(text), is_node_(is_node) {}
+    std::string_view text_;
+    bool is_node_ = false;
+};
+/// Nodes with this label, compared whole: "zone=a".
+[[nodiscard]] constexpr location label(std::string_view text) noexcept { return {text, false}; }
+/// This node, by the name that `skein status` shows; on one host that of the host.
+[[nodiscard]] constexpr location node_named(std::string_view name) noexcept { return {name, true}; }
+
 /// Options of one call.
 struct call_options {
-    int cpus = 1;     ///< cores a task occupies on its worker; 0: waits only, runs at once
+    quantity cpus = 1;        ///< cores a task occupies on its worker; 0: waits only, runs at once
+    quantity gpus = 0;        ///< the worker sees these alone; more than one: a whole number
+    std::uint64_t memory = 0; ///< bytes; counted, not enforced
+    std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
+    location on{};                ///< which nodes; with methods: it is where the actor is
     int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
     /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
     /// of a budget may be: at once, and the call is not sent.
@@ -18397,7 +18437,8 @@ public:
     /// nothing is sent behind it.
     std::uint8_t alone = 0;
     static constexpr std::uint8_t most_passes = 255;
-    std::uint16_t cpus = 0;
+    std::uint16_t cpus = 0;  ///< cores it counts for on its worker, rounded up
+    std::uint16_t shape = 0; ///< its whole demand, a number of its runtime, see demand_table
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
 
 protected:
@@ -18437,8 +18478,8 @@ private:
     std::uint32_t uses_ = 0;
 };
 
-/// Fills in what all calls have in common.
-void apply_options(call_base& call, const function_record& fn, const call_options& how,
+/// Fills in what all calls have in common. Options that mean nothing fail the call when it is submitted.
+void apply_options(runtime& by, call_base& call, const function_record& fn, const call_options& how,
                    call_kind kind);
 /// The runtime that a handle's calls go through; checks that there is one.
 [[nodiscard]] runtime& runtime_of(const counted_ptr<actor_state>& lane);
@@ -18739,6 +18780,9 @@ class reader;
 
 namespace skein::rt {
 
+struct worker_demand;
+struct worker_room;
+
 /// Who this process is.
 struct runtime_options {
     std::string name = "driver"; ///< as errors name it: "worker-2"
@@ -18839,6 +18883,9 @@ public:
     /// are on one host.
     [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after,
                                           detail::claims page = {});
+    /// The same for a worker that says where it is, or that serves one demand only.
+    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+                                          detail::claims page, worker_room room);
     /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what runs there has
     /// ended. False: it stays, for it has actors, or it has gone already.
     ///   errors  cancelled: it takes new work again
@@ -18855,6 +18902,14 @@ public:
     void expect_workers(std::size_t n);
     /// Driver: there will be no more workers; fails what waits for one, now and later.
     void give_up(error why);
+    /// Driver: called with a demand that its workers cannot serve when what waits for it has changed; must only take
+    /// note. Without it such tasks fail.
+    void on_demand(unique_function<void(const worker_demand&)> told);
+    /// Driver: no worker comes for this demand: what waits for it now fails.
+    void refuse_demand(std::uint32_t kind, const error& why);
+    /// Driver: so many cores of its workers are others' from now on: no task is sent there. Ends when those that run
+    /// there have ended, or when it is called again.
+    [[nodiscard]] task<void> lend(std::uint32_t cores);
 
     [[nodiscard]] const detail::process_name& name() const noexcept;
     [[nodiscard]] std::uint64_t incarnation() const noexcept;
@@ -18872,6 +18927,8 @@ public:
 
     /// Submits a call whose arguments are there; encode(writer&) appends them.
     void submit(counted_ptr<detail::call_base> call, detail::encoder encode);
+    /// What a task needs, before it is submitted.
+    void set_demand(detail::call_base& call, const call_options& how);
     /// Submits a call that waits for refs: it is sent when `pending` argument_ready() have come.
     void submit_deferred(const counted_ptr<detail::call_base>& call, std::size_t pending,
                          std::unique_ptr<detail::deferred_arguments> arguments);
@@ -18920,6 +18977,7 @@ private:
     task<void> run_call(std::shared_ptr<peer> from, slot_id id, task<void> work);
     task<void> tell_started(std::shared_ptr<peer> to);
     void forward(peer& from, const net::frame_view& f);
+    void set_demand(detail::call_base& call, const detail::call_head& head);
 
     std::shared_ptr<peer> attach(std::shared_ptr<net::connection> wire, detail::claims page);
     void listen_to(const std::shared_ptr<peer>& l);
@@ -18945,6 +19003,8 @@ private:
     void use_leases(detail::lease_line& line);
     void try_suspects();
     void refuse_impossible(detail::call_base& call);
+    void use_own_workers(detail::lease_line& line);
+    void tell_demand(detail::lease_line& line);
     peer* pick(const detail::call_base& call, bool& possible);
     void send(peer& to, counted_ptr<detail::call_base> call);
     void transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
@@ -18974,238 +19034,8 @@ private:
 // The books of rt/runtime.hpp: what only the bodies of runtime and of its calls see.
 
 
-// ======== skein/rt/detail/message.hpp
-// What nodes say to each other: frame kinds, the head of a call, and how a failure travels.
-//
-//     call     id = the call, body = call_head + arguments         submitter -> executor
-//     reply    id = the call, flags: ok or failed, body = value or wire_failure
-//     started  id = the call: it runs and has suspended            executor -> submitter
-//     cancel   id = the call                                       submitter -> executor
-//     drop     body = the actor: its last handle is gone            owner -> worker
-
-
-#include <algorithm>
-#include <cstdint>
-#include <exception>
-#include <string>
-
-namespace skein::rt::detail {
-
-enum message : std::uint16_t {
-    message_call = 1,
-    message_reply = 2,
-    message_started = 3,
-    message_cancel = 4,
-    message_drop = 5,
-};
-inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1;
-
-/// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
-/// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call.
-struct call_head {
-    std::uint32_t function = 0;
-    call_kind kind = call_kind::task;
-    std::uint8_t retries = 0;
-    std::uint16_t cpus = 0;
-    actor_id target; ///< none for tasks
-    lineage who;
-    bool is_told = false; ///< who travels, not its number alone
-
-    static constexpr std::uint8_t told_bit = 0x80;
-    /// Where what is left of the deadline stands, in a call that tells who asks.
-    [[nodiscard]] static constexpr std::size_t left_at(call_kind kind) noexcept {
-        return kind == call_kind::task ? 24 : 40;
-    }
-
-    void encode(wire::writer& to, time_point now) const {
-        to.fixed(function);
-        to.fixed(
-            static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) | (is_told ? told_bit : 0)));
-        to.fixed(retries);
-        to.fixed(cpus);
-        to.fixed(who.id.value().number);
-        if (kind != call_kind::task) put(to, target.value());
-        if (!is_told) return;
-        to.fixed(who.id.value().incarnation);
-        // Clocks of hosts differ: what is left of the time travels.
-        const bool has_end = who.until != time_point::max();
-        to.fixed(has_end ? std::max<std::int64_t>((who.until - now).count(), 0) : std::int64_t{-1});
-        put(to, who.trace.value());
-        put(to, who.parent.value());
-    }
-    /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
-    bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
-        std::uint8_t how = 0;
-        unique_number id{sender, 0}, actor, trace, parent;
-        if (!from.fixed(function) || !from.fixed(how) || !from.fixed(retries) ||
-            !from.fixed(cpus) || !from.fixed(id.number))
-            return false;
-        is_told = (how & told_bit) != 0;
-        kind = static_cast<call_kind>(how & ~told_bit);
-        if (kind > call_kind::create) return false;
-        if (kind != call_kind::task && !get(from, actor)) return false;
-        target = actor_id(actor);
-        who.id = who.trace = call_id(id);
-        if (!is_told) return true;
-        std::int64_t left = -1;
-        if (!from.fixed(id.incarnation) || !from.fixed(left) || !get(from, trace) ||
-            !get(from, parent) || left < -1)
-            return false;
-        who = {call_id(id), call_id(trace), call_id(parent)};
-        if (left >= 0) who.until = deadline_after(now, duration(left));
-        return true;
-    }
-
-private:
-    static void put(wire::writer& to, const unique_number& n) {
-        to.fixed(n.incarnation);
-        to.fixed(n.number);
-    }
-    static bool get(wire::reader& from, unique_number& n) {
-        return from.fixed(n.incarnation) && from.fixed(n.number);
-    }
-};
-
-/// What a worker tells of itself in identity::extra.
-struct worker_hello {
-    std::uint16_t cpus = 1;
-    bool shares_memory = false;    ///< it has the page of claims that its driver gave it
-    std::uint64_t incarnation = 0; ///< of its process, see unique_number
-};
-
-void encode_failure(wire::writer& to, const failure& f);
-[[nodiscard]] failure decode_failure(byte_span body);
-
-/// The exception that a call of `function` threw here, ready to travel.
-[[nodiscard]] failure failure_of(const std::exception_ptr& thrown, const function_record& function,
-                                 const process_name& here);
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/message.ipp
-// The bodies of rt/detail/message.hpp: how a failure travels.
-
-
-#include <memory>
-#include <string>
-#include <typeinfo>
-#include <utility>
-
-#include <cxxabi.h>
-
-namespace skein::rt::detail {
-
-/// A failure on its way.
-struct wire_failure {
-    skein::error what{errc::unknown, ""};
-    bool thrown = false; ///< the four fields below say who threw what
-    std::string worker, host, type, text;
-    std::int64_t pid = 0;
-};
-
-SKEIN_INLINE void encode_failure(wire::writer& to, const failure& f) {
-    wire_failure out;
-    out.what = f.what;
-    if (f.from) {
-        out.thrown = true;
-        out.worker = f.from->worker;
-        out.host = f.from->host;
-        out.type = f.from->type;
-        out.text = f.from->text;
-        out.pid = f.from->pid;
-    }
-    wire::encode(to, out.what);
-    wire::encode(to, out.thrown);
-    if (!out.thrown) return;
-    for (const auto* s : {&out.worker, &out.host, &out.type, &out.text}) wire::encode(to, *s);
-    wire::encode(to, out.pid);
-}
-
-SKEIN_INLINE failure decode_failure(byte_span body) {
-    wire::reader in(body);
-    wire_failure got;
-    wire::detail::read(in, got.what);
-    wire::detail::read(in, got.thrown);
-    if (in.ok() && got.thrown) {
-        for (auto* s : {&got.worker, &got.host, &got.type, &got.text}) wire::detail::read(in, *s);
-        wire::detail::read(in, got.pid);
-    }
-    if (!in.finish()) return {in.status().error(), nullptr};
-    failure out{std::move(got.what), nullptr};
-    if (got.thrown) {
-        auto from = std::make_shared<remote_error::origin>();
-        from->worker = std::move(got.worker);
-        from->host = std::move(got.host);
-        from->type = std::move(got.type);
-        from->text = std::move(got.text);
-        from->pid = got.pid;
-        out.from = std::move(from);
-    }
-    return out;
-}
-
-/// Puts "function on worker-1 (pid 7 at host)" in front of an error's where.
-SKEIN_INLINE error located(const error& e, const std::string& place) {
-    error out(e.code(), e.text());
-    out.with_where(e.where().empty() ? place : place + ": " + e.where());
-    if (!e.cause().empty()) out.with_cause(e.cause());
-    if (!e.hint().empty()) out.with_hint(e.hint());
-    return out;
-}
-
-SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function_record& function,
-                                const process_name& here) {
-    const auto place = function.name + " on " + here.describe();
-    auto from = std::make_shared<remote_error::origin>();
-    from->worker = here.name;
-    from->host = here.host;
-    from->pid = here.pid;
-    try {
-        std::rethrow_exception(thrown);
-    } catch (const remote_error& e) { // of a call that this call made
-        from->worker = e.worker();
-        from->host = e.host();
-        from->pid = e.pid();
-        from->type = e.remote_type();
-        from->text = e.remote_text();
-        return {located(e, place), std::move(from)};
-    } catch (const error& e) {
-        from->type = readable_name(typeid(e).name());
-        from->text = e.what();
-        return {located(e, place), std::move(from)};
-    } catch (const std::exception& e) {
-        from->type = readable_name(typeid(e).name());
-        from->text = e.what();
-    } catch (...) {
-        const auto* type = abi::__cxa_current_exception_type();
-        from->type = type != nullptr ? readable_name(type->name()) : "unknown";
-        from->text = "not a std::exception";
-    }
-    error shown(errc::remote_exception, from->type + ": " + from->text);
-    shown.with_where(place);
-    return {std::move(shown), std::move(from)};
-}
-
-} // namespace skein::rt::detail
-
-// ======== skein/rt/scheduler.hpp
-// scheduler: which request gets room on which place. Pure code: no loop, no clock, no I/O, no randomness. The
-// same calls give the same grants, so that a driver, an agent, a head, a simulation and a test use one object.
-//
-//     rt::scheduler s;
-//     s.add_place(rt::place_id(1), "worker-1", rt::parse_resources("cpu=2").value());
-//     rt::request r;
-//     r.demand.cpu = 1;
-//     r.tag = my_number;                          // comes back with the grant
-//     const rt::request_id id = s.submit(r).value();
-//     std::vector<rt::grant> granted;
-//     s.take_grants(granted);                     // once per turn: what was decided since
-//     s.release(id);                              // the work has ended
-//
-// Requests wait in queues, one for each job, demand and constraint: what does not fit holds up its own queue
-// only. Jobs share by weight; what waited for too many grants gets a place reserved. A request that waits for
-// others gives its cpus back meanwhile. docs/design/0006-scheduler.md has the rules and their reasons.
+// ======== skein/rt/detail/demand_table.hpp
+// The different demands of a runtime's calls, each with a number: calls carry the number alone.
 
 
 // ======== skein/rt/resources.hpp
@@ -19642,7 +19472,418 @@ SKEIN_INLINE result<void> check_total(const resources& total) {
 } // namespace skein::rt
 
 
-// ======== skein/rt/scheduler.hpp, continued
+// ======== skein/rt/detail/demand_table.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace skein::rt::detail {
+
+/// What a call needs, and on which nodes.
+struct demand {
+    resources need;
+    std::string label;      ///< of the nodes: "zone=a", "node=n1"; empty: any
+    std::uint16_t cpus = 0; ///< need.cpu, rounded up; at least 1 if anything is needed at all
+    bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do
+    /// Whole cpus and no label: its number of cpus says it all.
+    bool is_simple = true;
+};
+
+/// Numbers are given once and stay.
+class demand_table {
+public:
+    static constexpr std::size_t most = 4096;
+
+    demand_table();
+    /// The number of a demand; new ones get the next.
+    ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
+    [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label);
+    /// Of whole cpus; those of a call that says nothing cost no search.
+    [[nodiscard]] result<std::uint16_t> number(std::uint16_t cpus);
+    /// Of what a caller asks for.
+    [[nodiscard]] result<std::uint16_t> number(const call_options& how);
+    /// Of what text() says; "" is malformed.
+    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text);
+
+    [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
+    /// As it travels: "cpu=0.5,gpu=1@zone=a".
+    [[nodiscard]] std::string text(std::uint16_t number) const;
+
+private:
+    std::deque<demand> all_;
+    std::map<std::pair<resources, std::string>, std::uint16_t> numbers_;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/demand_table.ipp
+// The bodies of rt/detail/demand_table.hpp.
+
+
+#include <algorithm>
+#include <limits>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+inline constexpr std::size_t most_label_bytes = 256;
+
+SKEIN_INLINE demand_table::demand_table() {
+    all_.emplace_back(); // 0: nothing
+    auto& usual = all_.emplace_back();
+    usual.need.cpu = 1;
+    usual.cpus = 1;
+    for (std::uint16_t i = 0; i < all_.size(); ++i) numbers_[{all_[i].need, {}}] = i;
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
+                                                        std::string_view label) {
+    const auto found = numbers_.find({need, std::string(label)});
+    if (found != numbers_.end()) return found->second;
+    if (const auto can_be = check_demand(need); !can_be) return can_be.error();
+    constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
+    if (need.cpu.in_steps() < 0 || need.cpu > amount(most_cpus))
+        return error(errc::invalid_argument,
+                     fmt::format("{} is not a number of cpus", to_string(need.cpu)))
+            .with_hint(fmt::format("0 to {}", most_cpus));
+    if (label.size() > most_label_bytes || label.find('@') != label.npos)
+        return error(errc::invalid_argument, fmt::format("{} is not a label", label))
+            .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
+    if (all_.size() == most)
+        return error(errc::exhausted, fmt::format("{} different demands were made already", most))
+            .with_hint("round amounts of memory, so that equal work asks for equal amounts");
+    demand made;
+    made.need = need;
+    made.label = label;
+    const auto whole = (need.cpu.in_steps() + amount::steps - 1) / amount::steps;
+    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty();
+    made.cpus = static_cast<std::uint16_t>(whole);
+    if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
+    made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty();
+    const auto number = static_cast<std::uint16_t>(all_.size());
+    all_.push_back(std::move(made));
+    numbers_[{need, std::string(label)}] = number;
+    return number;
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
+    if (cpus <= 1) return cpus;
+    resources need;
+    need.cpu = amount(cpus);
+    return number(need, {});
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how) {
+    const bool only_cpus =
+        how.gpus.value == 0 && how.memory == 0 && how.resources.empty() && how.on.text().empty();
+    if (only_cpus && how.cpus.value == 1) return 1;
+    if (only_cpus && how.cpus.value == 0) return 0;
+    resources need;
+    if (!how.resources.empty()) {
+        auto custom = parse_resources(how.resources);
+        if (!custom) return custom.error();
+        need = std::move(*custom);
+        if (need.cpu || need.gpu || need.memory != 0)
+            return error(
+                       errc::invalid_argument,
+                       fmt::format(".resources = \"{}\" names cpus, gpus or memory", how.resources))
+                .with_hint("they have options of their own: .cpus, .gpus, .memory");
+    }
+    try {
+        need.cpu = amount::from(how.cpus.value);
+        need.gpu = amount::from(how.gpus.value);
+    } catch (const error& e) {
+        return e;
+    }
+    need.memory = how.memory;
+    if (how.on.text().empty()) return number(need, {});
+    return number(need, how.on.is_node() ? fmt::format("node={}", how.on.text())
+                                         : std::string(how.on.text()));
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text) {
+    const auto at = text.find('@');
+    const auto need = parse_resources(text.substr(0, at));
+    if (!need) return need.error();
+    return number(*need, at == text.npos ? std::string_view() : text.substr(at + 1));
+}
+
+SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
+    const auto& one = all_[number];
+    auto out = to_string(one.need);
+    if (!one.label.empty()) out += "@" + one.label;
+    return out;
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/message.hpp
+// What nodes say to each other: frame kinds, the head of a call, and how a failure travels.
+//
+//     call     id = the call, body = call_head + arguments         submitter -> executor
+//     reply    id = the call, flags: ok or failed, body = value or wire_failure
+//     started  id = the call: it runs and has suspended            executor -> submitter
+//     cancel   id = the call                                       submitter -> executor
+//     drop     body = the actor: its last handle is gone            owner -> worker
+
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <string_view>
+
+namespace skein::rt::detail {
+
+enum message : std::uint16_t {
+    message_call = 1,
+    message_reply = 2,
+    message_started = 3,
+    message_cancel = 4,
+    message_drop = 5,
+};
+inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1;
+
+/// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
+/// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, and the text of a
+/// demand that is more than a number of cpus.
+struct call_head {
+    std::uint32_t function = 0;
+    call_kind kind = call_kind::task;
+    std::uint8_t retries = 0;
+    std::uint16_t cpus = 0;
+    actor_id target; ///< none for tasks
+    lineage who;
+    bool is_told = false; ///< who travels, not its number alone
+    std::string_view
+        demand{}; ///< see demand_table::text(); "": `cpus` says it all. Of what is decoded: in its bytes
+
+    static constexpr std::uint8_t told_bit = 0x80, demand_bit = 0x40;
+    /// Where what is left of the deadline stands, in a call that tells who asks.
+    [[nodiscard]] static constexpr std::size_t left_at(call_kind kind) noexcept {
+        return kind == call_kind::task ? 24 : 40;
+    }
+
+    void encode(wire::writer& to, time_point now) const {
+        to.fixed(function);
+        to.fixed(static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) |
+                                           (is_told ? told_bit : 0) |
+                                           (demand.empty() ? 0 : demand_bit)));
+        to.fixed(retries);
+        to.fixed(cpus);
+        to.fixed(who.id.value().number);
+        if (kind != call_kind::task) put(to, target.value());
+        if (is_told) {
+            to.fixed(who.id.value().incarnation);
+            // Clocks of hosts differ: what is left of the time travels.
+            const bool has_end = who.until != time_point::max();
+            to.fixed(has_end ? std::max<std::int64_t>((who.until - now).count(), 0)
+                             : std::int64_t{-1});
+            put(to, who.trace.value());
+            put(to, who.parent.value());
+        }
+        if (demand.empty()) return;
+        to.fixed(static_cast<std::uint16_t>(demand.size()));
+        to.raw({reinterpret_cast<const std::byte*>(demand.data()), demand.size()});
+        for (auto n = padding(demand.size()); n > 0; --n) to.fixed(std::uint8_t{0});
+    }
+    /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
+    bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
+        std::uint8_t how = 0;
+        unique_number id{sender, 0}, actor;
+        if (!from.fixed(function) || !from.fixed(how) || !from.fixed(retries) ||
+            !from.fixed(cpus) || !from.fixed(id.number))
+            return false;
+        is_told = (how & told_bit) != 0;
+        kind = static_cast<call_kind>(how & ~(told_bit | demand_bit));
+        if (kind > call_kind::create) return false;
+        if (kind != call_kind::task && !get(from, actor)) return false;
+        target = actor_id(actor);
+        who.id = who.trace = call_id(id);
+        if (is_told && !decode_who(from, id, now)) return false;
+        return (how & demand_bit) == 0 || decode_demand(from);
+    }
+
+private:
+    bool decode_who(wire::reader& from, unique_number id, time_point now) {
+        unique_number trace, parent;
+        std::int64_t left = -1;
+        if (!from.fixed(id.incarnation) || !from.fixed(left) || !get(from, trace) ||
+            !get(from, parent) || left < -1)
+            return false;
+        who = {call_id(id), call_id(trace), call_id(parent)};
+        if (left >= 0) who.until = deadline_after(now, duration(left));
+        return true;
+    }
+    bool decode_demand(wire::reader& from) {
+        std::uint16_t size = 0;
+        byte_span text, rest;
+        if (!from.fixed(size) || size == 0 || !from.raw(size, text) ||
+            !from.raw(padding(size), rest))
+            return false;
+        demand = {reinterpret_cast<const char*>(text.data()), text.size()};
+        return true;
+    }
+    [[nodiscard]] static constexpr std::size_t padding(std::size_t text) noexcept {
+        return (16 - (sizeof(std::uint16_t) + text) % 16) % 16;
+    }
+    static void put(wire::writer& to, const unique_number& n) {
+        to.fixed(n.incarnation);
+        to.fixed(n.number);
+    }
+    static bool get(wire::reader& from, unique_number& n) {
+        return from.fixed(n.incarnation) && from.fixed(n.number);
+    }
+};
+
+/// What a worker tells of itself in identity::extra.
+struct worker_hello {
+    std::uint16_t cpus = 1;
+    bool shares_memory = false;    ///< it has the page of claims that its driver gave it
+    std::uint64_t incarnation = 0; ///< of its process, see unique_number
+};
+
+void encode_failure(wire::writer& to, const failure& f);
+[[nodiscard]] failure decode_failure(byte_span body);
+
+/// The exception that a call of `function` threw here, ready to travel.
+[[nodiscard]] failure failure_of(const std::exception_ptr& thrown, const function_record& function,
+                                 const process_name& here);
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/message.ipp
+// The bodies of rt/detail/message.hpp: how a failure travels.
+
+
+#include <memory>
+#include <string>
+#include <typeinfo>
+#include <utility>
+
+#include <cxxabi.h>
+
+namespace skein::rt::detail {
+
+/// A failure on its way.
+struct wire_failure {
+    skein::error what{errc::unknown, ""};
+    bool thrown = false; ///< the four fields below say who threw what
+    std::string worker, host, type, text;
+    std::int64_t pid = 0;
+};
+
+SKEIN_INLINE void encode_failure(wire::writer& to, const failure& f) {
+    wire_failure out;
+    out.what = f.what;
+    if (f.from) {
+        out.thrown = true;
+        out.worker = f.from->worker;
+        out.host = f.from->host;
+        out.type = f.from->type;
+        out.text = f.from->text;
+        out.pid = f.from->pid;
+    }
+    wire::encode(to, out.what);
+    wire::encode(to, out.thrown);
+    if (!out.thrown) return;
+    for (const auto* s : {&out.worker, &out.host, &out.type, &out.text}) wire::encode(to, *s);
+    wire::encode(to, out.pid);
+}
+
+SKEIN_INLINE failure decode_failure(byte_span body) {
+    wire::reader in(body);
+    wire_failure got;
+    wire::detail::read(in, got.what);
+    wire::detail::read(in, got.thrown);
+    if (in.ok() && got.thrown) {
+        for (auto* s : {&got.worker, &got.host, &got.type, &got.text}) wire::detail::read(in, *s);
+        wire::detail::read(in, got.pid);
+    }
+    if (!in.finish()) return {in.status().error(), nullptr};
+    failure out{std::move(got.what), nullptr};
+    if (got.thrown) {
+        auto from = std::make_shared<remote_error::origin>();
+        from->worker = std::move(got.worker);
+        from->host = std::move(got.host);
+        from->type = std::move(got.type);
+        from->text = std::move(got.text);
+        from->pid = got.pid;
+        out.from = std::move(from);
+    }
+    return out;
+}
+
+/// Puts "function on worker-1 (pid 7 at host)" in front of an error's where.
+SKEIN_INLINE error located(const error& e, const std::string& place) {
+    error out(e.code(), e.text());
+    out.with_where(e.where().empty() ? place : place + ": " + e.where());
+    if (!e.cause().empty()) out.with_cause(e.cause());
+    if (!e.hint().empty()) out.with_hint(e.hint());
+    return out;
+}
+
+SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function_record& function,
+                                const process_name& here) {
+    const auto place = function.name + " on " + here.describe();
+    auto from = std::make_shared<remote_error::origin>();
+    from->worker = here.name;
+    from->host = here.host;
+    from->pid = here.pid;
+    try {
+        std::rethrow_exception(thrown);
+    } catch (const remote_error& e) { // of a call that this call made
+        from->worker = e.worker();
+        from->host = e.host();
+        from->pid = e.pid();
+        from->type = e.remote_type();
+        from->text = e.remote_text();
+        return {located(e, place), std::move(from)};
+    } catch (const error& e) {
+        from->type = readable_name(typeid(e).name());
+        from->text = e.what();
+        return {located(e, place), std::move(from)};
+    } catch (const std::exception& e) {
+        from->type = readable_name(typeid(e).name());
+        from->text = e.what();
+    } catch (...) {
+        const auto* type = abi::__cxa_current_exception_type();
+        from->type = type != nullptr ? readable_name(type->name()) : "unknown";
+        from->text = "not a std::exception";
+    }
+    error shown(errc::remote_exception, from->type + ": " + from->text);
+    shown.with_where(place);
+    return {std::move(shown), std::move(from)};
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/scheduler.hpp
+// scheduler: which request gets room on which place. Pure code: no loop, no clock, no I/O, no randomness. The
+// same calls give the same grants, so that a driver, an agent, a head, a simulation and a test use one object.
+//
+//     rt::scheduler s;
+//     s.add_place(rt::place_id(1), "worker-1", rt::parse_resources("cpu=2").value());
+//     rt::request r;
+//     r.demand.cpu = 1;
+//     r.tag = my_number;                          // comes back with the grant
+//     const rt::request_id id = s.submit(r).value();
+//     std::vector<rt::grant> granted;
+//     s.take_grants(granted);                     // once per turn: what was decided since
+//     s.release(id);                              // the work has ended
+//
+// Requests wait in queues, one for each job, demand and constraint: what does not fit holds up its own queue
+// only. Jobs share by weight; what waited for too many grants gets a place reserved. A request that waits for
+// others gives its cpus back meanwhile. docs/design/0006-scheduler.md has the rules and their reasons.
+
+
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -22481,6 +22722,101 @@ SKEIN_INLINE std::string scheduler::why(request_id id) const { return books_->wh
 
 } // namespace skein::rt
 
+// ======== skein/rt/worker_source.hpp
+// Where a driver's workers come from: processes of this host (rt/local_workers.hpp), or leases of a cluster
+// (cluster/leased_workers.hpp). run() knows this interface alone; the layer above provides the cluster.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein {
+class loop;
+}
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::rt {
+
+class runtime;
+
+/// Tasks with one demand wait for workers of their own.
+struct worker_demand {
+    std::uint32_t kind =
+        0;             ///< the driver's number for the demand; comes back with the workers for it
+    resources need;    ///< of each worker
+    std::string label; ///< of their node: "zone=a", "node=n1"; empty: any
+    std::size_t wanted = 0; ///< workers that would have something to do now
+};
+
+/// What a driver is told of a worker that comes.
+struct worker_room {
+    std::uint32_t kind = 0; ///< it is for this demand alone, one task at a time; 0: for all
+    std::vector<std::string> labels; ///< of its node, and "node=n1"
+};
+
+/// Brings workers to a driver's runtime. Its serve() must have ended before it is destroyed.
+class worker_source {
+public:
+    worker_source() = default;
+    worker_source(const worker_source&) = delete;
+    worker_source& operator=(const worker_source&) = delete;
+    virtual ~worker_source() = default;
+
+    /// Gets workers and replaces those that are lost, until stop() and the runtime's close().
+    [[nodiscard]] virtual task<void> serve() = 0;
+    /// No worker comes from now on.
+    virtual void stop() noexcept = 0;
+    /// So many workers for a demand have something to do; those above that number may go after a while. Returns at
+    /// once. What cannot be had is told to the runtime (refuse_demand).
+    virtual void want(const worker_demand& what) = 0;
+};
+
+/// What a program's command line asks of a cluster.
+struct cluster_flags {
+    std::string address;    ///< --address A: of the head; empty: the environment, else none
+    std::string join;       ///< --join A: this process is a node's agent
+    bool head = false;      ///< --head: this process is the head
+    std::string listen;     ///< --listen A: where the head listens
+    std::string token_file; ///< --token-file F
+    int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
+    std::string program;    ///< argv[0]
+};
+
+/// What the layer `cluster` gives to programs.
+struct cluster_roles {
+    /// The address of the head that flags or environment name; empty: none, the cluster is this host.
+    std::string (*address)(const cluster_flags& flags);
+    /// Workers of the cluster for a driver. All it is given must outlive it.
+    ///   errors  usage (no such address), not_found, permission_denied, malformed (its token)
+    std::unique_ptr<worker_source> (*workers)(loop& on, net::network& via, runtime& driver,
+                                              const cluster_flags& flags);
+    /// The whole life of a head, or of an agent; gives the exit code, throws error.
+    int (*head)(const cluster_flags& flags);
+    int (*join)(const cluster_flags& flags);
+};
+
+#if defined(SKEIN_COMPILED)
+/// What this program can be in a cluster.
+[[nodiscard]] const cluster_roles* roles_of_program() noexcept; // in cluster/detail/program.ipp
+#else
+namespace detail {
+inline constinit const cluster_roles* provided_roles = nullptr;
+}
+/// What this program can be in a cluster; nullptr: nothing, it was compiled header-only without
+/// <skein/cluster/program.hpp>.
+[[nodiscard]] inline const cluster_roles* roles_of_program() noexcept {
+    return detail::provided_roles;
+}
+#endif
+
+} // namespace skein::rt
+
 
 // ======== skein/rt/detail/runtime_books.hpp, continued
 #include <algorithm>
@@ -22521,6 +22857,7 @@ struct call_base::rarities {
         call_base& call;
     };
     std::optional<deadline_timer> deadline;
+    std::optional<error> bad_options;
     duration limit = no_deadline;
     time_point until{};        ///< when the deadline is
     bool is_inherited = false; ///< the limit, from the call that made this one
@@ -22556,8 +22893,14 @@ struct lease_line {
     request_id
         asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
     std::uint64_t full_at = 0; ///< the state of the books in which there was no room for it
-    std::uint16_t cpus = 0;
-    bool stands = false; ///< it has waited there for some time
+    const demand* need = nullptr;
+    std::uint16_t shape = 0;
+    std::uint16_t cpus = 0; ///< of the demand
+    /// Who serves it: any worker with room, or those that are started for it alone and are no places of the scheduler.
+    enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;
+    bool stands = false;    ///< it has waited there for some time
+    std::size_t out = 0;    ///< tasks at workers of its own
+    std::size_t wanted = 0; ///< as the source of workers was told
 
     /// Those that go first.
     [[nodiscard]] auto& next() noexcept { return inner.empty() ? waiting : inner; }
@@ -22576,6 +22919,9 @@ struct peer {
     std::uint64_t incarnation = 0; ///< of its process, as it says
     bool up = true;
     bool retiring = false;             ///< nothing new goes there
+    bool lent = false;                 ///< its cores are others'
+    std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
+    std::vector<std::string> labels;   ///< of its node
     error why{errc::closed, "closed"}; ///< once it has ended
     bool orderly = false;
     event ended;
@@ -22638,7 +22984,8 @@ struct lease_books {
     };
 
     scheduler places{scheduler_options{placement::spread, 16}};
-    std::map<std::uint16_t, lease_line> lines; ///< by cpus
+    demand_table demands;
+    std::map<std::uint16_t, lease_line> lines; ///< by demand
     std::deque<suspect> suspects;
     std::unordered_map<call_id, parent> parents;
     std::vector<decltype(parents)::node_type> spare_parents;
@@ -22651,7 +22998,11 @@ struct lease_books {
     std::size_t asking = 0;    ///< lines that ask for a lease
     bool is_changed = false;   ///< take() has something to look at
     bool pumping = false, again = false;
-    std::size_t crowded = 0; ///< workers with more tasks than cores
+    std::size_t crowded = 0;   ///< workers with more tasks than cores
+    std::uint32_t lent = 0;    ///< cores that were asked for, see lend()
+    std::uint32_t resting = 0; ///< cores of tasks at workers of their own that wait for others
+    std::uint64_t lend_round = 0;
+    unique_function<void(const worker_demand&)> told;
 
     /// Tasks that occupy cores. Not a nested one that has killed a worker: it would wait for a worker with nothing to
     /// do, and others wait for it.
@@ -22664,7 +23015,11 @@ struct lease_books {
         return asking > (line.asked ? 1U : 0U);
     }
 
-    [[nodiscard]] lease_line& line_of(std::uint16_t cpus);
+    [[nodiscard]] lease_line& line_of(std::uint16_t shape);
+    void decide(lease_line& line);
+    void lend_now();
+    [[nodiscard]] bool has_lent() const;
+    [[nodiscard]] bool any_has(const std::string& label) const;
     [[nodiscard]] static lease_share* share_of(const peer& at, const lease_line& line) noexcept;
     void add(peer& worker);
     void remove(peer& worker);
@@ -22675,8 +23030,8 @@ struct lease_books {
     [[nodiscard]] counted_ptr<call_base> pop(lease_line& line);
     void take_waiting(std::vector<counted_ptr<call_base>>& into);
 
-    [[nodiscard]] request_id request_cpus(std::uint32_t cpus, const constraint& where,
-                                          std::uint64_t tag);
+    [[nodiscard]] request_id request_room(const lease_line& line, const constraint& where);
+    [[nodiscard]] request_id submit(request r);
     [[nodiscard]] bool ask(lease_line& line);
     void withdraw(lease_line& line);
     bool take();
@@ -22906,13 +23261,12 @@ SKEIN_INLINE void cancel_call(call_base& call) noexcept {
     if (call.owner != nullptr) call.owner->cancel(call);
 }
 
-SKEIN_INLINE void apply_options(call_base& call, const function_record& fn, const call_options& how,
-                                call_kind kind) {
-    SKEIN_CHECK(how.cpus >= 0 && how.cpus < 65536, ".cpus = {} is not a number of cores", how.cpus);
+SKEIN_INLINE void apply_options(runtime& by, call_base& call, const function_record& fn,
+                                const call_options& how, call_kind kind) {
     call.fn = &fn;
     call.kind = kind;
     if (kind == call_kind::task) {
-        call.cpus = static_cast<std::uint16_t>(how.cpus);
+        by.set_demand(call, how);
         const int retries = how.retries < 0 ? default_task_retries : how.retries;
         call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
     }
@@ -23024,12 +23378,30 @@ SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
 
 // ---- calls of this process -------------------------------------------------------------------
 
+SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_options& how) {
+    auto& demands = books_->leases.demands;
+    const auto number = demands.number(how);
+    if (!number) {
+        call.extra().bad_options = number.error();
+        return;
+    }
+    call.shape = *number;
+    call.cpus = demands.at(*number).cpus;
+}
+
 /// False: its deadline is over before it begins, and it has failed with that.
 SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
     call.owner = this;
     call.number = ++books_->last_call;
     ++books_->stats.submitted;
     adopt_child(call);
+    if (call.rare && call.rare->bad_options) {
+        const auto& bad = *call.rare->bad_options;
+        error why(bad.code(), fmt::format("{} did not run: {}", call.name(), bad.text()));
+        if (!bad.hint().empty()) why.with_hint(bad.hint());
+        refuse(call, std::move(why));
+        return false;
+    }
     if (!call.rare || call.rare->limit == no_deadline) return true;
     if (call.rare->limit <= duration::zero()) {
         const char* whose =
@@ -23063,13 +23435,17 @@ SKEIN_INLINE void runtime::adopt_child(detail::call_base& call) {
 namespace detail {
 
 SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
-                              bool is_worker) {
+                              bool is_worker, const demand_table& demands) {
+    std::string demand; // for the driver, which places the calls of workers
+    if (is_worker && call.shape > 1 && !demands.at(call.shape).is_simple)
+        demand = demands.text(call.shape);
     call_head head;
     head.function = call.fn != nullptr ? call.fn->index : 0;
     head.kind = call.kind;
     head.retries = call.retries_left;
     head.cpus = call.cpus;
     head.target = call.target;
+    head.demand = demand;
     auto& who = head.who;
     who.id = who.trace = call_id({incarnation, call.number});
     if (call.parent) {
@@ -23104,7 +23480,8 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
     try {
         const encoding_guard guard;
         encoding_ = &call;
-        detail::encode_head(to, call, books_->incarnation, books_->upstream != nullptr);
+        detail::encode_head(to, call, books_->incarnation, books_->upstream != nullptr,
+                            books_->leases.demands);
         encode(to);
         return true;
     } catch (...) {
@@ -23505,6 +23882,19 @@ SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn
 
 } // namespace detail
 
+/// As a worker asks for it.
+SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::call_head& head) {
+    auto& demands = books_->leases.demands;
+    const auto number =
+        head.demand.empty() ? demands.number(head.cpus) : demands.number_of_text(head.demand);
+    if (!number) {
+        call.extra().bad_options = number.error();
+        return;
+    }
+    call.shape = *number;
+    call.cpus = demands.at(*number).cpus;
+}
+
 /// Driver: a call of a worker goes on to where it belongs.
 SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     wire::reader in(f.body);
@@ -23528,7 +23918,7 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
         new detail::forwarded_call(*this, books_->leases, origin, slot_id(f.id), head.who));
     call->fn = &fn;
     call->kind = head.kind;
-    call->cpus = head.cpus;
+    if (head.kind == detail::call_kind::task) set_demand(*call, head);
     call->retries_left = head.kind == detail::call_kind::task ? head.retries : 0;
     call->target = head.target;
     call->nested = true;
@@ -23772,6 +24162,7 @@ SKEIN_INLINE task<void> runtime::tell_started(std::shared_ptr<peer> to) {
 
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <string>
 #include <utility>
@@ -23796,7 +24187,9 @@ inline constexpr int most_looked_at = 8;
 inline void file(lease_share& share) {
     const auto& at = *share.at;
     auto room = lease_line::nowhere;
-    if (share.out < share.leases.size())
+    if (share.line->by == lease_line::service::own)
+        room = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
+    else if (share.out < share.leases.size())
         room = at.guests == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
     else if (share.out < share.leases.size() * at.window)
         room = lease_line::ahead;
@@ -23804,10 +24197,30 @@ inline void file(lease_share& share) {
     if (room != lease_line::nowhere) share.line->with[room].push_back(share);
 }
 
-SKEIN_INLINE lease_line& lease_books::line_of(std::uint16_t cpus) {
-    auto& line = lines[cpus];
-    line.cpus = cpus;
+SKEIN_INLINE lease_line& lease_books::line_of(std::uint16_t shape) {
+    auto& line = lines[shape];
+    if (line.need != nullptr) return line;
+    line.need = &demands.at(shape);
+    line.shape = shape;
+    line.cpus = line.need->cpus;
     return line;
+}
+
+SKEIN_INLINE bool lease_books::any_has(const std::string& label) const {
+    return std::any_of(workers.begin(), workers.end(), [&](const auto& one) {
+        const auto& labels = one.second->labels;
+        return std::find(labels.begin(), labels.end(), label) != labels.end();
+    });
+}
+
+/// Whether a line that has nothing anywhere is served by the workers that are there, or by workers of its own.
+SKEIN_INLINE void lease_books::decide(lease_line& line) {
+    if (line.by != lease_line::service::undecided) return;
+    const auto& need = *line.need;
+    if (largest == 0 && need.only_cpus) return; // not known yet
+    const bool is_shared =
+        need.only_cpus && line.cpus <= largest && (need.label.empty() || any_has(need.label));
+    line.by = is_shared ? lease_line::service::shared : lease_line::service::own;
 }
 
 SKEIN_INLINE lease_share* lease_books::share_of(const peer& at, const lease_line& line) noexcept {
@@ -23825,39 +24238,103 @@ SKEIN_INLINE lease_share& lease_books::share_for(peer& at, lease_line& line) {
 }
 
 SKEIN_INLINE void lease_books::add(peer& worker) {
+    if (worker.kind != 0) {
+        auto& line = line_of(static_cast<std::uint16_t>(worker.kind));
+        line.by = lease_line::service::own;
+        auto& share = share_for(worker, line);
+        share.leases.emplace_back(); // of no scheduler: it lasts as long as the worker
+        ++line.held;
+        file(share);
+        return;
+    }
     resources total;
     total.cpu = amount(static_cast<int>(std::min(worker.capacity, most_cpus)));
     const auto name = fmt::format("worker {}", worker.number);
-    const auto added = places.add_place(place_of(worker), name, total);
+    const auto added = places.add_place(place_of(worker), name, total, worker.labels);
     SKEIN_CHECK(added, "{} is no place: {}", worker.who, added.error().what());
     workers[place_of(worker)] = &worker;
     largest = std::max(largest, worker.capacity);
     ++state;
     is_changed = true;
+    lend_now();
 }
 
 /// What it had is gone with it.
 SKEIN_INLINE void lease_books::remove(peer& worker) {
-    if (workers.erase(place_of(worker)) == 0) return;
-    (void)places.remove_place(place_of(worker));
-    for (const auto& share : worker.shares) share->line->held -= share->leases.size();
+    if (workers.erase(place_of(worker)) == 0 && worker.kind == 0) return;
+    if (worker.kind == 0) (void)places.remove_place(place_of(worker));
+    for (const auto& share : worker.shares) {
+        share->line->held -= share->leases.size();
+        if (worker.kind != 0)
+            share->line->out -= std::min<std::size_t>(share->line->out, share->out);
+    }
     worker.shares.clear();
     std::erase_if(parents, [&](const auto& one) {
         if (one.second.at != &worker) return false;
-        --line_of(one.second.call->cpus).parents;
+        auto& line = line_of(one.second.call->shape);
+        --line.parents;
+        if (worker.kind != 0 && one.second.children > 0)
+            resting -= std::min(resting, std::uint32_t{line.cpus});
         return true;
     });
+    for (auto& [shape, line] : lines) { // whoever had its label may have gone
+        if (line.by != lease_line::service::shared || line.held > 0 || line.need->label.empty())
+            continue;
+        withdraw(line);
+        line.by = lease_line::service::undecided;
+    }
+    if (worker.kind != 0) return;
     worker.whole = {};
     largest = 0;
     for (const auto& [place, other] : workers) largest = std::max(largest, other->capacity);
     ++state;
     is_changed = true;
+    lend_now();
+}
+
+/// Takes as many workers out of the scheduler as were asked for, those with the least to do first.
+SKEIN_INLINE void lease_books::lend_now() {
+    const auto target = lent - std::min(lent, resting);
+    std::uint32_t now = 0;
+    std::vector<peer*> all;
+    for (const auto& [place, worker] : workers) {
+        all.push_back(worker);
+        if (worker->lent) now += worker->capacity;
+    }
+    if (now == target) return;
+    std::sort(all.begin(), all.end(), [](const peer* a, const peer* b) {
+        return std::pair(a->busy, a->number) < std::pair(b->busy, b->number);
+    });
+    const auto turn = [&](peer& worker, bool on) {
+        worker.lent = on;
+        (void)places.drain(place_of(worker), on || worker.retiring);
+        for (const auto& share : worker.shares) release_unused(*share);
+        ++state;
+        is_changed = true;
+    };
+    for (auto* worker : all) {
+        if (now >= target) break;
+        if (worker->lent || worker->retiring || !worker->up) continue;
+        turn(*worker, true);
+        now += worker->capacity;
+    }
+    for (auto at = all.rbegin(); at != all.rend(); ++at) {
+        if (!(*at)->lent || now - (*at)->capacity < target) continue;
+        turn(**at, false);
+        now -= (*at)->capacity;
+    }
+}
+
+/// The cores that were lent are free, as far as there are so many.
+SKEIN_INLINE bool lease_books::has_lent() const {
+    return std::none_of(workers.begin(), workers.end(),
+                        [](const auto& one) { return one.second->lent && one.second->busy != 0; });
 }
 
 /// Whether new tasks go there.
 SKEIN_INLINE void lease_books::retire(peer& worker, bool on) {
     worker.retiring = on;
-    (void)places.drain(place_of(worker), on);
+    (void)places.drain(place_of(worker), on || worker.lent);
     for (const auto& share : worker.shares) release_unused(*share);
     ++state;
     is_changed = true;
@@ -23869,7 +24346,7 @@ SKEIN_INLINE void lease_books::push(counted_ptr<call_base> call) {
         suspects.push_back({std::move(call), gone + waiting});
         return;
     }
-    auto& line = line_of(call->cpus);
+    auto& line = line_of(call->shape);
     (call->nested ? line.inner : line.waiting).push_back(std::move(call));
     ++waiting;
 }
@@ -23881,7 +24358,7 @@ SKEIN_INLINE void lease_books::run_again(const std::vector<counted_ptr<call_base
             push(*at);
             continue;
         }
-        auto& line = line_of((*at)->cpus);
+        auto& line = line_of((*at)->shape);
         ((*at)->nested ? line.inner : line.waiting).push_front(*at);
         ++waiting;
     }
@@ -23910,14 +24387,20 @@ SKEIN_INLINE void lease_books::take_waiting(std::vector<counted_ptr<call_base>>&
     for (auto& one : std::exchange(suspects, {})) into.push_back(std::move(one.call));
 }
 
-SKEIN_INLINE request_id lease_books::request_cpus(std::uint32_t cpus, const constraint& where,
-                                                  std::uint64_t tag) {
-    request r;
-    r.demand.cpu = amount(static_cast<int>(cpus));
-    r.where = where;
-    r.tag = tag;
+SKEIN_INLINE request_id lease_books::submit(request r) {
     is_changed = true;
     return places.submit(r).value();
+}
+
+/// For one lease of a line.
+SKEIN_INLINE request_id lease_books::request_room(const lease_line& line, const constraint& where) {
+    request r;
+    r.demand = line.need->need;
+    r.where = where;
+    if (where == constraint() && !line.need->label.empty())
+        r.where = constraint::labelled(line.need->label);
+    r.tag = line.shape;
+    return submit(std::move(r));
 }
 
 /// A line wants one more lease. True: it has one more; else its request waits in the scheduler, or there was no
@@ -23925,7 +24408,7 @@ SKEIN_INLINE request_id lease_books::request_cpus(std::uint32_t cpus, const cons
 SKEIN_INLINE bool lease_books::ask(lease_line& line) {
     if (!line.asked) {
         if (line.full_at == state) return false;
-        line.asked = request_cpus(line.cpus, {}, line.cpus);
+        line.asked = request_room(line, {});
         ++asking;
     }
     if (take()) again = true; // another line may have one, too
@@ -23975,7 +24458,7 @@ SKEIN_INLINE void lease_books::book(const grant& g) {
 
 /// One more lease on this worker. False: it has no room for it.
 SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
-    const auto id = request_cpus(line.cpus, constraint::on(place_of(worker)), line.cpus);
+    const auto id = request_room(line, constraint::on(place_of(worker)));
     (void)take();
     return !places.cancel(id);
 }
@@ -23983,11 +24466,15 @@ SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
 /// A worker with nothing to do and so many cpus, all of which belong to the next call there; nullptr: there is none.
 SKEIN_INLINE peer* lease_books::take_whole(const peers& links, std::uint32_t cpus) {
     for (const auto& l : links) {
-        if (!l->up || l->retiring || l->busy != 0 || l->alone != nullptr || l->capacity < cpus)
+        if (!l->up || l->retiring || l->lent || l->kind != 0 || l->busy != 0 ||
+            l->alone != nullptr || l->capacity < cpus)
             continue;
         for (const auto& share : l->shares) release_unused(*share);
-        const auto id =
-            request_cpus(std::min(l->capacity, most_cpus), constraint::on(place_of(*l)), whole_tag);
+        request all;
+        all.demand.cpu = amount(static_cast<int>(std::min(l->capacity, most_cpus)));
+        all.where = constraint::on(place_of(*l));
+        all.tag = whole_tag;
+        const auto id = submit(std::move(all));
         if (take()) again = true;
         if (!places.cancel(id)) return l.get();
     }
@@ -23995,6 +24482,7 @@ SKEIN_INLINE peer* lease_books::take_whole(const peers& links, std::uint32_t cpu
 }
 
 SKEIN_INLINE void lease_books::release_unused(lease_share& share) {
+    if (share.line->by == lease_line::service::own) return;
     while (share.leases.size() > share.out) {
         (void)places.release(share.leases.back());
         share.leases.pop_back();
@@ -24010,7 +24498,8 @@ SKEIN_INLINE void lease_books::release_unused(lease_share& share) {
 SKEIN_INLINE bool lease_books::reclaim() {
     if (lines.size() < 2) return false; // one line has nobody to give it to
     const auto before = state;
-    for (auto& [cpus, line] : lines)
+    for (auto& [cpus, line] : lines) {
+        if (line.by == lease_line::service::own) continue;
         for (const auto room : {lease_line::unused, lease_line::beside}) {
             intrusive_list<lease_share, lease_share> all;
             all.splice_back(line.with[room]);
@@ -24022,6 +24511,7 @@ SKEIN_INLINE bool lease_books::reclaim() {
                     file(share);
             }
         }
+    }
     return state != before;
 }
 
@@ -24029,7 +24519,8 @@ SKEIN_INLINE bool lease_books::reclaim() {
 SKEIN_INLINE void lease_books::forget_idle_lines() {
     for (auto at = lines.begin(); lines.size() > 16 && at != lines.end();) {
         const auto* line = &at->second;
-        if (!line->is_empty() || line->asked || line->held > 0 || line->parents > 0) {
+        if (!line->is_empty() || line->asked || line->held > 0 || line->parents > 0 ||
+            line->wanted > 0) {
             ++at;
             continue;
         }
@@ -24041,12 +24532,12 @@ SKEIN_INLINE void lease_books::forget_idle_lines() {
 
 /// The least busy of the workers that a line's next task may go to now.
 SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) const {
-    const bool is_last_turn = others_wait(line);
+    const bool is_last_turn = others_wait(line) && line.by != lease_line::service::own;
     peer* best = nullptr;
     int seen = 0;
     line.with[where].for_each_while([&](const lease_share& share) {
         auto* const at = share.at;
-        const bool is_open = at->up && !at->retiring && at->alone == nullptr &&
+        const bool is_open = at->up && !at->retiring && !at->lent && at->alone == nullptr &&
                              (share.turn > 0 || !is_last_turn) &&
                              (at->guests == 0 || at->busy + line.cpus <= at->capacity * at->window);
         if (is_open && (best == nullptr || at->busy < best->busy)) best = at;
@@ -24063,8 +24554,8 @@ SKEIN_INLINE peer* lease_books::straight_to(const call_base& call) {
     if (lines.size() != 1 || waiting > 0 || asking > 0 || pumping || call.alone != 0 ||
         !suspects.empty())
         return nullptr;
-    auto& [cpus, line] = *lines.begin();
-    if (cpus != call.cpus || is_changed) return nullptr;
+    auto& [shape, line] = *lines.begin();
+    if (shape != call.shape || is_changed || line.by != lease_line::service::shared) return nullptr;
     auto* to = pick(line, lease_line::unused);
     if (to == nullptr && line.full_at != state) return nullptr; // there may be more leases
     if (to == nullptr) to = pick(line, lease_line::beside);
@@ -24093,10 +24584,11 @@ SKEIN_INLINE void lease_books::sent(peer& to, call_base& call) {
         for (const auto& share : to.shares) file(*share);
         return;
     }
-    auto& line = line_of(call.cpus);
+    auto& line = line_of(call.shape);
     auto* share = share_of(to, line);
     SKEIN_CHECK(share != nullptr, "{} was sent without a lease", call.name());
     ++share->out;
+    if (to.kind != 0) ++line.out;
     if (share->turn > 0) --share->turn;
     file(*share);
     if (call.fn == nullptr || !call.fn->is_coroutine) return; // the others cannot wait
@@ -24118,7 +24610,11 @@ SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
     if (found == parents.end() || found->second.at != &at) return;
     auto& [call, where, children] = found->second;
     if (children++ > 0) return;
-    auto& share = share_for(*where, line_of(call->cpus));
+    if (where->kind != 0) { // what else it has nobody can use meanwhile
+        resting += call->cpus;
+        return lend_now();
+    }
+    auto& share = share_for(*where, line_of(call->shape));
     share.out -= std::min<std::uint32_t>(share.out, 1);
     file(share);
     occupy(*where, where->busy - std::min<std::uint32_t>(where->busy, call->cpus));
@@ -24130,7 +24626,11 @@ SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
     if (found == parents.end() || found->second.at != &at) return;
     auto& [call, where, children] = found->second;
     if (children == 0 || --children > 0) return;
-    auto& share = share_for(*where, line_of(call->cpus));
+    if (where->kind != 0) {
+        resting -= std::min(resting, std::uint32_t{call->cpus});
+        return lend_now();
+    }
+    auto& share = share_for(*where, line_of(call->shape));
     ++share.out;
     file(share);
     occupy(*where, where->busy + call->cpus);
@@ -24141,10 +24641,15 @@ SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
     if (!is_leased(call) || call.fn == nullptr || !call.fn->is_coroutine) return true;
     const auto found = parents.find(id_of(call));
     if (found == parents.end()) return true; // its worker is lost
-    const bool had_cores = found->second.children == 0;
+    bool had_cores = found->second.children == 0;
+    if (!had_cores && found->second.at->kind != 0) {
+        resting -= std::min(resting, std::uint32_t{call.cpus});
+        lend_now();
+        had_cores = true;
+    }
     auto node = parents.extract(found);
     if (spare_parents.size() < 1024) spare_parents.push_back(std::move(node));
-    --line_of(call.cpus).parents;
+    --line_of(call.shape).parents;
     return had_cores;
 }
 
@@ -24155,8 +24660,9 @@ SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call, bool h
         (void)places.release(std::exchange(from.whole, {}));
         ++state;
         is_changed = true;
-    } else if (auto* share = share_of(from, line_of(call.cpus)); share != nullptr && had_cores) {
+    } else if (auto* share = share_of(from, line_of(call.shape)); share != nullptr && had_cores) {
         share->out -= std::min<std::uint32_t>(share->out, 1);
+        if (from.kind != 0) share->line->out -= std::min<std::size_t>(share->line->out, 1);
     }
     for (const auto& share : from.shares) file(*share); // its pace may be another, too
 }
@@ -24175,8 +24681,8 @@ SKEIN_INLINE void runtime::pump_leases() {
     leases.pumping = true;
     while (std::exchange(leases.again, false)) {
         if (!leases.suspects.empty()) try_suspects();
-        for (auto& [cpus, line] : leases.lines)
-            if (!line.is_empty() || line.asked) use_leases(line);
+        for (auto& [shape, line] : leases.lines)
+            if (!line.is_empty() || line.asked || line.wanted > 0) use_leases(line);
         if (leases.asking > 0 && leases.reclaim()) leases.again = true;
         if (leases.take()) leases.again = true;
     }
@@ -24188,12 +24694,10 @@ SKEIN_INLINE void runtime::pump_leases() {
 SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     using detail::lease_line;
     auto& leases = books_->leases;
-    if (leases.largest == 0) return;
+    leases.decide(line);
+    if (line.by == lease_line::service::undecided) return;
+    if (line.by == lease_line::service::own) return use_own_workers(line);
     while (leases.front(line) != nullptr) {
-        if (line.cpus > leases.largest) {
-            refuse_impossible(*leases.pop(line));
-            continue;
-        }
         auto* to = leases.pick(line, lease_line::unused);
         if (to == nullptr && (leases.ask(line) || (leases.reclaim() && leases.ask(line)))) continue;
         if (to == nullptr) to = leases.pick(line, lease_line::beside);
@@ -24203,10 +24707,72 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     }
     if (line.is_empty()) return leases.withdraw(line);
     if (!line.asked) { // there was no room before: stand in line for what comes
-        line.asked = leases.request_cpus(line.cpus, {}, line.cpus);
+        line.asked = leases.request_room(line, {});
         ++leases.asking;
     }
     line.stands = true;
+}
+
+/// Over the workers that are for this line alone, one task each. More of them are asked for, or fewer.
+SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
+    auto& leases = books_->leases;
+    if (!leases.told) {
+        while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
+        return;
+    }
+    while (leases.front(line) != nullptr) {
+        auto* to = leases.pick(line, detail::lease_line::unused);
+        if (to == nullptr) break;
+        send(*to, leases.pop(line));
+    }
+    tell_demand(line);
+    // Nothing is left of it: workers with room for it may have come meanwhile.
+    if (line.is_empty() && line.held == 0 && line.wanted == 0)
+        line.by = detail::lease_line::service::undecided;
+}
+
+SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
+    const auto wanted = line.inner.size() + line.waiting.size() + line.out;
+    if (line.wanted == wanted) return;
+    line.wanted = wanted;
+    worker_demand what;
+    what.kind = line.shape;
+    what.need = line.need->need;
+    what.label = line.need->label;
+    what.wanted = wanted;
+    books_->leases.told(what);
+}
+
+SKEIN_INLINE void runtime::on_demand(unique_function<void(const worker_demand&)> told) {
+    books_->leases.told = std::move(told);
+}
+
+SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
+    auto& leases = books_->leases;
+    const auto found = leases.lines.find(static_cast<std::uint16_t>(kind));
+    if (found == leases.lines.end()) return;
+    auto& line = found->second;
+    std::vector<counted_ptr<detail::call_base>> all;
+    while (leases.front(line) != nullptr) all.push_back(leases.pop(line));
+    tell_demand(line);
+    for (const auto& call : all) {
+        error said(why.code(), fmt::format("{} did not run: {}", call->name(), why.text()));
+        if (!why.hint().empty()) said.with_hint(why.hint());
+        if (!why.cause().empty()) said.with_cause(why.cause());
+        refuse(*call, std::move(said));
+    }
+}
+
+SKEIN_INLINE task<void> runtime::lend(std::uint32_t cores) {
+    auto& leases = books_->leases;
+    leases.lent = cores;
+    const auto round = ++leases.lend_round;
+    leases.lend_now();
+    if (leases.waits()) pump_leases();
+    for (auto pause = std::chrono::milliseconds(1);
+         leases.lend_round == round && !leases.has_lent() && !books_->closing;
+         pause = std::min(2 * pause, std::chrono::milliseconds(20)))
+        co_await sleep_for(pause);
 }
 
 /// A task beside which a worker died takes nobody along the next time: it gets a worker of its own. When those that
@@ -24218,8 +24784,10 @@ SKEIN_INLINE void runtime::try_suspects() {
         leases.suspects.pop_front();
         auto& call = *one.call;
         if (call.is_done()) continue;
-        if (call.cpus > leases.largest) {
-            refuse_impossible(call);
+        if (call.cpus > leases.largest) { // the larger workers have gone meanwhile
+            call.alone = 0;
+            leases.push(std::move(one.call));
+            leases.again = true;
             continue;
         }
         if (leases.gone >= one.turn) {
@@ -24238,9 +24806,10 @@ SKEIN_INLINE void runtime::try_suspects() {
 }
 
 SKEIN_INLINE void runtime::refuse_impossible(detail::call_base& call) {
-    refuse(call, error(errc::exhausted, fmt::format("{} asks for {} cpus, more than any worker has",
-                                                    call.name(), call.cpus))
-                     .with_hint("start fewer workers with more cores each, or lower .cpus"));
+    refuse(call,
+           error(errc::exhausted, fmt::format("{} asks for {}, more than any worker has",
+                                              call.name(), books_->leases.demands.text(call.shape)))
+               .with_hint("start fewer workers with more cores each, or lower .cpus"));
 }
 
 } // namespace skein::rt
@@ -24310,8 +24879,15 @@ SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
 
 SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire, obituary after,
                                               detail::claims page) {
+    return serve_worker(std::move(wire), std::move(after), std::move(page), worker_room{});
+}
+
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+                                              detail::claims page, worker_room room) {
     SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
+    l->kind = room.kind;
+    l->labels = std::move(room.labels);
     if (!has_own_incarnation(*l)) {
         l->wire->abort(
             error(errc::malformed, l->who + " does not say which process it is, or says that it is "
@@ -24523,7 +25099,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
                 --call->retries_left;
                 ++call->lost_attempts;
                 // A coroutine may only have been there: it shares its worker with all others that run.
-                if (call->order == l.page.last_begun() && !call->fn->is_coroutine) {
+                if (call->order == l.page.last_begun() && !call->fn->is_coroutine && l.kind == 0) {
                     into.suspect = call;
                     call->alone = detail::call_base::most_passes;
                 }
@@ -24612,7 +25188,7 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
     std::uint32_t largest = 0;
     bool any = false;
     for (const auto& l : books_->links) {
-        if (!l->up) continue;
+        if (!l->up || l->kind != 0) continue;
         any = true;
         largest = std::max(largest, l->capacity);
         if (call.cpus > l->capacity || l->retiring) continue;
@@ -24771,6 +25347,7 @@ SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
         from.finished = 0;
     }
     leases.settled(from, call, had_cores);
+    if (from.kind != 0) tell_demand(leases.line_of(call.shape));
 }
 
 /// True: a call that was sent has not begun and never will; it is out of its slot and of its worker's books.
@@ -24788,8 +25365,8 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
 /// A worker has nothing to do and nothing that waits may go there: it gets half of what waits at the one where most
 /// does. The guess how long tasks take was wrong then, or one of them is much longer than the others.
 SKEIN_INLINE void runtime::feed(peer& idle) {
-    if (books_->leases.crowded == 0 || !idle.up || idle.retiring || idle.busy != 0 ||
-        books_->closing)
+    if (books_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.kind != 0 ||
+        idle.busy != 0 || books_->closing)
         return;
     auto& leases = books_->leases;
     peer* most = nullptr;
@@ -24812,7 +25389,9 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
         const counted_ptr<detail::call_base> call(held.call.get());
         if (call->cpus > idle.capacity || call->alone != 0 || call->is_done()) continue;
         if (detail::lease_books::is_leased(*call)) {
-            auto& line = leases.line_of(call->cpus);
+            auto& line = leases.line_of(call->shape);
+            if (line.by != detail::lease_line::service::shared || !line.need->label.empty())
+                continue;
             more = more && leases.lease_on(idle, line);
             const auto* share = leases.share_of(idle, line);
             if (share == nullptr || share->leases.empty()) { // it is kept for another
@@ -25106,7 +25685,7 @@ auto call_function(runtime& by, const call_options& how, auto&&... args) {
             "message the view points into; take a vector or string");
         (void)record<F, void>::registered;
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
-        apply_options(*call, record<F, void>::entry(), how, call_kind::task);
+        apply_options(by, *call, record<F, void>::entry(), how, call_kind::task);
         submission<typename traits::arguments, decltype(args)...>::go(
             by, call, std::forward<decltype(args)>(args)...);
         return ref<result_type>(std::move(call));
@@ -25131,7 +25710,7 @@ auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, 
         (void)record<M, T>::registered;
         auto& by = runtime_of(lane);
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
-        apply_options(*call, record<M, T>::entry(), how, call_kind::method);
+        apply_options(by, *call, record<M, T>::entry(), how, call_kind::method);
         call->lane = lane;
         call->target = lane->id;
         submission<typename traits::arguments, decltype(args)...>::go(
@@ -25332,7 +25911,7 @@ template <class T, class... A>
         (void)create_record<T, typename travelling<A>::type...>::registered;
         auto& by = rt::runtime::current();
         counted_ptr<ref_state<void>> call(new ref_state<void>);
-        apply_options(*call, create_record<T, typename travelling<A>::type...>::entry(), {},
+        apply_options(by, *call, create_record<T, typename travelling<A>::type...>::entry(), {},
                       call_kind::create);
         call->target = by.new_actor_id();
         auto lane = by.actor_lane(call->target);
@@ -25549,81 +26128,6 @@ SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
 
 } // namespace skein::rt
 
-// ======== skein/rt/worker_source.hpp
-// Where a driver's workers come from: processes of this host (rt/local_workers.hpp), or leases of a cluster
-// (cluster/leased_workers.hpp). run() knows this interface alone; the layer above provides the cluster.
-
-
-#include <memory>
-#include <string>
-#include <vector>
-
-namespace skein {
-class loop;
-}
-
-namespace skein::net {
-class network;
-}
-
-namespace skein::rt {
-
-class runtime;
-
-/// Brings workers to a driver's runtime. Its serve() must have ended before it is destroyed.
-class worker_source {
-public:
-    worker_source() = default;
-    worker_source(const worker_source&) = delete;
-    worker_source& operator=(const worker_source&) = delete;
-    virtual ~worker_source() = default;
-
-    /// Gets workers and replaces those that are lost, until stop() and the runtime's close().
-    [[nodiscard]] virtual task<void> serve() = 0;
-    /// No worker comes from now on.
-    virtual void stop() noexcept = 0;
-};
-
-/// What a program's command line asks of a cluster.
-struct cluster_flags {
-    std::string address;    ///< --address A: of the head; empty: the environment, else none
-    std::string join;       ///< --join A: this process is a node's agent
-    bool head = false;      ///< --head: this process is the head
-    std::string listen;     ///< --listen A: where the head listens
-    std::string token_file; ///< --token-file F
-    int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
-    std::string program;    ///< argv[0]
-};
-
-/// What the layer `cluster` gives to programs.
-struct cluster_roles {
-    /// The address of the head that flags or environment name; empty: none, the cluster is this host.
-    std::string (*address)(const cluster_flags& flags);
-    /// Workers of the cluster for a driver. All it is given must outlive it.
-    ///   errors  usage (no such address), not_found, permission_denied, malformed (its token)
-    std::unique_ptr<worker_source> (*workers)(loop& on, net::network& via, runtime& driver,
-                                              const cluster_flags& flags);
-    /// The whole life of a head, or of an agent; gives the exit code, throws error.
-    int (*head)(const cluster_flags& flags);
-    int (*join)(const cluster_flags& flags);
-};
-
-#if defined(SKEIN_COMPILED)
-/// What this program can be in a cluster.
-[[nodiscard]] const cluster_roles* roles_of_program() noexcept; // in cluster/detail/program.ipp
-#else
-namespace detail {
-inline constinit const cluster_roles* provided_roles = nullptr;
-}
-/// What this program can be in a cluster; nullptr: nothing, it was compiled header-only without
-/// <skein/cluster/program.hpp>.
-[[nodiscard]] inline const cluster_roles* roles_of_program() noexcept {
-    return detail::provided_roles;
-}
-#endif
-
-} // namespace skein::rt
-
 
 // ======== skein/rt/local_workers.hpp, continued
 #include <memory>
@@ -25653,6 +26157,10 @@ struct local_workers_options {
     std::string executable = "/proc/self/exe"; ///< must be the same build as this program
     std::string program = "skein";             ///< argv[0] that `ps` shows
     bool over_tcp = false;                     ///< loopback TCP instead of a Unix socket pair
+    /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus that nobody names are counted.
+    resources offers;
+    /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
+    std::vector<std::string> gpu_names;
     time_constants times;
 };
 
@@ -25674,6 +26182,8 @@ public:
     [[nodiscard]] task<void> serve() override;
     /// No worker is replaced from now on.
     void stop() noexcept override;
+    /// Starts workers that hold what a demand asks for, and lends them cores of the others meanwhile.
+    void want(const worker_demand& what) override;
 
     /// Pids of the workers that run now, for tests and tools.
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept;
@@ -25724,6 +26234,7 @@ namespace detail {
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -25751,6 +26262,11 @@ public:
         const int cores = children_.resources().cores;
         if (how_.count <= 0) how_.count = cores;
         cpus_ = static_cast<std::uint16_t>(std::max(1, cores / how_.count));
+        resources total = how_.offers;
+        total.cpu = amount(std::max(cores, how_.count * cpus_));
+        label_ = "node=" + driver_.name().host;
+        const auto added = host_.add_place(place_id(1), "this host", total, {label_});
+        if (!added) throw added.error();
     }
 
     [[nodiscard]] int count() const noexcept { return how_.count; }
@@ -25761,12 +26277,20 @@ public:
         alive_ = how_.count;
         driver_.expect_workers(static_cast<std::size_t>(alive_));
         for (int i = 1; i <= how_.count; ++i) all.spawn(keep_place(i));
+        all.spawn(serve_demands());
         auto joined = all.join();
         co_await joined;
     }
     void stop() noexcept {
         if (!stopping_) stopped_at_ = loop_.now();
         stopping_ = true;
+        changed_.set();
+    }
+    void want(const worker_demand& what) {
+        auto& kind = kinds_[what.kind];
+        kind.what = what;
+        kind.idle_since = loop_.now();
+        changed_.set();
     }
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
 
@@ -25778,6 +26302,18 @@ private:
         std::unique_ptr<child> process;
         detail::claims page; ///< shared with it
         std::shared_ptr<net::connection> wire;
+        std::uint16_t cpus = 0;
+        worker_room room;
+        std::vector<std::pair<std::string, std::string>> env;
+    };
+    /// Workers for one demand.
+    struct own_workers {
+        worker_demand what;
+        std::size_t alive = 0;   ///< that run or are being started
+        request_id asked;        ///< waits for room on the host
+        time_point idle_since{}; ///< since when `what` is as it is
+        int failures = 0;        ///< starts, in a row
+        bool leaving = false;    ///< one is being retired
     };
 
     /// One place for a worker: starts it, serves it, starts another when it dies.
@@ -25791,6 +26327,8 @@ private:
         while (!stopping_) {
             life one;
             one.name = fmt::format("worker-{}", number);
+            one.cpus = cpus_;
+            one.room.labels = {label_};
             auto lived = live(&one, &again);
             const auto failed = co_await lived;
             if (!failed) continue;
@@ -25828,7 +26366,7 @@ private:
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
                 one->wire, [this, one](const peer&) { return farewell(one->process.get()); },
-                one->page);
+                one->page, one->room);
             co_await served;
         } catch (const error& e) {
             failed = e;
@@ -25852,7 +26390,7 @@ private:
     child_options what_to_start(life& one) {
         worker_order boot;
         boot.token = to_buffer(secret_.bytes());
-        boot.cpus = cpus_;
+        boot.cpus = one.cpus;
         if (how_.over_tcp) {
             one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
             boot.address = net::to_string(one.listener->local());
@@ -25866,7 +26404,172 @@ private:
         one.page = detail::claims(how.memory);
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
+        how.env = std::move(one.env);
         return how;
+    }
+
+    // ---- workers for one demand ----
+
+    /// Starts them as the host has room, and has those leave that have had nothing to do for a while.
+    task<void> serve_demands() {
+        scope lives;
+        std::exception_ptr failure;
+        try {
+            while (!stopping_) {
+                changed_.reset();
+                ask_for_room();
+                start_granted(lives);
+                const auto pause = retire_idle(lives);
+                auto woken = wait_change(pause);
+                co_await woken;
+            }
+        } catch (...) {
+            failure = std::current_exception();
+            lives.cancel();
+        }
+        auto ended = as_result(shield(lives.join()));
+        (void)co_await ended;
+        if (failure) std::rethrow_exception(failure);
+    }
+
+    task<void> wait_change(duration at_most) {
+        if (at_most == duration::max()) {
+            auto changed = changed_.wait();
+            co_await changed;
+            co_return;
+        }
+        auto soon = as_result(with_timeout(wait_changed(), at_most));
+        const auto woken = co_await soon;
+        if (!woken && woken.error().code() != errc::timeout) throw woken.error();
+    }
+    task<void> wait_changed() {
+        auto changed = changed_.wait();
+        co_await changed;
+    }
+
+    /// One request per demand at a time: who has one more asks for the next.
+    void ask_for_room() {
+        for (auto& [number, kind] : kinds_) {
+            if (kind.asked || kind.what.wanted <= kind.alive) continue;
+            request r;
+            r.demand = kind.what.need;
+            if (!kind.what.label.empty()) r.where = constraint::labelled(kind.what.label);
+            r.tag = number;
+            r.for_life = true;
+            r.fail_if_infeasible = true;
+            const auto asked = host_.submit(r);
+            if (asked) {
+                kind.asked = *asked;
+            } else {
+                driver_.refuse_demand(number, asked.error());
+            }
+        }
+    }
+
+    void start_granted(scope& lives) {
+        std::vector<grant> granted;
+        std::vector<notice> notices;
+        host_.take_grants(granted);
+        host_.take_notices(notices);
+        for (const auto& n : notices) {
+            const auto found = kinds_.find(static_cast<std::uint32_t>(n.tag));
+            if (found == kinds_.end() || n.what != notice::kind::refused) continue;
+            found->second.asked = {};
+            driver_.refuse_demand(found->first, n.why);
+        }
+        for (const auto& g : granted) {
+            auto& kind = kinds_.at(static_cast<std::uint32_t>(g.tag));
+            kind.asked = {};
+            ++kind.alive;
+            lives.spawn(live_for(static_cast<std::uint32_t>(g.tag), g));
+        }
+    }
+
+    /// Gives when to look again.
+    duration retire_idle(scope& lives) {
+        const bool is_short = std::any_of(kinds_.begin(), kinds_.end(),
+                                          [](const auto& k) { return bool(k.second.asked); });
+        auto next = duration::max();
+        for (auto& [number, kind] : kinds_) {
+            if (kind.asked && kind.what.wanted <= kind.alive)
+                (void)host_.cancel(std::exchange(kind.asked, {}));
+            if (kind.alive <= kind.what.wanted || kind.leaving) continue;
+            const auto due = is_short ? kind.idle_since : kind.idle_since + how_.times.idle_worker;
+            if (loop_.now() < due) {
+                next = std::min<duration>(next, due - loop_.now());
+                continue;
+            }
+            for (auto* one : own_)
+                if (one->room.kind == number && one->wire && !kind.leaving) {
+                    kind.leaving = true;
+                    lives.spawn(retire(number, one->wire));
+                }
+        }
+        return next;
+    }
+    task<void> retire(std::uint32_t number, std::shared_ptr<net::connection> wire) {
+        auto asked = as_result(driver_.retire(std::move(wire)));
+        (void)co_await asked;
+        kinds_.at(number).leaving = false;
+        changed_.set();
+    }
+
+    /// A worker that holds what it was granted, until nothing waits for it any more.
+    task<void> live_for(std::uint32_t number, grant g) {
+        auto& kind = kinds_.at(number);
+        const auto cores = static_cast<std::uint32_t>(
+            (kind.what.need.cpu.in_steps() + amount::steps - 1) / amount::steps);
+        life one;
+        one.name = fmt::format("worker-{}", how_.count + ++last_own_);
+        one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
+        one.room = {number, {label_}};
+        if (kind.what.need.gpu || host_has_gpus())
+            one.env.emplace_back("CUDA_VISIBLE_DEVICES", gpu_names(g.gpus));
+        own_.push_back(&one);
+        lent_ += cores;
+        std::optional<error> failed;
+        try {
+            auto lending = driver_.lend(lent_);
+            co_await lending;
+            restart_policy once{restart_rules{}};
+            auto lived = live(&one, &once);
+            failed = co_await lived;
+            if (failed && failed->code() != errc::cancelled && !stopping_) {
+                auto told = why_not_started(&one, *failed);
+                failed = co_await told;
+            }
+        } catch (const error& e) {
+            failed = e;
+        }
+        std::erase(own_, &one);
+        lent_ -= cores;
+        auto back = shield(driver_.lend(lent_));
+        co_await back;
+        (void)host_.release(g.id);
+        --kind.alive;
+        if (!failed) {
+            kind.failures = 0;
+        } else if (!stopping_ && failed->code() != errc::cancelled) {
+            constexpr int most_failures = 3;
+            if (++kind.failures >= most_failures || detail::is_hopeless(failed->code())) {
+                kind.failures = 0;
+                driver_.refuse_demand(number, *failed);
+            } else {
+                logging::warn("rt", failed->what());
+                co_await sleep_for(how_.times.reconnect_first);
+            }
+        }
+        changed_.set();
+    }
+    [[nodiscard]] bool host_has_gpus() const { return static_cast<bool>(how_.offers.gpu); }
+    /// As CUDA_VISIBLE_DEVICES takes them.
+    [[nodiscard]] std::string gpu_names(gpu_set gpus) const {
+        if (how_.gpu_names.empty()) return to_string(gpus);
+        std::string out;
+        for (int i = 0; i < gpu_set::most; ++i)
+            if (gpus.has(i) && static_cast<std::size_t>(i) < how_.gpu_names.size())
+                out += (out.empty() ? "" : ",") + how_.gpu_names[static_cast<std::size_t>(i)];
+        return out;
     }
 
     /// Shakes hands with a process that has been started.
@@ -25940,6 +26643,13 @@ private:
     bool stopping_ = false;
     time_point stopped_at_{};
     std::string last_warning_, last_error_;
+    std::string label_; ///< of this host
+    scheduler host_;    ///< what it has for workers of one demand
+    std::map<std::uint32_t, own_workers> kinds_;
+    std::vector<life*> own_; ///< that run
+    std::uint32_t lent_ = 0; ///< cores
+    int last_own_ = 0;
+    event changed_;
 };
 
 SKEIN_INLINE local_workers::local_workers(skein::loop& on, net::network& via, children& where,
@@ -25950,6 +26660,7 @@ SKEIN_INLINE int local_workers::count() const noexcept { return pool_->count(); 
 SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places(); }
 SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
 SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
+SKEIN_INLINE void local_workers::want(const worker_demand& what) { pool_->want(what); }
 SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
     return pool_->pids();
 }
@@ -26333,6 +27044,7 @@ SKEIN_INLINE task<int> drive(net::real_loop* loop, runtime* self, worker_source*
     scope services;
     services.spawn(watch_signals(loop, &signals, stop, stopped_by));
     self->on_first_call([&services, workers] { services.spawn(workers->serve()); });
+    self->on_demand([workers](const worker_demand& what) { workers->want(what); });
 
     int code = exit_code::failed;
     std::exception_ptr failure;

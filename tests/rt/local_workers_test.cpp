@@ -10,9 +10,11 @@
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/runtime.hpp>
+#include <skein/rt/runtime_context.hpp>
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -53,6 +55,7 @@ private:
     static task<void> everything(pool* self, Body body) {
         scope services;
         services.spawn(self->workers.serve());
+        self->driver.on_demand([self](const rt::worker_demand& what) { self->workers.want(what); });
         auto work = body(*self);
         auto asked = as_result(std::move(work));
         auto outcome = co_await asked;
@@ -365,5 +368,138 @@ TEST_CASE("a plain call that waits behind another is cancelled without waiting",
         CHECK_FALSE(blocked.ready());
         std::ofstream(go) << "now";
         co_await blocked;
+    });
+}
+
+// ---- workers for one demand -------------------------------------------------------------------------
+
+namespace {
+
+struct seen_by_worker {
+    long pid = 0;
+    std::string gpus, process;
+};
+seen_by_worker look_around() {
+    const char* gpus = std::getenv("CUDA_VISIBLE_DEVICES");
+    return {::getpid(), gpus != nullptr ? gpus : "all", runtime_context().process};
+}
+task<seen_by_worker> look_around_for(int ms) {
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    co_return look_around();
+}
+/// Needs all cores, and others that need one.
+task<int> all_and_one(int cores, int x) {
+    auto inner = remote<&twice>(x);
+    const int y = co_await inner;
+    co_return y + cores;
+}
+task<int> asks_for_gpu(int x) {
+    auto inner = remote<&look_around>.with({.gpus = 1})();
+    const auto seen = co_await inner;
+    co_return seen.gpus.size() == 1 ? x : -1;
+}
+
+rt::local_workers_options with_resources(int count, const char* offers) {
+    auto how = options(count);
+    how.offers = rt::parse_resources(offers).value();
+    return how;
+}
+
+} // namespace
+
+TEST_CASE("a task with a gpu has a worker that sees this gpu alone", "[rt][local_workers]") {
+    pool p(with_resources(1, "gpu=2"));
+    p.run([](pool&) -> task<void> {
+        auto plain = remote<&look_around>();
+        const auto without = co_await plain;
+        CHECK(without.gpus == "all"); // what nobody asked for is left as it is
+        auto a = remote<&look_around_for>.with({.cpus = 0, .gpus = 1})(50);
+        auto b = remote<&look_around_for>.with({.cpus = 0, .gpus = 1})(50);
+        const auto first = co_await a;
+        const auto second = co_await b;
+        CHECK(first.pid != second.pid);
+        CHECK(first.gpus != second.gpus);
+        CHECK((first.gpus == "0" || first.gpus == "1"));
+        auto both = remote<&look_around>.with({.gpus = 2})();
+        const auto two = co_await both;
+        CHECK(two.gpus == "0,1");
+        auto half = remote<&look_around>.with({.gpus = 0.5})();
+        const auto part = co_await half;
+        CHECK(part.gpus.size() == 1);
+        auto nested = remote<&asks_for_gpu>(7);
+        const int got = co_await nested;
+        CHECK(got == 7);
+    });
+}
+
+TEST_CASE("more cores than a worker has are lent by several, also while it waits for one of them",
+          "[rt][local_workers]") {
+    pool p(options(2)); // one core each, or more
+    p.run([](pool& self) -> task<void> {
+        const int all = std::max(2, self.children.resources().cores);
+        std::vector<ref<int>> refs;
+        for (int i = 0; i < 20; ++i) {
+            refs.push_back(remote<&all_and_one>.with({.cpus = all})(all, i));
+            refs.push_back(remote<&twice>(i));
+        }
+        for (int i = 0; i < 20; ++i) {
+            const int large = co_await refs[std::size_t(2 * i)];
+            const int small = co_await refs[std::size_t(2 * i + 1)];
+            CHECK(large == 2 * i + all);
+            CHECK(small == 2 * i);
+        }
+    });
+}
+
+TEST_CASE("what a host does not have is refused with what it has", "[rt][local_workers]") {
+    pool p(with_resources(1, "ssd=2"));
+    p.run([](pool&) -> task<void> {
+        auto none = as_result(as_task(remote<&twice>.with({.gpus = 1})(1)));
+        const auto no_gpu = co_await none;
+        REQUIRE_FALSE(no_gpu);
+        INFO(no_gpu.error().what());
+        CHECK(std::string_view(no_gpu.error().what()).find("gpu=1") != std::string_view::npos);
+        auto much = as_result(as_task(remote<&twice>.with({.resources = "ssd=3"})(1)));
+        const auto too_much = co_await much;
+        REQUIRE_FALSE(too_much);
+        CHECK(std::string_view(too_much.error().what()).find("ssd=3") != std::string_view::npos);
+        auto bad = as_result(as_task(remote<&twice>.with({.resources = "ssd"})(1)));
+        const auto wrong = co_await bad;
+        REQUIRE_FALSE(wrong);
+        CHECK(wrong.error().code() == errc::invalid_argument);
+        auto elsewhere = as_result(as_task(remote<&twice>.with({.on = node_named("mars")})(1)));
+        const auto no_node = co_await elsewhere;
+        REQUIRE_FALSE(no_node);
+        CHECK(std::string_view(no_node.error().what()).find("node=mars") != std::string_view::npos);
+        // Those that can be had are: two at a time, the others after them.
+        std::vector<ref<int>> refs;
+        for (int i = 0; i < 10; ++i)
+            refs.push_back(remote<&later>.with({.cpus = 0, .resources = "ssd=1"})(i, 2));
+        for (int i = 0; i < 10; ++i) {
+            const int got = co_await refs[std::size_t(i)];
+            CHECK(got == i);
+        }
+        auto here = remote<&twice>.with({.on = node_named("localhost")})(4);
+        const int on_this = co_await here;
+        CHECK(on_this == 8);
+        auto parts = remote<&twice>.with({.cpus = 0.25})(5);
+        const int quarter = co_await parts;
+        CHECK(quarter == 10);
+    });
+}
+
+TEST_CASE("a task whose worker for it dies runs again on another one", "[rt][local_workers]") {
+    pool p(with_resources(1, "ssd=1"));
+    p.run([](pool&) -> task<void> {
+        auto doomed = as_result(
+            as_task(remote<&die>.with({.resources = "ssd=1", .retries = 1, .name = "doomed"})()));
+        const auto outcome = co_await doomed;
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::worker_lost);
+        CHECK(std::string_view(outcome.error().what()).find("2 attempts") !=
+              std::string_view::npos);
+        auto fine = remote<&twice>.with({.resources = "ssd=1"})(3);
+        const int got = co_await fine;
+        CHECK(got == 6);
     });
 }

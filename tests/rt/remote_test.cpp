@@ -574,7 +574,7 @@ TEST_CASE("more cores than any worker has is refused with a hint", "[rt][remote]
             auto outcome = co_await std::move(r);
             REQUIRE_FALSE(outcome);
             CHECK(outcome.error().code() == errc::exhausted);
-            CHECK(contains(outcome.error().what(), "asks for 3 cpus"));
+            CHECK(contains(outcome.error().what(), "asks for cpu=3"));
             auto fits = remote<&twice>.with({.cpus = 2})(1);
             {
                 const auto got = co_await fits;

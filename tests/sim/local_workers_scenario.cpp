@@ -4,7 +4,8 @@
 //
 // Invariants: each call ends exactly once, with its own value or an expected error; a value means it ran,
 // "did not run" means it did not; a task runs once and once more per retry at most, a method at most once;
-// never two workers under one live name. When faults have ended every place that was not given up is filled,
+// never two workers under one live name; never more tasks with a gpu or a custom resource at a time than the host has.
+// When faults have ended every place that was not given up is filled,
 // and all calls end; when the pool has ended no process is left.
 #include "sim/scenario.hpp"
 
@@ -21,6 +22,8 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+
 namespace local_workers_world {
 
 using namespace skein;
@@ -31,6 +34,7 @@ struct history {
     std::map<int, int> runs; ///< by call
     std::set<std::string> living;
     std::size_t lives = 0;
+    int gpus = 0, disks = 0; ///< in use
     std::string violation;
 };
 thread_local history* now = nullptr;
@@ -72,6 +76,29 @@ task<int> slow(int call, int ms) {
     co_await sleep_for(std::chrono::milliseconds(ms));
     co_return call;
 }
+constexpr int gpus_here = 1, disks_here = 2;
+/// One unit of something that the host has few of.
+struct unit {
+    unit(int& used, int most, const char* what) : used_(used) {
+        if (++used_ > most) now->violation = fmt::format("more than {} {} in use", most, what);
+    }
+    unit(const unit&) = delete;
+    ~unit() { --used_; }
+    int& used_;
+};
+task<int> with_gpu(int call, int ms) {
+    const unit mine(now->gpus, gpus_here, "gpus");
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    co_return call;
+}
+task<int> with_disk(int call, int ms) {
+    const unit mine(now->disks, disks_here, "disks");
+    // The only core of a pool of one may be lent to this one.
+    auto inner = remote<&plain>.with({.retries = 0})(-call);
+    const int got = co_await inner;
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    co_return -got;
+}
 struct counter {
     int last = 0;
     int note(int call, int position) {
@@ -95,6 +122,7 @@ struct stage {
     rt::runtime driver;
     rt::local_workers pool;
     bool calm = false;
+    bool has_own = false; ///< there are tasks that need workers of their own
 
     stage(sim::world& in, const std::string& host, rt::local_workers_options how)
         : w(in), children(in.network, host), driver(rt::runtime_options{"driver", "sim", 1}),
@@ -111,8 +139,35 @@ bool is_expected(const stage& s, const error& e) {
     case errc::cancelled:
     case errc::remote_exception:
     case errc::not_found: return true;
+    case errc::exhausted: // more than the host has
+    case errc::permission_denied:
+    case errc::io: return s.has_own;      // why no worker for one demand starts
     default: return s.pool.places() == 0; // then it is why the last one did not start
     }
+}
+
+/// A task that no shared worker could serve.
+outstanding submit_own(stage* s, int call, call_options how) {
+    outstanding made;
+    made.call = call;
+    made.counts_runs = false;
+    auto& w = s->w;
+    how.retries = made.retries = static_cast<int>(w.below(4));
+    const int ms = static_cast<int>(w.below(300));
+    switch (w.below(3)) {
+    case 0:
+        how.gpus = w.chance(0.5) ? 1.0 : 0.6; // two of these do not fit on one
+        made.result = remote<&with_gpu>.with(how)(call, ms);
+        break;
+    case 1:
+        how.resources = "disk=1";
+        made.result = remote<&with_disk>.with(how)(call, ms);
+        break;
+    default:
+        how.cpus = 2 + static_cast<int>(w.below(4));
+        made.result = remote<&slow>.with(how)(call, ms);
+    }
+    return made;
 }
 
 outstanding submit(stage* s, int call, const actor_handle<counter>& actor, int* position) {
@@ -121,6 +176,7 @@ outstanding submit(stage* s, int call, const actor_handle<counter>& actor, int* 
     auto& w = s->w;
     call_options how;
     how.cpus = static_cast<int>(w.below(2));
+    if (s->has_own && w.chance(0.4)) return submit_own(s, call, how);
     how.retries = made.retries = static_cast<int>(w.below(4));
     if (w.chance(0.2)) how.deadline = std::chrono::milliseconds(1 + w.below(3000));
     switch (w.below(actor ? 5 : 3)) {
@@ -228,6 +284,7 @@ task<void> settle(stage* s, std::vector<outstanding> calls) {
 task<void> drive(stage* s) {
     scope services;
     services.spawn(s->pool.serve());
+    s->driver.on_demand([s](const rt::worker_demand& what) { s->pool.want(what); });
     s->children.begin_faults();
     std::exception_ptr failure;
     try {
@@ -266,7 +323,10 @@ task<void> scenario(sim::world& w) {
     }
     // Over TCP the processes may be another host's, whose links are cut.
     const bool far = how.over_tcp && w.chance(0.5);
+    how.offers.gpu = gpus_here;
+    how.offers.set("disk", disks_here);
     stage s(w, far ? "workers" : "driver", how);
+    s.has_own = w.chance(0.6);
     if (how.times.start_timeout < 1s) s.children.faults().pause_lasts = 5s;
     const rt::runtime::use current(s.driver);
     auto driving = drive(&s);

@@ -26,7 +26,7 @@
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 1;
+inline constexpr std::uint32_t cluster_version = 2;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -72,6 +72,8 @@ struct known_lease {
     std::uint64_t number = 0;
     std::string demand;
     std::uint64_t node = 0; ///< the incarnation of the agent that holds it; 0: it waits
+    std::string label;      ///< see want_lease
+    bool own = false;
 };
 
 /// A driver says who it is and which leases it has or waits for; answered by driver_welcome.
@@ -103,6 +105,9 @@ struct want_lease {
     static constexpr std::uint16_t number = 5;
     std::uint64_t lease = 0; ///< a number that this driver has not used
     std::string demand;
+    std::string label; ///< of the node: "zone=a", "node=n1"; empty: any
+    /// For tasks with one demand alone: the driver gives others of its leases back for it, where it is told.
+    bool own = false;
 };
 /// Takes back what was asked for, or ends what was granted.
 struct return_lease {
@@ -115,6 +120,7 @@ struct lease_granted {
     std::uint64_t lease = 0;
     std::uint64_t node = 0; ///< the incarnation of its agent
     std::string node_name;
+    std::vector<std::string> labels; ///< of the node; "node=n1" is one
 };
 /// It waits for a node that could hold it: none that is there could.
 struct lease_waits {

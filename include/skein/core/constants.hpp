@@ -34,6 +34,7 @@ struct time_constants {
     ms shutdown_grace{2000};    ///< from the request to stop until the kill
     ms farewell_first{100};     ///< for a process to end by itself when its link has ended
     ms farewell_stopping{300};  ///< the same when it was told to
+    ms idle_worker{250};        ///< a worker for one demand that has nothing to do leaves
     ms child_restart_first{50}; ///< before a worker is started again; doubles
     ms child_restart_most{60000};
     ms rendezvous_timeout{60000};

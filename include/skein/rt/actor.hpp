@@ -144,7 +144,7 @@ template <class T, class... A>
         (void)create_record<T, typename travelling<A>::type...>::registered;
         auto& by = rt::runtime::current();
         counted_ptr<ref_state<void>> call(new ref_state<void>);
-        apply_options(*call, create_record<T, typename travelling<A>::type...>::entry(), {},
+        apply_options(by, *call, create_record<T, typename travelling<A>::type...>::entry(), {},
                       call_kind::create);
         call->target = by.new_actor_id();
         auto lane = by.actor_lane(call->target);

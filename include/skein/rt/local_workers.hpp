@@ -45,6 +45,10 @@ struct local_workers_options {
     std::string executable = "/proc/self/exe"; ///< must be the same build as this program
     std::string program = "skein";             ///< argv[0] that `ps` shows
     bool over_tcp = false;                     ///< loopback TCP instead of a Unix socket pair
+    /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus that nobody names are counted.
+    resources offers;
+    /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
+    std::vector<std::string> gpu_names;
     time_constants times;
 };
 
@@ -66,6 +70,8 @@ public:
     [[nodiscard]] task<void> serve() override;
     /// No worker is replaced from now on.
     void stop() noexcept override;
+    /// Starts workers that hold what a demand asks for, and lends them cores of the others meanwhile.
+    void want(const worker_demand& what) override;
 
     /// Pids of the workers that run now, for tests and tools.
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept;

@@ -3,11 +3,18 @@
 // What a caller may say about one call.
 //
 //     auto r = skein::remote<&score>.with({.cpus = 2, .retries = 5, .deadline = 200ms})(row);
+//     auto s = skein::remote<&train>.with({.gpus = 1, .on = skein::label("zone=a")})(shard);
+//
+// A task that asks for no more than cpus goes to any worker with that many. For one that asks for gpus, memory,
+// custom resources, or more cpus than a worker has, a worker is started that holds exactly this; it serves further
+// tasks with the same demand, and ends when there have been none for a moment.
 //
 // Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
 
 #include <skein/core/time.hpp>
 
+#include <concepts>
+#include <cstdint>
 #include <string_view>
 #include <type_traits>
 
@@ -16,9 +23,41 @@ namespace skein {
 /// The .deadline of a call that may take as long as it likes.
 inline constexpr duration no_deadline = duration::max();
 
+/// A number of cpus or gpus; counts in steps of 1/10000.
+struct quantity {
+    template <class N>
+        requires(std::integral<N> || std::floating_point<N>)
+    constexpr quantity(N n) noexcept : value(static_cast<double>(n)) {} // NOLINT: as a number
+    double value;
+};
+
+/// Which nodes a task may run on; borrows its text. Made by label() and node_named().
+class location {
+public:
+    constexpr location() noexcept = default; ///< any
+    [[nodiscard]] constexpr std::string_view text() const noexcept { return text_; }
+    [[nodiscard]] constexpr bool is_node() const noexcept { return is_node_; }
+
+private:
+    friend constexpr location label(std::string_view) noexcept;
+    friend constexpr location node_named(std::string_view) noexcept;
+    constexpr location(std::string_view text, bool is_node) noexcept
+        : text_(text), is_node_(is_node) {}
+    std::string_view text_;
+    bool is_node_ = false;
+};
+/// Nodes with this label, compared whole: "zone=a".
+[[nodiscard]] constexpr location label(std::string_view text) noexcept { return {text, false}; }
+/// This node, by the name that `skein status` shows; on one host that of the host.
+[[nodiscard]] constexpr location node_named(std::string_view name) noexcept { return {name, true}; }
+
 /// Options of one call.
 struct call_options {
-    int cpus = 1;     ///< cores a task occupies on its worker; 0: waits only, runs at once
+    quantity cpus = 1;        ///< cores a task occupies on its worker; 0: waits only, runs at once
+    quantity gpus = 0;        ///< the worker sees these alone; more than one: a whole number
+    std::uint64_t memory = 0; ///< bytes; counted, not enforced
+    std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
+    location on{};                ///< which nodes; with methods: it is where the actor is
     int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
     /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
     /// of a budget may be: at once, and the call is not sent.

@@ -37,6 +37,9 @@ class reader;
 
 namespace skein::rt {
 
+struct worker_demand;
+struct worker_room;
+
 /// Who this process is.
 struct runtime_options {
     std::string name = "driver"; ///< as errors name it: "worker-2"
@@ -137,6 +140,9 @@ public:
     /// are on one host.
     [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after,
                                           detail::claims page = {});
+    /// The same for a worker that says where it is, or that serves one demand only.
+    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+                                          detail::claims page, worker_room room);
     /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what runs there has
     /// ended. False: it stays, for it has actors, or it has gone already.
     ///   errors  cancelled: it takes new work again
@@ -153,6 +159,14 @@ public:
     void expect_workers(std::size_t n);
     /// Driver: there will be no more workers; fails what waits for one, now and later.
     void give_up(error why);
+    /// Driver: called with a demand that its workers cannot serve when what waits for it has changed; must only take
+    /// note. Without it such tasks fail.
+    void on_demand(unique_function<void(const worker_demand&)> told);
+    /// Driver: no worker comes for this demand: what waits for it now fails.
+    void refuse_demand(std::uint32_t kind, const error& why);
+    /// Driver: so many cores of its workers are others' from now on: no task is sent there. Ends when those that run
+    /// there have ended, or when it is called again.
+    [[nodiscard]] task<void> lend(std::uint32_t cores);
 
     [[nodiscard]] const detail::process_name& name() const noexcept;
     [[nodiscard]] std::uint64_t incarnation() const noexcept;
@@ -170,6 +184,8 @@ public:
 
     /// Submits a call whose arguments are there; encode(writer&) appends them.
     void submit(counted_ptr<detail::call_base> call, detail::encoder encode);
+    /// What a task needs, before it is submitted.
+    void set_demand(detail::call_base& call, const call_options& how);
     /// Submits a call that waits for refs: it is sent when `pending` argument_ready() have come.
     void submit_deferred(const counted_ptr<detail::call_base>& call, std::size_t pending,
                          std::unique_ptr<detail::deferred_arguments> arguments);
@@ -218,6 +234,7 @@ private:
     task<void> run_call(std::shared_ptr<peer> from, slot_id id, task<void> work);
     task<void> tell_started(std::shared_ptr<peer> to);
     void forward(peer& from, const net::frame_view& f);
+    void set_demand(detail::call_base& call, const detail::call_head& head);
 
     std::shared_ptr<peer> attach(std::shared_ptr<net::connection> wire, detail::claims page);
     void listen_to(const std::shared_ptr<peer>& l);
@@ -243,6 +260,8 @@ private:
     void use_leases(detail::lease_line& line);
     void try_suspects();
     void refuse_impossible(detail::call_base& call);
+    void use_own_workers(detail::lease_line& line);
+    void tell_demand(detail::lease_line& line);
     peer* pick(const detail::call_base& call, bool& possible);
     void send(peer& to, counted_ptr<detail::call_base> call);
     void transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);

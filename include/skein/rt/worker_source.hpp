@@ -5,7 +5,10 @@
 
 #include <skein/core/config.hpp>
 #include <skein/core/task.hpp>
+#include <skein/rt/resources.hpp>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +25,21 @@ namespace skein::rt {
 
 class runtime;
 
+/// Tasks with one demand wait for workers of their own.
+struct worker_demand {
+    std::uint32_t kind =
+        0;             ///< the driver's number for the demand; comes back with the workers for it
+    resources need;    ///< of each worker
+    std::string label; ///< of their node: "zone=a", "node=n1"; empty: any
+    std::size_t wanted = 0; ///< workers that would have something to do now
+};
+
+/// What a driver is told of a worker that comes.
+struct worker_room {
+    std::uint32_t kind = 0; ///< it is for this demand alone, one task at a time; 0: for all
+    std::vector<std::string> labels; ///< of its node, and "node=n1"
+};
+
 /// Brings workers to a driver's runtime. Its serve() must have ended before it is destroyed.
 class worker_source {
 public:
@@ -34,6 +52,9 @@ public:
     [[nodiscard]] virtual task<void> serve() = 0;
     /// No worker comes from now on.
     virtual void stop() noexcept = 0;
+    /// So many workers for a demand have something to do; those above that number may go after a while. Returns at
+    /// once. What cannot be had is told to the runtime (refuse_demand).
+    virtual void want(const worker_demand& what) = 0;
 };
 
 /// What a program's command line asks of a cluster.

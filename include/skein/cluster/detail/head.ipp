@@ -134,8 +134,9 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
         return on_driver(this, weak.lock(), std::move(h));
     });
     out->on_tell<want_lease>(as_driver([this](detail::head_job& j, const want_lease& m) {
-        want(j, m.lease, m.demand);
+        want(j, m);
         pump();
+        make_room(j);
     }));
     out->on_tell<return_lease>(as_driver([this](detail::head_job& j, const return_lease& m) {
         give_back(j, m.lease);
@@ -263,7 +264,9 @@ SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const n
     made->total = *total;
     made->labels = h.labels;
     made->session = s;
-    const auto placed = schedule.add_place(made->place(), made->name, *total, h.labels);
+    auto labels = h.labels;
+    labels.push_back("node=" + made->name);
+    const auto placed = schedule.add_place(made->place(), made->name, *total, std::move(labels));
     if (!placed) throw placed.error();
     auto& n = *made;
     nodes.emplace(s->incarnation, std::move(made));

@@ -55,6 +55,8 @@ struct head_lease {
     head_job* of = nullptr;
     std::uint64_t number = 0; ///< the driver's
     rt::resources demand;
+    std::string label; ///< of the nodes that it may be on; "": all
+    bool own = false;  ///< see want_lease
     lease_state state = lease_state::waits;
     rt::request_id request;
     std::uint64_t tag = 0; ///< of the request
@@ -63,7 +65,8 @@ struct head_lease {
     std::uint64_t expected_node = 0; ///< its incarnation
     time_point until{};              ///< expected
     time_point recalled_at{};        ///< the last time; {}: never
-    time_point keep_until{}; ///< it is not asked back before: granted just now, or it has actors
+    time_point keep_until{};   ///< it is not asked back before: granted just now, or it has actors
+    time_point actors_until{}; ///< for its own driver neither: it has actors
 };
 
 struct head_node {
@@ -140,7 +143,10 @@ struct head::books {
     void erase(detail::head_lease& l);
     void forget(detail::head_job& j);
     void end(detail::head_lease& l, bool started, const std::string& why);
-    void want(detail::head_job& j, std::uint64_t number, const std::string& demand);
+    void want(detail::head_job& j, const want_lease& what);
+    void make_room(detail::head_job& j);
+    [[nodiscard]] bool make_room(const detail::head_lease& l, detail::head_node& n,
+                                 const rt::scheduler::place_info& now);
     void give_back(detail::head_job& j, std::uint64_t number);
     void keep(detail::head_job& j, std::uint64_t number);
     void stop_worker(detail::head_lease& l);
@@ -152,6 +158,7 @@ struct head::books {
     void on_ended(const ended_lease& what, const detail::head_node& from);
     void pump();
     void granted(const rt::grant& g);
+    static void tell_granted(const detail::head_lease& l);
     void recall(detail::head_lease& l, const std::string& why);
     void share_out();
     [[nodiscard]] bool is_feasible(const rt::resources& demand) const;

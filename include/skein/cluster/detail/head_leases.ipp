@@ -14,6 +14,8 @@
 
 namespace skein::cluster {
 
+inline constexpr std::size_t most_label_bytes = 256;
+
 SKEIN_INLINE detail::head_lease& head::books::add_lease(detail::head_job& j, std::uint64_t number,
                                                         const rt::resources& demand) {
     auto made = std::make_unique<detail::head_lease>();
@@ -50,8 +52,8 @@ SKEIN_INLINE void head::books::end(detail::head_lease& l, bool started, const st
 
 // ---- a driver asks and gives back ----------------------------------------------------------------------------
 
-SKEIN_INLINE void head::books::want(detail::head_job& j, std::uint64_t number,
-                                    const std::string& demand) {
+SKEIN_INLINE void head::books::want(detail::head_job& j, const want_lease& what) {
+    const auto number = what.lease;
     if (j.leases.contains(number)) return; // said again after a lost link
     const auto refuse = [&](const error& why) {
         if (j.session) j.session->tell(lease_ended{number, false, why.what()});
@@ -59,10 +61,16 @@ SKEIN_INLINE void head::books::want(detail::head_job& j, std::uint64_t number,
     if (j.leases.size() >= how.most_leases)
         return refuse(error(errc::exhausted,
                             fmt::format("a driver may have {} leases at a time", how.most_leases)));
-    const auto wanted = rt::parse_resources(demand);
+    const auto wanted = rt::parse_resources(what.demand);
     if (!wanted) return refuse(wanted.error());
+    if (what.label.size() > most_label_bytes)
+        return refuse(
+            error(errc::too_large, fmt::format("a label of {} bytes", what.label.size())));
     auto& l = add_lease(j, number, *wanted);
+    l.label = what.label;
+    l.own = what.own;
     rt::request r;
+    if (!l.label.empty()) r.where = rt::constraint::labelled(l.label);
     r.job = j.id();
     r.demand = *wanted;
     r.tag = l.tag;
@@ -85,6 +93,7 @@ SKEIN_INLINE void head::books::keep(detail::head_job& j, std::uint64_t number) {
     const auto found = j.leases.find(number);
     if (found == j.leases.end()) return;
     found->second->keep_until = deadline_after(on_loop.now(), how.keep_grace);
+    found->second->actors_until = found->second->keep_until;
     found->second->recalled_at = {};
 }
 
@@ -171,8 +180,61 @@ SKEIN_INLINE void head::books::share_out() {
             }
         }
     };
+    for (auto& p : parts) make_room(*p.of);
     ask(short_of, false);
     ask(nothing_at_all - std::max<std::int64_t>(-short_of, 0), true);
+}
+
+/// A driver waits for a lease of its own kind, and others of its leases are in the way: it is asked for as many of
+/// those as one node needs.
+SKEIN_INLINE void head::books::make_room(detail::head_job& j) {
+    std::vector<rt::scheduler::place_info> places;
+    for (const auto& [number, l] : j.leases) {
+        if (!l->own || l->state != detail::lease_state::waits) continue;
+        if (places.empty()) places = schedule.places();
+        for (const auto& now : places) {
+            auto* n = node_at(now.id.value());
+            if (n != nullptr && !now.draining && make_room(*l, *n, now)) return; // one at a time
+        }
+    }
+}
+
+/// False: this node could not hold it, whatever the driver gave back.
+SKEIN_INLINE bool head::books::make_room(const detail::head_lease& l, detail::head_node& n,
+                                         const rt::scheduler::place_info& now) {
+    const auto has = [&](const std::string& label) {
+        return label == "node=" + n.name ||
+               std::find(n.labels.begin(), n.labels.end(), label) != n.labels.end();
+    };
+    if (!rt::fits(l.demand, n.total) || (!l.label.empty() && !has(l.label))) return false;
+    std::vector<detail::head_lease*> may_go;
+    std::int64_t missing = (l.demand.cpu - (now.total.cpu - now.used.cpu)).in_steps();
+    auto without = now.total; // once these have gone
+    auto used = now.used;
+    std::int64_t could = 0;
+    for (const auto& [name, other] : n.leases) {
+        if (other->of != l.of || other->own) continue;
+        const auto cpus = other->demand.cpu.in_steps();
+        could += cpus;
+        used.cpu -= other->demand.cpu;
+        if (other->state == detail::lease_state::stopping || is_coming(*other)) {
+            missing -= cpus;
+        } else if (other->state == detail::lease_state::granted &&
+                   on_loop.now() >= other->actors_until) {
+            may_go.push_back(other);
+        } else {
+            could -= cpus;
+            used.cpu += other->demand.cpu;
+        }
+    }
+    if (used.cpu > without.cpu) return false;
+    without -= used;
+    if (could == 0 || !rt::fits(l.demand, without)) return false;
+    for (auto at = may_go.rbegin(); missing > 0 && at != may_go.rend(); ++at) {
+        missing -= (*at)->demand.cpu.in_steps();
+        recall(**at, fmt::format("room for {} on {}", rt::to_string(l.demand), n.name));
+    }
+    return true;
 }
 
 // ---- grants --------------------------------------------------------------------------------------------------
@@ -223,7 +285,14 @@ SKEIN_INLINE void head::books::granted(const rt::grant& g) {
     m.driver_port = j.hello.port;
     m.driver_address = j.hello.address;
     n->session->tell(m);
-    if (j.session) j.session->tell(lease_granted{l.number, n->incarnation, n->name});
+    tell_granted(l);
+}
+
+SKEIN_INLINE void head::books::tell_granted(const detail::head_lease& l) {
+    if (!l.of->session) return;
+    auto labels = l.at->labels;
+    labels.push_back("node=" + l.at->name);
+    l.of->session->tell(lease_granted{l.number, l.at->incarnation, l.at->name, std::move(labels)});
 }
 
 SKEIN_INLINE void head::books::on_ended(const ended_lease& what, const detail::head_node& from) {
@@ -281,7 +350,7 @@ SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held
     if (l != nullptr && l->state == state::waits) { // its driver has not heard of the grant
         (void)schedule.cancel(std::exchange(l->request, {}));
         if (!take_over(n, held, l, state::granted)) return false;
-        if (j->session) j->session->tell(lease_granted{held.lease.number, n.incarnation, n.name});
+        tell_granted(*l);
         return true;
     }
     if (l != nullptr && l->state != state::expected) return false;
@@ -316,12 +385,12 @@ SKEIN_INLINE void head::books::reconcile(detail::head_job& j, const driver_hello
         const auto found = j.leases.find(k.number);
         if (found != j.leases.end()) {
             auto& l = *found->second;
-            if (l.state == detail::lease_state::granted && k.node == 0) // it has not heard
-                j.session->tell(lease_granted{l.number, l.at->incarnation, l.at->name});
+            // A lease that was granted while its driver was away, or before this head's time: its labels are news.
+            if (l.state == detail::lease_state::granted) tell_granted(l);
             continue;
         }
         if (k.node == 0) {
-            want(j, k.number, k.demand);
+            want(j, {k.number, k.demand, k.label, k.own});
             continue;
         }
         const auto demand = rt::parse_resources(k.demand);
@@ -330,6 +399,7 @@ SKEIN_INLINE void head::books::reconcile(detail::head_job& j, const driver_hello
             continue;
         }
         auto& l = add_lease(j, k.number, *demand);
+        l.own = k.own;
         l.state = detail::lease_state::expected;
         l.expected_node = k.node;
         l.until = deadline_after(on_loop.now(), how.driver_grace);

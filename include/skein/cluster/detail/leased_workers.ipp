@@ -203,9 +203,14 @@ SKEIN_INLINE driver_hello leased_workers::books::hello() const {
                         (!how.listen.host.empty() && how.listen.host != "*" && !at.is_loopback());
     if (h.address.empty() && is_own) h.address = to_string(at);
     h.port = at.port;
-    const auto demand = rt::to_string(how.demand);
-    for (const auto& [number, l] : leases) h.leases.push_back({number, demand, l->node});
+    for (const auto& [number, l] : leases) h.leases.push_back(known(*l));
     return h;
+}
+
+SKEIN_INLINE known_lease leased_workers::books::known(const lease& l) const {
+    if (l.kind == 0) return {l.number, rt::to_string(how.demand), l.node, {}, false};
+    const auto& kind = kinds.at(l.kind);
+    return {l.number, kind.demand, l.node, kind.what.label, true};
 }
 
 SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
@@ -235,24 +240,42 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
 // ---- leases --------------------------------------------------------------------------------------------------
 
 SKEIN_INLINE std::size_t leased_workers::books::target() const noexcept {
-    if (how.workers > 0) return static_cast<std::size_t>(how.workers);
     const auto each = std::max<std::int64_t>(how.demand.cpu.in_steps(), rt::amount::steps);
-    const auto room = static_cast<std::int64_t>(cluster_cpus) * rt::amount::steps / each;
-    return static_cast<std::size_t>(std::clamp<std::int64_t>(room, 1, how.most_workers));
+    std::int64_t own = 0; // cpus of leases for one demand
+    bool any_own = false;
+    for (const auto& [number, l] : leases) {
+        if (l->kind == 0) continue;
+        any_own = true;
+        own += kinds.at(l->kind).what.need.cpu.in_steps();
+    }
+    const auto all = static_cast<std::int64_t>(cluster_cpus) * rt::amount::steps;
+    auto room = (std::max<std::int64_t>(all - own, 0)) / each;
+    if (how.workers > 0) room = std::min<std::int64_t>(how.workers, any_own ? room : how.workers);
+    return static_cast<std::size_t>(
+        std::clamp<std::int64_t>(room, any_own ? 0 : 1, how.most_workers));
+}
+
+/// Leases for all tasks.
+SKEIN_INLINE std::size_t leased_workers::books::shared() const noexcept {
+    return static_cast<std::size_t>(std::count_if(
+        leases.begin(), leases.end(), [](const auto& one) { return one.second->kind == 0; }));
 }
 
 /// Asks for what is missing, and takes back what was asked for in vain.
 SKEIN_INLINE void leased_workers::books::fill() {
     if (stopping.is_set() || gave_up) return;
-    while (leases.size() < target()) {
+    for (auto& [number, kind] : kinds) fill_own(kind);
+    auto have = shared();
+    for (const auto wanted = target(); have < wanted; ++have) {
         auto l = std::make_shared<lease>();
         l->number = ++last_number;
         leases.emplace(l->number, l);
         want(l);
     }
-    for (auto at = leases.end(); leases.size() > target() && at != leases.begin();) {
+    for (auto at = leases.end(); have > target() && at != leases.begin();) {
         --at;
-        if (at->second->node != 0 || at->second->wire) continue;
+        if (at->second->node != 0 || at->second->wire || at->second->kind != 0) continue;
+        --have;
         const auto l = at->second;
         at = leases.erase(at);
         give_back(l);
@@ -260,10 +283,68 @@ SKEIN_INLINE void leased_workers::books::fill() {
     count_expected();
 }
 
+/// What waits for this demand has changed.
+SKEIN_INLINE void leased_workers::books::want_workers(const rt::worker_demand& what) {
+    auto& kind = kinds[what.kind];
+    if (kind.demand.empty()) kind.demand = rt::to_string(what.need);
+    kind.what = what;
+    kind.idle_since = on_loop.now();
+    if (!stopping.is_set()) fill();
+}
+
+/// One lease of a demand is asked for at a time; those above what is wanted go when they have been idle for a while.
+SKEIN_INLINE void leased_workers::books::fill_own(own_leases& kind) {
+    std::size_t all = 0;
+    std::vector<lease_ptr> waiting;
+    for (const auto& [number, l] : leases) {
+        if (l->kind != kind.what.kind) continue;
+        ++all;
+        if (l->node == 0) waiting.push_back(l);
+    }
+    if (kind.what.wanted > all && waiting.empty()) {
+        auto l = std::make_shared<lease>();
+        l->number = ++last_number;
+        l->kind = kind.what.kind;
+        leases.emplace(l->number, l);
+        want(l);
+    }
+    for (; !waiting.empty() && all > kind.what.wanted; waiting.pop_back(), --all) {
+        leases.erase(waiting.back()->number);
+        give_back(waiting.back());
+    }
+    if (all > kind.what.wanted && !std::exchange(kind.watched, true))
+        later.spawn(release_idle(this, kind.what.kind));
+}
+
+SKEIN_INLINE task<void> leased_workers::books::release_idle(books* self, std::uint32_t number) {
+    auto& kind = self->kinds.at(number);
+    for (;;) {
+        const auto due = deadline_after(kind.idle_since, self->how.times.idle_worker);
+        if (self->on_loop.now() < due) {
+            co_await sleep_for(due - self->on_loop.now());
+            continue;
+        }
+        std::size_t all = 0;
+        lease_ptr last;
+        for (const auto& [k, l] : self->leases) {
+            if (l->kind != number) continue;
+            ++all;
+            if (l->wire && !l->retiring) last = l;
+        }
+        if (all <= kind.what.wanted || !last) break;
+        last->retiring = true;
+        auto going = retire(self, last, "nothing waits for it");
+        co_await going;
+        co_await sleep_for(self->how.times.last_word);
+    }
+    kind.watched = false;
+}
+
 SKEIN_INLINE void leased_workers::books::want(const lease_ptr& l) {
     try {
+        const auto k = known(*l);
         if (joined && way && way->is_open())
-            way->tell(want_lease{l->number, rt::to_string(how.demand)});
+            way->tell(want_lease{k.number, k.demand, k.label, k.own});
     } catch (const error&) { // with the next hello
     }
 }
@@ -278,7 +359,7 @@ SKEIN_INLINE void leased_workers::books::give_back(const lease_ptr& l) {
 /// New actors wait for workers that are about to come.
 SKEIN_INLINE void leased_workers::books::count_expected() {
     std::size_t n = 0;
-    for (const auto& [number, l] : leases) n += l->node != 0;
+    for (const auto& [number, l] : leases) n += l->node != 0 && l->kind == 0;
     driver.expect_workers(n);
 }
 
@@ -287,6 +368,8 @@ SKEIN_INLINE void leased_workers::books::on_granted(const lease_granted& m) {
     if (found == leases.end()) return; // it was given back; the head hears so
     found->second->node = m.node;
     found->second->node_name = m.node_name;
+    found->second->labels = m.labels;
+    if (found->second->kind != 0) fill(); // there may be room for one more
     count_expected();
 }
 
@@ -389,7 +472,8 @@ SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self,
     std::exception_ptr failure;
     try {
         auto served = self->driver.serve_worker(
-            std::move(wire), [self, l](const rt::peer&) { return how_it_ended(self, l); });
+            std::move(wire), [self, l](const rt::peer&) { return how_it_ended(self, l); }, {},
+            rt::worker_room{l->kind, l->labels});
         co_await served;
     } catch (...) {
         failure = std::current_exception();
@@ -415,6 +499,9 @@ SKEIN_INLINE leased_workers::leased_workers(loop& on, net::network& via, rt::run
 SKEIN_INLINE leased_workers::~leased_workers() = default;
 SKEIN_INLINE task<void> leased_workers::serve() { return books_->serve(); }
 SKEIN_INLINE void leased_workers::stop() noexcept { books_->stopping.set(); }
+SKEIN_INLINE void leased_workers::want(const rt::worker_demand& what) {
+    books_->want_workers(what);
+}
 SKEIN_INLINE std::size_t leased_workers::connected() const noexcept {
     std::size_t n = 0;
     for (const auto& [number, l] : books_->leases) n += l->wire != nullptr;

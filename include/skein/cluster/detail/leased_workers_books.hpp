@@ -24,13 +24,22 @@ struct leased_workers::books {
         std::uint64_t number = 0;
         std::uint64_t node = 0; ///< the incarnation of its agent; 0: not granted yet
         std::string node_name;
-        net::connection::handle wire; ///< to its worker, while that is served
-        bool ended = false;           ///< the head says so
+        std::vector<std::string> labels; ///< of its node
+        std::uint32_t kind = 0;          ///< of the only demand it is for; 0: all
+        net::connection::handle wire;    ///< to its worker, while that is served
+        bool ended = false;              ///< the head says so
         bool retiring = false;
         std::string how; ///< it ended
         event end_told;
     };
     using lease_ptr = std::shared_ptr<lease>; // its tasks may outlive its place in the table
+    /// Leases for one demand.
+    struct own_leases {
+        rt::worker_demand what;
+        std::string demand;      ///< what.need as text
+        time_point idle_since{}; ///< since when `what` is as it is
+        bool watched = false;    ///< release_idle() is at work
+    };
 
     books(loop& on, net::network& via, rt::runtime& of, leased_workers_options given);
 
@@ -40,6 +49,7 @@ struct leased_workers::books {
     leased_workers_options how;
     std::unique_ptr<net::endpoint> door;
     std::map<std::uint64_t, lease_ptr> leases;
+    std::map<std::uint32_t, own_leases> kinds;
     std::uint64_t last_number = 0;
     std::uint64_t cluster_cpus = 0;
     std::uint32_t cluster_nodes = 0;
@@ -64,6 +74,11 @@ struct leased_workers::books {
     void give_up(error why);
 
     [[nodiscard]] std::size_t target() const noexcept;
+    [[nodiscard]] std::size_t shared() const noexcept;
+    [[nodiscard]] known_lease known(const lease& l) const;
+    void want_workers(const rt::worker_demand& what);
+    void fill_own(own_leases& kind);
+    static task<void> release_idle(books* self, std::uint32_t kind);
     void fill();
     void want(const lease_ptr& l);
     void give_back(const lease_ptr& l);

@@ -139,7 +139,8 @@ public:
     /// nothing is sent behind it.
     std::uint8_t alone = 0;
     static constexpr std::uint8_t most_passes = 255;
-    std::uint16_t cpus = 0;
+    std::uint16_t cpus = 0;  ///< cores it counts for on its worker, rounded up
+    std::uint16_t shape = 0; ///< its whole demand, a number of its runtime, see demand_table
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
 
 protected:
@@ -179,8 +180,8 @@ private:
     std::uint32_t uses_ = 0;
 };
 
-/// Fills in what all calls have in common.
-void apply_options(call_base& call, const function_record& fn, const call_options& how,
+/// Fills in what all calls have in common. Options that mean nothing fail the call when it is submitted.
+void apply_options(runtime& by, call_base& call, const function_record& fn, const call_options& how,
                    call_kind kind);
 /// The runtime that a handle's calls go through; checks that there is one.
 [[nodiscard]] runtime& runtime_of(const counted_ptr<actor_state>& lane);

@@ -104,13 +104,12 @@ SKEIN_INLINE void cancel_call(call_base& call) noexcept {
     if (call.owner != nullptr) call.owner->cancel(call);
 }
 
-SKEIN_INLINE void apply_options(call_base& call, const function_record& fn, const call_options& how,
-                                call_kind kind) {
-    SKEIN_CHECK(how.cpus >= 0 && how.cpus < 65536, ".cpus = {} is not a number of cores", how.cpus);
+SKEIN_INLINE void apply_options(runtime& by, call_base& call, const function_record& fn,
+                                const call_options& how, call_kind kind) {
     call.fn = &fn;
     call.kind = kind;
     if (kind == call_kind::task) {
-        call.cpus = static_cast<std::uint16_t>(how.cpus);
+        by.set_demand(call, how);
         const int retries = how.retries < 0 ? default_task_retries : how.retries;
         call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
     }

@@ -4,6 +4,7 @@
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
+#include <skein/core/event.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
@@ -16,6 +17,7 @@
 #include <skein/rt/children.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/runtime.hpp>
+#include <skein/rt/scheduler.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -24,6 +26,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -51,6 +54,11 @@ public:
         const int cores = children_.resources().cores;
         if (how_.count <= 0) how_.count = cores;
         cpus_ = static_cast<std::uint16_t>(std::max(1, cores / how_.count));
+        resources total = how_.offers;
+        total.cpu = amount(std::max(cores, how_.count * cpus_));
+        label_ = "node=" + driver_.name().host;
+        const auto added = host_.add_place(place_id(1), "this host", total, {label_});
+        if (!added) throw added.error();
     }
 
     [[nodiscard]] int count() const noexcept { return how_.count; }
@@ -61,12 +69,20 @@ public:
         alive_ = how_.count;
         driver_.expect_workers(static_cast<std::size_t>(alive_));
         for (int i = 1; i <= how_.count; ++i) all.spawn(keep_place(i));
+        all.spawn(serve_demands());
         auto joined = all.join();
         co_await joined;
     }
     void stop() noexcept {
         if (!stopping_) stopped_at_ = loop_.now();
         stopping_ = true;
+        changed_.set();
+    }
+    void want(const worker_demand& what) {
+        auto& kind = kinds_[what.kind];
+        kind.what = what;
+        kind.idle_since = loop_.now();
+        changed_.set();
     }
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
 
@@ -78,6 +94,18 @@ private:
         std::unique_ptr<child> process;
         detail::claims page; ///< shared with it
         std::shared_ptr<net::connection> wire;
+        std::uint16_t cpus = 0;
+        worker_room room;
+        std::vector<std::pair<std::string, std::string>> env;
+    };
+    /// Workers for one demand.
+    struct own_workers {
+        worker_demand what;
+        std::size_t alive = 0;   ///< that run or are being started
+        request_id asked;        ///< waits for room on the host
+        time_point idle_since{}; ///< since when `what` is as it is
+        int failures = 0;        ///< starts, in a row
+        bool leaving = false;    ///< one is being retired
     };
 
     /// One place for a worker: starts it, serves it, starts another when it dies.
@@ -91,6 +119,8 @@ private:
         while (!stopping_) {
             life one;
             one.name = fmt::format("worker-{}", number);
+            one.cpus = cpus_;
+            one.room.labels = {label_};
             auto lived = live(&one, &again);
             const auto failed = co_await lived;
             if (!failed) continue;
@@ -128,7 +158,7 @@ private:
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
                 one->wire, [this, one](const peer&) { return farewell(one->process.get()); },
-                one->page);
+                one->page, one->room);
             co_await served;
         } catch (const error& e) {
             failed = e;
@@ -152,7 +182,7 @@ private:
     child_options what_to_start(life& one) {
         worker_order boot;
         boot.token = to_buffer(secret_.bytes());
-        boot.cpus = cpus_;
+        boot.cpus = one.cpus;
         if (how_.over_tcp) {
             one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
             boot.address = net::to_string(one.listener->local());
@@ -166,7 +196,173 @@ private:
         one.page = detail::claims(how.memory);
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
+        how.env = std::move(one.env);
         return how;
+    }
+
+    // ---- workers for one demand ----
+
+    /// Starts them as the host has room, and has those leave that have had nothing to do for a while.
+    task<void> serve_demands() {
+        scope lives;
+        std::exception_ptr failure;
+        try {
+            while (!stopping_) {
+                changed_.reset();
+                ask_for_room();
+                start_granted(lives);
+                const auto pause = retire_idle(lives);
+                auto woken = wait_change(pause);
+                co_await woken;
+            }
+        } catch (...) {
+            failure = std::current_exception();
+            lives.cancel();
+        }
+        auto ended = as_result(shield(lives.join()));
+        (void)co_await ended;
+        if (failure) std::rethrow_exception(failure);
+    }
+
+    task<void> wait_change(duration at_most) {
+        if (at_most == duration::max()) {
+            auto changed = changed_.wait();
+            co_await changed;
+            co_return;
+        }
+        auto soon = as_result(with_timeout(wait_changed(), at_most));
+        const auto woken = co_await soon;
+        if (!woken && woken.error().code() != errc::timeout) throw woken.error();
+    }
+    task<void> wait_changed() {
+        auto changed = changed_.wait();
+        co_await changed;
+    }
+
+    /// One request per demand at a time: who has one more asks for the next.
+    void ask_for_room() {
+        for (auto& [number, kind] : kinds_) {
+            if (kind.asked || kind.what.wanted <= kind.alive) continue;
+            request r;
+            r.demand = kind.what.need;
+            if (!kind.what.label.empty()) r.where = constraint::labelled(kind.what.label);
+            r.tag = number;
+            r.for_life = true;
+            r.fail_if_infeasible = true;
+            const auto asked = host_.submit(r);
+            if (asked) {
+                kind.asked = *asked;
+            } else {
+                driver_.refuse_demand(number, asked.error());
+            }
+        }
+    }
+
+    void start_granted(scope& lives) {
+        std::vector<grant> granted;
+        std::vector<notice> notices;
+        host_.take_grants(granted);
+        host_.take_notices(notices);
+        for (const auto& n : notices) {
+            const auto found = kinds_.find(static_cast<std::uint32_t>(n.tag));
+            if (found == kinds_.end() || n.what != notice::kind::refused) continue;
+            found->second.asked = {};
+            driver_.refuse_demand(found->first, n.why);
+        }
+        for (const auto& g : granted) {
+            auto& kind = kinds_.at(static_cast<std::uint32_t>(g.tag));
+            kind.asked = {};
+            ++kind.alive;
+            changed_.set(); // there may be room for one more
+            lives.spawn(live_for(static_cast<std::uint32_t>(g.tag), g));
+        }
+    }
+
+    /// Gives when to look again.
+    duration retire_idle(scope& lives) {
+        const bool is_short = std::any_of(kinds_.begin(), kinds_.end(),
+                                          [](const auto& k) { return bool(k.second.asked); });
+        auto next = duration::max();
+        for (auto& [number, kind] : kinds_) {
+            if (kind.asked && kind.what.wanted <= kind.alive)
+                (void)host_.cancel(std::exchange(kind.asked, {}));
+            if (kind.alive <= kind.what.wanted || kind.leaving) continue;
+            const auto due = is_short ? kind.idle_since : kind.idle_since + how_.times.idle_worker;
+            if (loop_.now() < due) {
+                next = std::min<duration>(next, due - loop_.now());
+                continue;
+            }
+            for (auto* one : own_)
+                if (one->room.kind == number && one->wire && !kind.leaving) {
+                    kind.leaving = true;
+                    lives.spawn(retire(number, one->wire));
+                }
+        }
+        return next;
+    }
+    task<void> retire(std::uint32_t number, std::shared_ptr<net::connection> wire) {
+        auto asked = as_result(driver_.retire(std::move(wire)));
+        (void)co_await asked;
+        kinds_.at(number).leaving = false;
+        changed_.set();
+    }
+
+    /// A worker that holds what it was granted, until nothing waits for it any more.
+    task<void> live_for(std::uint32_t number, grant g) {
+        auto& kind = kinds_.at(number);
+        const auto cores = static_cast<std::uint32_t>(
+            (kind.what.need.cpu.in_steps() + amount::steps - 1) / amount::steps);
+        life one;
+        one.name = fmt::format("worker-{}", how_.count + ++last_own_);
+        one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
+        one.room = {number, {label_}};
+        if (kind.what.need.gpu || host_has_gpus())
+            one.env.emplace_back("CUDA_VISIBLE_DEVICES", gpu_names(g.gpus));
+        own_.push_back(&one);
+        lent_ += cores;
+        std::optional<error> failed;
+        try {
+            auto lending = driver_.lend(lent_);
+            co_await lending;
+            restart_policy once{restart_rules{}};
+            auto lived = live(&one, &once);
+            failed = co_await lived;
+            if (failed && failed->code() != errc::cancelled && !stopping_) {
+                auto told = why_not_started(&one, *failed);
+                failed = co_await told;
+            }
+        } catch (const error& e) {
+            failed = e;
+        }
+        std::erase(own_, &one);
+        lent_ -= cores;
+        auto back = shield(driver_.lend(lent_));
+        co_await back;
+        (void)host_.release(g.id);
+        --kind.alive;
+        if (!failed) {
+            kind.failures = 0;
+        } else if (!stopping_ && failed->code() != errc::cancelled) {
+            constexpr int most_failures = 3;
+            if (++kind.failures >= most_failures || detail::is_hopeless(failed->code())) {
+                kind.failures = 0;
+                driver_.refuse_demand(number, *failed);
+            } else {
+                logging::warn("rt", failed->what());
+                co_await sleep_for(how_.times.reconnect_first);
+            }
+        }
+        changed_.set();
+    }
+    [[nodiscard]] bool host_has_gpus() const { return static_cast<bool>(how_.offers.gpu); }
+    /// As CUDA_VISIBLE_DEVICES takes them.
+    [[nodiscard]] std::string gpu_names(gpu_set gpus) const {
+        if (how_.gpu_names.empty()) return to_string(gpus);
+        std::string out;
+        for (int i = 0; i < gpu_set::most; ++i)
+            if (gpus.has(i) && static_cast<std::size_t>(i) < how_.gpu_names.size())
+                out += (out.empty() ? "" : ",") + how_.gpu_names[static_cast<std::size_t>(i)];
+        return out;
     }
 
     /// Shakes hands with a process that has been started.
@@ -240,6 +436,13 @@ private:
     bool stopping_ = false;
     time_point stopped_at_{};
     std::string last_warning_, last_error_;
+    std::string label_; ///< of this host
+    scheduler host_;    ///< what it has for workers of one demand
+    std::map<std::uint32_t, own_workers> kinds_;
+    std::vector<life*> own_; ///< that run
+    std::uint32_t lent_ = 0; ///< cores
+    int last_own_ = 0;
+    event changed_;
 };
 
 SKEIN_INLINE local_workers::local_workers(skein::loop& on, net::network& via, children& where,
@@ -250,6 +453,7 @@ SKEIN_INLINE int local_workers::count() const noexcept { return pool_->count(); 
 SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places(); }
 SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
 SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
+SKEIN_INLINE void local_workers::want(const worker_demand& what) { pool_->want(what); }
 SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
     return pool_->pids();
 }

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <exception>
 #include <string>
+#include <string_view>
 
 namespace skein::rt::detail {
 
@@ -29,7 +30,8 @@ enum message : std::uint16_t {
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1;
 
 /// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
-/// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call.
+/// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, and the text of a
+/// demand that is more than a number of cpus.
 struct call_head {
     std::uint32_t function = 0;
     call_kind kind = call_kind::task;
@@ -38,8 +40,10 @@ struct call_head {
     actor_id target; ///< none for tasks
     lineage who;
     bool is_told = false; ///< who travels, not its number alone
+    std::string_view
+        demand{}; ///< see demand_table::text(); "": `cpus` says it all. Of what is decoded: in its bytes
 
-    static constexpr std::uint8_t told_bit = 0x80;
+    static constexpr std::uint8_t told_bit = 0x80, demand_bit = 0x40;
     /// Where what is left of the deadline stands, in a call that tells who asks.
     [[nodiscard]] static constexpr std::size_t left_at(call_kind kind) noexcept {
         return kind == call_kind::task ? 24 : 40;
@@ -47,34 +51,47 @@ struct call_head {
 
     void encode(wire::writer& to, time_point now) const {
         to.fixed(function);
-        to.fixed(
-            static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) | (is_told ? told_bit : 0)));
+        to.fixed(static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) |
+                                           (is_told ? told_bit : 0) |
+                                           (demand.empty() ? 0 : demand_bit)));
         to.fixed(retries);
         to.fixed(cpus);
         to.fixed(who.id.value().number);
         if (kind != call_kind::task) put(to, target.value());
-        if (!is_told) return;
-        to.fixed(who.id.value().incarnation);
-        // Clocks of hosts differ: what is left of the time travels.
-        const bool has_end = who.until != time_point::max();
-        to.fixed(has_end ? std::max<std::int64_t>((who.until - now).count(), 0) : std::int64_t{-1});
-        put(to, who.trace.value());
-        put(to, who.parent.value());
+        if (is_told) {
+            to.fixed(who.id.value().incarnation);
+            // Clocks of hosts differ: what is left of the time travels.
+            const bool has_end = who.until != time_point::max();
+            to.fixed(has_end ? std::max<std::int64_t>((who.until - now).count(), 0)
+                             : std::int64_t{-1});
+            put(to, who.trace.value());
+            put(to, who.parent.value());
+        }
+        if (demand.empty()) return;
+        to.fixed(static_cast<std::uint16_t>(demand.size()));
+        to.raw({reinterpret_cast<const std::byte*>(demand.data()), demand.size()});
+        for (auto n = padding(demand.size()); n > 0; --n) to.fixed(std::uint8_t{0});
     }
     /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
     bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
         std::uint8_t how = 0;
-        unique_number id{sender, 0}, actor, trace, parent;
+        unique_number id{sender, 0}, actor;
         if (!from.fixed(function) || !from.fixed(how) || !from.fixed(retries) ||
             !from.fixed(cpus) || !from.fixed(id.number))
             return false;
         is_told = (how & told_bit) != 0;
-        kind = static_cast<call_kind>(how & ~told_bit);
+        kind = static_cast<call_kind>(how & ~(told_bit | demand_bit));
         if (kind > call_kind::create) return false;
         if (kind != call_kind::task && !get(from, actor)) return false;
         target = actor_id(actor);
         who.id = who.trace = call_id(id);
-        if (!is_told) return true;
+        if (is_told && !decode_who(from, id, now)) return false;
+        return (how & demand_bit) == 0 || decode_demand(from);
+    }
+
+private:
+    bool decode_who(wire::reader& from, unique_number id, time_point now) {
+        unique_number trace, parent;
         std::int64_t left = -1;
         if (!from.fixed(id.incarnation) || !from.fixed(left) || !get(from, trace) ||
             !get(from, parent) || left < -1)
@@ -83,8 +100,18 @@ struct call_head {
         if (left >= 0) who.until = deadline_after(now, duration(left));
         return true;
     }
-
-private:
+    bool decode_demand(wire::reader& from) {
+        std::uint16_t size = 0;
+        byte_span text, rest;
+        if (!from.fixed(size) || size == 0 || !from.raw(size, text) ||
+            !from.raw(padding(size), rest))
+            return false;
+        demand = {reinterpret_cast<const char*>(text.data()), text.size()};
+        return true;
+    }
+    [[nodiscard]] static constexpr std::size_t padding(std::size_t text) noexcept {
+        return (16 - (sizeof(std::uint16_t) + text) % 16) % 16;
+    }
     static void put(wire::writer& to, const unique_number& n) {
         to.fixed(n.incarnation);
         to.fixed(n.number);

@@ -281,7 +281,7 @@ auto call_function(runtime& by, const call_options& how, auto&&... args) {
             "message the view points into; take a vector or string");
         (void)record<F, void>::registered;
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
-        apply_options(*call, record<F, void>::entry(), how, call_kind::task);
+        apply_options(by, *call, record<F, void>::entry(), how, call_kind::task);
         submission<typename traits::arguments, decltype(args)...>::go(
             by, call, std::forward<decltype(args)>(args)...);
         return ref<result_type>(std::move(call));
@@ -306,7 +306,7 @@ auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, 
         (void)record<M, T>::registered;
         auto& by = runtime_of(lane);
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
-        apply_options(*call, record<M, T>::entry(), how, call_kind::method);
+        apply_options(by, *call, record<M, T>::entry(), how, call_kind::method);
         call->lane = lane;
         call->target = lane->id;
         submission<typename traits::arguments, decltype(args)...>::go(

@@ -99,12 +99,30 @@ SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
 
 // ---- calls of this process -------------------------------------------------------------------
 
+SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_options& how) {
+    auto& demands = books_->leases.demands;
+    const auto number = demands.number(how);
+    if (!number) {
+        call.extra().bad_options = number.error();
+        return;
+    }
+    call.shape = *number;
+    call.cpus = demands.at(*number).cpus;
+}
+
 /// False: its deadline is over before it begins, and it has failed with that.
 SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
     call.owner = this;
     call.number = ++books_->last_call;
     ++books_->stats.submitted;
     adopt_child(call);
+    if (call.rare && call.rare->bad_options) {
+        const auto& bad = *call.rare->bad_options;
+        error why(bad.code(), fmt::format("{} did not run: {}", call.name(), bad.text()));
+        if (!bad.hint().empty()) why.with_hint(bad.hint());
+        refuse(call, std::move(why));
+        return false;
+    }
     if (!call.rare || call.rare->limit == no_deadline) return true;
     if (call.rare->limit <= duration::zero()) {
         const char* whose =
@@ -138,13 +156,17 @@ SKEIN_INLINE void runtime::adopt_child(detail::call_base& call) {
 namespace detail {
 
 SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
-                              bool is_worker) {
+                              bool is_worker, const demand_table& demands) {
+    std::string demand; // for the driver, which places the calls of workers
+    if (is_worker && call.shape > 1 && !demands.at(call.shape).is_simple)
+        demand = demands.text(call.shape);
     call_head head;
     head.function = call.fn != nullptr ? call.fn->index : 0;
     head.kind = call.kind;
     head.retries = call.retries_left;
     head.cpus = call.cpus;
     head.target = call.target;
+    head.demand = demand;
     auto& who = head.who;
     who.id = who.trace = call_id({incarnation, call.number});
     if (call.parent) {
@@ -179,7 +201,8 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
     try {
         const encoding_guard guard;
         encoding_ = &call;
-        detail::encode_head(to, call, books_->incarnation, books_->upstream != nullptr);
+        detail::encode_head(to, call, books_->incarnation, books_->upstream != nullptr,
+                            books_->leases.demands);
         encode(to);
         return true;
     } catch (...) {

@@ -9,8 +9,10 @@
 #include <skein/net/connection.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/claims.hpp>
+#include <skein/rt/detail/demand_table.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/scheduler.hpp>
+#include <skein/rt/worker_source.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -50,6 +52,7 @@ struct call_base::rarities {
         call_base& call;
     };
     std::optional<deadline_timer> deadline;
+    std::optional<error> bad_options;
     duration limit = no_deadline;
     time_point until{};        ///< when the deadline is
     bool is_inherited = false; ///< the limit, from the call that made this one
@@ -85,8 +88,14 @@ struct lease_line {
     request_id
         asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
     std::uint64_t full_at = 0; ///< the state of the books in which there was no room for it
-    std::uint16_t cpus = 0;
-    bool stands = false; ///< it has waited there for some time
+    const demand* need = nullptr;
+    std::uint16_t shape = 0;
+    std::uint16_t cpus = 0; ///< of the demand
+    /// Who serves it: any worker with room, or those that are started for it alone and are no places of the scheduler.
+    enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;
+    bool stands = false;    ///< it has waited there for some time
+    std::size_t out = 0;    ///< tasks at workers of its own
+    std::size_t wanted = 0; ///< as the source of workers was told
 
     /// Those that go first.
     [[nodiscard]] auto& next() noexcept { return inner.empty() ? waiting : inner; }
@@ -105,6 +114,9 @@ struct peer {
     std::uint64_t incarnation = 0; ///< of its process, as it says
     bool up = true;
     bool retiring = false;             ///< nothing new goes there
+    bool lent = false;                 ///< its cores are others'
+    std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
+    std::vector<std::string> labels;   ///< of its node
     error why{errc::closed, "closed"}; ///< once it has ended
     bool orderly = false;
     event ended;
@@ -167,7 +179,8 @@ struct lease_books {
     };
 
     scheduler places{scheduler_options{placement::spread, 16}};
-    std::map<std::uint16_t, lease_line> lines; ///< by cpus
+    demand_table demands;
+    std::map<std::uint16_t, lease_line> lines; ///< by demand
     std::deque<suspect> suspects;
     std::unordered_map<call_id, parent> parents;
     std::vector<decltype(parents)::node_type> spare_parents;
@@ -180,7 +193,11 @@ struct lease_books {
     std::size_t asking = 0;    ///< lines that ask for a lease
     bool is_changed = false;   ///< take() has something to look at
     bool pumping = false, again = false;
-    std::size_t crowded = 0; ///< workers with more tasks than cores
+    std::size_t crowded = 0;   ///< workers with more tasks than cores
+    std::uint32_t lent = 0;    ///< cores that were asked for, see lend()
+    std::uint32_t resting = 0; ///< cores of tasks at workers of their own that wait for others
+    std::uint64_t lend_round = 0;
+    unique_function<void(const worker_demand&)> told;
 
     /// Tasks that occupy cores. Not a nested one that has killed a worker: it would wait for a worker with nothing to
     /// do, and others wait for it.
@@ -193,7 +210,11 @@ struct lease_books {
         return asking > (line.asked ? 1U : 0U);
     }
 
-    [[nodiscard]] lease_line& line_of(std::uint16_t cpus);
+    [[nodiscard]] lease_line& line_of(std::uint16_t shape);
+    void decide(lease_line& line);
+    void lend_now();
+    [[nodiscard]] bool has_lent() const;
+    [[nodiscard]] bool any_has(const std::string& label) const;
     [[nodiscard]] static lease_share* share_of(const peer& at, const lease_line& line) noexcept;
     void add(peer& worker);
     void remove(peer& worker);
@@ -204,8 +225,8 @@ struct lease_books {
     [[nodiscard]] counted_ptr<call_base> pop(lease_line& line);
     void take_waiting(std::vector<counted_ptr<call_base>>& into);
 
-    [[nodiscard]] request_id request_cpus(std::uint32_t cpus, const constraint& where,
-                                          std::uint64_t tag);
+    [[nodiscard]] request_id request_room(const lease_line& line, const constraint& where);
+    [[nodiscard]] request_id submit(request r);
     [[nodiscard]] bool ask(lease_line& line);
     void withdraw(lease_line& line);
     bool take();

@@ -152,6 +152,19 @@ SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn
 
 } // namespace detail
 
+/// As a worker asks for it.
+SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::call_head& head) {
+    auto& demands = books_->leases.demands;
+    const auto number =
+        head.demand.empty() ? demands.number(head.cpus) : demands.number_of_text(head.demand);
+    if (!number) {
+        call.extra().bad_options = number.error();
+        return;
+    }
+    call.shape = *number;
+    call.cpus = demands.at(*number).cpus;
+}
+
 /// Driver: a call of a worker goes on to where it belongs.
 SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     wire::reader in(f.body);
@@ -175,7 +188,7 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
         new detail::forwarded_call(*this, books_->leases, origin, slot_id(f.id), head.who));
     call->fn = &fn;
     call->kind = head.kind;
-    call->cpus = head.cpus;
+    if (head.kind == detail::call_kind::task) set_demand(*call, head);
     call->retries_left = head.kind == detail::call_kind::task ? head.retries : 0;
     call->target = head.target;
     call->nested = true;

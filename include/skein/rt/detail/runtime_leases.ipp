@@ -8,9 +8,11 @@
 // change their list when a task goes or ends there.
 
 #include <skein/core/check.hpp>
+#include <skein/core/sleep.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <string>
 #include <utility>
@@ -35,7 +37,9 @@ inline constexpr int most_looked_at = 8;
 inline void file(lease_share& share) {
     const auto& at = *share.at;
     auto room = lease_line::nowhere;
-    if (share.out < share.leases.size())
+    if (share.line->by == lease_line::service::own)
+        room = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
+    else if (share.out < share.leases.size())
         room = at.guests == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
     else if (share.out < share.leases.size() * at.window)
         room = lease_line::ahead;
@@ -43,10 +47,30 @@ inline void file(lease_share& share) {
     if (room != lease_line::nowhere) share.line->with[room].push_back(share);
 }
 
-SKEIN_INLINE lease_line& lease_books::line_of(std::uint16_t cpus) {
-    auto& line = lines[cpus];
-    line.cpus = cpus;
+SKEIN_INLINE lease_line& lease_books::line_of(std::uint16_t shape) {
+    auto& line = lines[shape];
+    if (line.need != nullptr) return line;
+    line.need = &demands.at(shape);
+    line.shape = shape;
+    line.cpus = line.need->cpus;
     return line;
+}
+
+SKEIN_INLINE bool lease_books::any_has(const std::string& label) const {
+    return std::any_of(workers.begin(), workers.end(), [&](const auto& one) {
+        const auto& labels = one.second->labels;
+        return std::find(labels.begin(), labels.end(), label) != labels.end();
+    });
+}
+
+/// Whether a line that has nothing anywhere is served by the workers that are there, or by workers of its own.
+SKEIN_INLINE void lease_books::decide(lease_line& line) {
+    if (line.by != lease_line::service::undecided) return;
+    const auto& need = *line.need;
+    if (largest == 0 && need.only_cpus) return; // not known yet
+    const bool is_shared =
+        need.only_cpus && line.cpus <= largest && (need.label.empty() || any_has(need.label));
+    line.by = is_shared ? lease_line::service::shared : lease_line::service::own;
 }
 
 SKEIN_INLINE lease_share* lease_books::share_of(const peer& at, const lease_line& line) noexcept {
@@ -64,39 +88,103 @@ SKEIN_INLINE lease_share& lease_books::share_for(peer& at, lease_line& line) {
 }
 
 SKEIN_INLINE void lease_books::add(peer& worker) {
+    if (worker.kind != 0) {
+        auto& line = line_of(static_cast<std::uint16_t>(worker.kind));
+        line.by = lease_line::service::own;
+        auto& share = share_for(worker, line);
+        share.leases.emplace_back(); // of no scheduler: it lasts as long as the worker
+        ++line.held;
+        file(share);
+        return;
+    }
     resources total;
     total.cpu = amount(static_cast<int>(std::min(worker.capacity, most_cpus)));
     const auto name = fmt::format("worker {}", worker.number);
-    const auto added = places.add_place(place_of(worker), name, total);
+    const auto added = places.add_place(place_of(worker), name, total, worker.labels);
     SKEIN_CHECK(added, "{} is no place: {}", worker.who, added.error().what());
     workers[place_of(worker)] = &worker;
     largest = std::max(largest, worker.capacity);
     ++state;
     is_changed = true;
+    lend_now();
 }
 
 /// What it had is gone with it.
 SKEIN_INLINE void lease_books::remove(peer& worker) {
-    if (workers.erase(place_of(worker)) == 0) return;
-    (void)places.remove_place(place_of(worker));
-    for (const auto& share : worker.shares) share->line->held -= share->leases.size();
+    if (workers.erase(place_of(worker)) == 0 && worker.kind == 0) return;
+    if (worker.kind == 0) (void)places.remove_place(place_of(worker));
+    for (const auto& share : worker.shares) {
+        share->line->held -= share->leases.size();
+        if (worker.kind != 0)
+            share->line->out -= std::min<std::size_t>(share->line->out, share->out);
+    }
     worker.shares.clear();
     std::erase_if(parents, [&](const auto& one) {
         if (one.second.at != &worker) return false;
-        --line_of(one.second.call->cpus).parents;
+        auto& line = line_of(one.second.call->shape);
+        --line.parents;
+        if (worker.kind != 0 && one.second.children > 0)
+            resting -= std::min(resting, std::uint32_t{line.cpus});
         return true;
     });
+    for (auto& [shape, line] : lines) { // whoever had its label may have gone
+        if (line.by != lease_line::service::shared || line.held > 0 || line.need->label.empty())
+            continue;
+        withdraw(line);
+        line.by = lease_line::service::undecided;
+    }
+    if (worker.kind != 0) return;
     worker.whole = {};
     largest = 0;
     for (const auto& [place, other] : workers) largest = std::max(largest, other->capacity);
     ++state;
     is_changed = true;
+    lend_now();
+}
+
+/// Takes as many workers out of the scheduler as were asked for, those with the least to do first.
+SKEIN_INLINE void lease_books::lend_now() {
+    const auto target = lent - std::min(lent, resting);
+    std::uint32_t now = 0;
+    std::vector<peer*> all;
+    for (const auto& [place, worker] : workers) {
+        all.push_back(worker);
+        if (worker->lent) now += worker->capacity;
+    }
+    if (now == target) return;
+    std::sort(all.begin(), all.end(), [](const peer* a, const peer* b) {
+        return std::pair(a->busy, a->number) < std::pair(b->busy, b->number);
+    });
+    const auto turn = [&](peer& worker, bool on) {
+        worker.lent = on;
+        (void)places.drain(place_of(worker), on || worker.retiring);
+        for (const auto& share : worker.shares) release_unused(*share);
+        ++state;
+        is_changed = true;
+    };
+    for (auto* worker : all) {
+        if (now >= target) break;
+        if (worker->lent || worker->retiring || !worker->up) continue;
+        turn(*worker, true);
+        now += worker->capacity;
+    }
+    for (auto at = all.rbegin(); at != all.rend(); ++at) {
+        if (!(*at)->lent || now - (*at)->capacity < target) continue;
+        turn(**at, false);
+        now -= (*at)->capacity;
+    }
+}
+
+/// The cores that were lent are free, as far as there are so many.
+SKEIN_INLINE bool lease_books::has_lent() const {
+    return std::none_of(workers.begin(), workers.end(),
+                        [](const auto& one) { return one.second->lent && one.second->busy != 0; });
 }
 
 /// Whether new tasks go there.
 SKEIN_INLINE void lease_books::retire(peer& worker, bool on) {
     worker.retiring = on;
-    (void)places.drain(place_of(worker), on);
+    (void)places.drain(place_of(worker), on || worker.lent);
     for (const auto& share : worker.shares) release_unused(*share);
     ++state;
     is_changed = true;
@@ -108,7 +196,7 @@ SKEIN_INLINE void lease_books::push(counted_ptr<call_base> call) {
         suspects.push_back({std::move(call), gone + waiting});
         return;
     }
-    auto& line = line_of(call->cpus);
+    auto& line = line_of(call->shape);
     (call->nested ? line.inner : line.waiting).push_back(std::move(call));
     ++waiting;
 }
@@ -120,7 +208,7 @@ SKEIN_INLINE void lease_books::run_again(const std::vector<counted_ptr<call_base
             push(*at);
             continue;
         }
-        auto& line = line_of((*at)->cpus);
+        auto& line = line_of((*at)->shape);
         ((*at)->nested ? line.inner : line.waiting).push_front(*at);
         ++waiting;
     }
@@ -149,14 +237,20 @@ SKEIN_INLINE void lease_books::take_waiting(std::vector<counted_ptr<call_base>>&
     for (auto& one : std::exchange(suspects, {})) into.push_back(std::move(one.call));
 }
 
-SKEIN_INLINE request_id lease_books::request_cpus(std::uint32_t cpus, const constraint& where,
-                                                  std::uint64_t tag) {
-    request r;
-    r.demand.cpu = amount(static_cast<int>(cpus));
-    r.where = where;
-    r.tag = tag;
+SKEIN_INLINE request_id lease_books::submit(request r) {
     is_changed = true;
     return places.submit(r).value();
+}
+
+/// For one lease of a line.
+SKEIN_INLINE request_id lease_books::request_room(const lease_line& line, const constraint& where) {
+    request r;
+    r.demand = line.need->need;
+    r.where = where;
+    if (where == constraint() && !line.need->label.empty())
+        r.where = constraint::labelled(line.need->label);
+    r.tag = line.shape;
+    return submit(std::move(r));
 }
 
 /// A line wants one more lease. True: it has one more; else its request waits in the scheduler, or there was no
@@ -164,7 +258,7 @@ SKEIN_INLINE request_id lease_books::request_cpus(std::uint32_t cpus, const cons
 SKEIN_INLINE bool lease_books::ask(lease_line& line) {
     if (!line.asked) {
         if (line.full_at == state) return false;
-        line.asked = request_cpus(line.cpus, {}, line.cpus);
+        line.asked = request_room(line, {});
         ++asking;
     }
     if (take()) again = true; // another line may have one, too
@@ -214,7 +308,7 @@ SKEIN_INLINE void lease_books::book(const grant& g) {
 
 /// One more lease on this worker. False: it has no room for it.
 SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
-    const auto id = request_cpus(line.cpus, constraint::on(place_of(worker)), line.cpus);
+    const auto id = request_room(line, constraint::on(place_of(worker)));
     (void)take();
     return !places.cancel(id);
 }
@@ -222,11 +316,15 @@ SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
 /// A worker with nothing to do and so many cpus, all of which belong to the next call there; nullptr: there is none.
 SKEIN_INLINE peer* lease_books::take_whole(const peers& links, std::uint32_t cpus) {
     for (const auto& l : links) {
-        if (!l->up || l->retiring || l->busy != 0 || l->alone != nullptr || l->capacity < cpus)
+        if (!l->up || l->retiring || l->lent || l->kind != 0 || l->busy != 0 ||
+            l->alone != nullptr || l->capacity < cpus)
             continue;
         for (const auto& share : l->shares) release_unused(*share);
-        const auto id =
-            request_cpus(std::min(l->capacity, most_cpus), constraint::on(place_of(*l)), whole_tag);
+        request all;
+        all.demand.cpu = amount(static_cast<int>(std::min(l->capacity, most_cpus)));
+        all.where = constraint::on(place_of(*l));
+        all.tag = whole_tag;
+        const auto id = submit(std::move(all));
         if (take()) again = true;
         if (!places.cancel(id)) return l.get();
     }
@@ -234,6 +332,7 @@ SKEIN_INLINE peer* lease_books::take_whole(const peers& links, std::uint32_t cpu
 }
 
 SKEIN_INLINE void lease_books::release_unused(lease_share& share) {
+    if (share.line->by == lease_line::service::own) return;
     while (share.leases.size() > share.out) {
         (void)places.release(share.leases.back());
         share.leases.pop_back();
@@ -249,7 +348,8 @@ SKEIN_INLINE void lease_books::release_unused(lease_share& share) {
 SKEIN_INLINE bool lease_books::reclaim() {
     if (lines.size() < 2) return false; // one line has nobody to give it to
     const auto before = state;
-    for (auto& [cpus, line] : lines)
+    for (auto& [cpus, line] : lines) {
+        if (line.by == lease_line::service::own) continue;
         for (const auto room : {lease_line::unused, lease_line::beside}) {
             intrusive_list<lease_share, lease_share> all;
             all.splice_back(line.with[room]);
@@ -261,6 +361,7 @@ SKEIN_INLINE bool lease_books::reclaim() {
                     file(share);
             }
         }
+    }
     return state != before;
 }
 
@@ -268,7 +369,8 @@ SKEIN_INLINE bool lease_books::reclaim() {
 SKEIN_INLINE void lease_books::forget_idle_lines() {
     for (auto at = lines.begin(); lines.size() > 16 && at != lines.end();) {
         const auto* line = &at->second;
-        if (!line->is_empty() || line->asked || line->held > 0 || line->parents > 0) {
+        if (!line->is_empty() || line->asked || line->held > 0 || line->parents > 0 ||
+            line->wanted > 0) {
             ++at;
             continue;
         }
@@ -280,12 +382,12 @@ SKEIN_INLINE void lease_books::forget_idle_lines() {
 
 /// The least busy of the workers that a line's next task may go to now.
 SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) const {
-    const bool is_last_turn = others_wait(line);
+    const bool is_last_turn = others_wait(line) && line.by != lease_line::service::own;
     peer* best = nullptr;
     int seen = 0;
     line.with[where].for_each_while([&](const lease_share& share) {
         auto* const at = share.at;
-        const bool is_open = at->up && !at->retiring && at->alone == nullptr &&
+        const bool is_open = at->up && !at->retiring && !at->lent && at->alone == nullptr &&
                              (share.turn > 0 || !is_last_turn) &&
                              (at->guests == 0 || at->busy + line.cpus <= at->capacity * at->window);
         if (is_open && (best == nullptr || at->busy < best->busy)) best = at;
@@ -302,8 +404,8 @@ SKEIN_INLINE peer* lease_books::straight_to(const call_base& call) {
     if (lines.size() != 1 || waiting > 0 || asking > 0 || pumping || call.alone != 0 ||
         !suspects.empty())
         return nullptr;
-    auto& [cpus, line] = *lines.begin();
-    if (cpus != call.cpus || is_changed) return nullptr;
+    auto& [shape, line] = *lines.begin();
+    if (shape != call.shape || is_changed || line.by != lease_line::service::shared) return nullptr;
     auto* to = pick(line, lease_line::unused);
     if (to == nullptr && line.full_at != state) return nullptr; // there may be more leases
     if (to == nullptr) to = pick(line, lease_line::beside);
@@ -332,10 +434,11 @@ SKEIN_INLINE void lease_books::sent(peer& to, call_base& call) {
         for (const auto& share : to.shares) file(*share);
         return;
     }
-    auto& line = line_of(call.cpus);
+    auto& line = line_of(call.shape);
     auto* share = share_of(to, line);
     SKEIN_CHECK(share != nullptr, "{} was sent without a lease", call.name());
     ++share->out;
+    if (to.kind != 0) ++line.out;
     if (share->turn > 0) --share->turn;
     file(*share);
     if (call.fn == nullptr || !call.fn->is_coroutine) return; // the others cannot wait
@@ -357,7 +460,11 @@ SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
     if (found == parents.end() || found->second.at != &at) return;
     auto& [call, where, children] = found->second;
     if (children++ > 0) return;
-    auto& share = share_for(*where, line_of(call->cpus));
+    if (where->kind != 0) { // what else it has nobody can use meanwhile
+        resting += call->cpus;
+        return lend_now();
+    }
+    auto& share = share_for(*where, line_of(call->shape));
     share.out -= std::min<std::uint32_t>(share.out, 1);
     file(share);
     occupy(*where, where->busy - std::min<std::uint32_t>(where->busy, call->cpus));
@@ -369,7 +476,11 @@ SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
     if (found == parents.end() || found->second.at != &at) return;
     auto& [call, where, children] = found->second;
     if (children == 0 || --children > 0) return;
-    auto& share = share_for(*where, line_of(call->cpus));
+    if (where->kind != 0) {
+        resting -= std::min(resting, std::uint32_t{call->cpus});
+        return lend_now();
+    }
+    auto& share = share_for(*where, line_of(call->shape));
     ++share.out;
     file(share);
     occupy(*where, where->busy + call->cpus);
@@ -380,10 +491,15 @@ SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
     if (!is_leased(call) || call.fn == nullptr || !call.fn->is_coroutine) return true;
     const auto found = parents.find(id_of(call));
     if (found == parents.end()) return true; // its worker is lost
-    const bool had_cores = found->second.children == 0;
+    bool had_cores = found->second.children == 0;
+    if (!had_cores && found->second.at->kind != 0) {
+        resting -= std::min(resting, std::uint32_t{call.cpus});
+        lend_now();
+        had_cores = true;
+    }
     auto node = parents.extract(found);
     if (spare_parents.size() < 1024) spare_parents.push_back(std::move(node));
-    --line_of(call.cpus).parents;
+    --line_of(call.shape).parents;
     return had_cores;
 }
 
@@ -394,8 +510,9 @@ SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call, bool h
         (void)places.release(std::exchange(from.whole, {}));
         ++state;
         is_changed = true;
-    } else if (auto* share = share_of(from, line_of(call.cpus)); share != nullptr && had_cores) {
+    } else if (auto* share = share_of(from, line_of(call.shape)); share != nullptr && had_cores) {
         share->out -= std::min<std::uint32_t>(share->out, 1);
+        if (from.kind != 0) share->line->out -= std::min<std::size_t>(share->line->out, 1);
     }
     for (const auto& share : from.shares) file(*share); // its pace may be another, too
 }
@@ -414,8 +531,8 @@ SKEIN_INLINE void runtime::pump_leases() {
     leases.pumping = true;
     while (std::exchange(leases.again, false)) {
         if (!leases.suspects.empty()) try_suspects();
-        for (auto& [cpus, line] : leases.lines)
-            if (!line.is_empty() || line.asked) use_leases(line);
+        for (auto& [shape, line] : leases.lines)
+            if (!line.is_empty() || line.asked || line.wanted > 0) use_leases(line);
         if (leases.asking > 0 && leases.reclaim()) leases.again = true;
         if (leases.take()) leases.again = true;
     }
@@ -427,12 +544,10 @@ SKEIN_INLINE void runtime::pump_leases() {
 SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     using detail::lease_line;
     auto& leases = books_->leases;
-    if (leases.largest == 0) return;
+    leases.decide(line);
+    if (line.by == lease_line::service::undecided) return;
+    if (line.by == lease_line::service::own) return use_own_workers(line);
     while (leases.front(line) != nullptr) {
-        if (line.cpus > leases.largest) {
-            refuse_impossible(*leases.pop(line));
-            continue;
-        }
         auto* to = leases.pick(line, lease_line::unused);
         if (to == nullptr && (leases.ask(line) || (leases.reclaim() && leases.ask(line)))) continue;
         if (to == nullptr) to = leases.pick(line, lease_line::beside);
@@ -442,10 +557,72 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     }
     if (line.is_empty()) return leases.withdraw(line);
     if (!line.asked) { // there was no room before: stand in line for what comes
-        line.asked = leases.request_cpus(line.cpus, {}, line.cpus);
+        line.asked = leases.request_room(line, {});
         ++leases.asking;
     }
     line.stands = true;
+}
+
+/// Over the workers that are for this line alone, one task each. More of them are asked for, or fewer.
+SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
+    auto& leases = books_->leases;
+    if (!leases.told) {
+        while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
+        return;
+    }
+    while (leases.front(line) != nullptr) {
+        auto* to = leases.pick(line, detail::lease_line::unused);
+        if (to == nullptr) break;
+        send(*to, leases.pop(line));
+    }
+    tell_demand(line);
+    // Nothing is left of it: workers with room for it may have come meanwhile.
+    if (line.is_empty() && line.held == 0 && line.wanted == 0)
+        line.by = detail::lease_line::service::undecided;
+}
+
+SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
+    const auto wanted = line.inner.size() + line.waiting.size() + line.out;
+    if (line.wanted == wanted) return;
+    line.wanted = wanted;
+    worker_demand what;
+    what.kind = line.shape;
+    what.need = line.need->need;
+    what.label = line.need->label;
+    what.wanted = wanted;
+    books_->leases.told(what);
+}
+
+SKEIN_INLINE void runtime::on_demand(unique_function<void(const worker_demand&)> told) {
+    books_->leases.told = std::move(told);
+}
+
+SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
+    auto& leases = books_->leases;
+    const auto found = leases.lines.find(static_cast<std::uint16_t>(kind));
+    if (found == leases.lines.end()) return;
+    auto& line = found->second;
+    std::vector<counted_ptr<detail::call_base>> all;
+    while (leases.front(line) != nullptr) all.push_back(leases.pop(line));
+    tell_demand(line);
+    for (const auto& call : all) {
+        error said(why.code(), fmt::format("{} did not run: {}", call->name(), why.text()));
+        if (!why.hint().empty()) said.with_hint(why.hint());
+        if (!why.cause().empty()) said.with_cause(why.cause());
+        refuse(*call, std::move(said));
+    }
+}
+
+SKEIN_INLINE task<void> runtime::lend(std::uint32_t cores) {
+    auto& leases = books_->leases;
+    leases.lent = cores;
+    const auto round = ++leases.lend_round;
+    leases.lend_now();
+    if (leases.waits()) pump_leases();
+    for (auto pause = std::chrono::milliseconds(1);
+         leases.lend_round == round && !leases.has_lent() && !books_->closing;
+         pause = std::min(2 * pause, std::chrono::milliseconds(20)))
+        co_await sleep_for(pause);
 }
 
 /// A task beside which a worker died takes nobody along the next time: it gets a worker of its own. When those that
@@ -457,8 +634,10 @@ SKEIN_INLINE void runtime::try_suspects() {
         leases.suspects.pop_front();
         auto& call = *one.call;
         if (call.is_done()) continue;
-        if (call.cpus > leases.largest) {
-            refuse_impossible(call);
+        if (call.cpus > leases.largest) { // the larger workers have gone meanwhile
+            call.alone = 0;
+            leases.push(std::move(one.call));
+            leases.again = true;
             continue;
         }
         if (leases.gone >= one.turn) {
@@ -477,9 +656,10 @@ SKEIN_INLINE void runtime::try_suspects() {
 }
 
 SKEIN_INLINE void runtime::refuse_impossible(detail::call_base& call) {
-    refuse(call, error(errc::exhausted, fmt::format("{} asks for {} cpus, more than any worker has",
-                                                    call.name(), call.cpus))
-                     .with_hint("start fewer workers with more cores each, or lower .cpus"));
+    refuse(call,
+           error(errc::exhausted, fmt::format("{} asks for {}, more than any worker has",
+                                              call.name(), books_->leases.demands.text(call.shape)))
+               .with_hint("start fewer workers with more cores each, or lower .cpus"));
 }
 
 } // namespace skein::rt

@@ -68,8 +68,15 @@ SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
 
 SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire, obituary after,
                                               detail::claims page) {
+    return serve_worker(std::move(wire), std::move(after), std::move(page), worker_room{});
+}
+
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+                                              detail::claims page, worker_room room) {
     SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
+    l->kind = room.kind;
+    l->labels = std::move(room.labels);
     if (!has_own_incarnation(*l)) {
         l->wire->abort(
             error(errc::malformed, l->who + " does not say which process it is, or says that it is "
@@ -281,7 +288,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
                 --call->retries_left;
                 ++call->lost_attempts;
                 // A coroutine may only have been there: it shares its worker with all others that run.
-                if (call->order == l.page.last_begun() && !call->fn->is_coroutine) {
+                if (call->order == l.page.last_begun() && !call->fn->is_coroutine && l.kind == 0) {
                     into.suspect = call;
                     call->alone = detail::call_base::most_passes;
                 }

@@ -18,7 +18,7 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
     std::uint32_t largest = 0;
     bool any = false;
     for (const auto& l : books_->links) {
-        if (!l->up) continue;
+        if (!l->up || l->kind != 0) continue;
         any = true;
         largest = std::max(largest, l->capacity);
         if (call.cpus > l->capacity || l->retiring) continue;
@@ -177,6 +177,7 @@ SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
         from.finished = 0;
     }
     leases.settled(from, call, had_cores);
+    if (from.kind != 0) tell_demand(leases.line_of(call.shape));
 }
 
 /// True: a call that was sent has not begun and never will; it is out of its slot and of its worker's books.
@@ -194,8 +195,8 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
 /// A worker has nothing to do and nothing that waits may go there: it gets half of what waits at the one where most
 /// does. The guess how long tasks take was wrong then, or one of them is much longer than the others.
 SKEIN_INLINE void runtime::feed(peer& idle) {
-    if (books_->leases.crowded == 0 || !idle.up || idle.retiring || idle.busy != 0 ||
-        books_->closing)
+    if (books_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.kind != 0 ||
+        idle.busy != 0 || books_->closing)
         return;
     auto& leases = books_->leases;
     peer* most = nullptr;
@@ -218,7 +219,9 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
         const counted_ptr<detail::call_base> call(held.call.get());
         if (call->cpus > idle.capacity || call->alone != 0 || call->is_done()) continue;
         if (detail::lease_books::is_leased(*call)) {
-            auto& line = leases.line_of(call->cpus);
+            auto& line = leases.line_of(call->shape);
+            if (line.by != detail::lease_line::service::shared || !line.need->label.empty())
+                continue;
             more = more && leases.lease_on(idle, line);
             const auto* share = leases.share_of(idle, line);
             if (share == nullptr || share->leases.empty()) { // it is kept for another

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The different demands of a runtime's calls, each with a number: calls carry the number alone.
+
+#include <skein/core/result.hpp>
+#include <skein/rt/options.hpp>
+#include <skein/rt/resources.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace skein::rt::detail {
+
+/// What a call needs, and on which nodes.
+struct demand {
+    resources need;
+    std::string label;      ///< of the nodes: "zone=a", "node=n1"; empty: any
+    std::uint16_t cpus = 0; ///< need.cpu, rounded up; at least 1 if anything is needed at all
+    bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do
+    /// Whole cpus and no label: its number of cpus says it all.
+    bool is_simple = true;
+};
+
+/// Numbers are given once and stay.
+class demand_table {
+public:
+    static constexpr std::size_t most = 4096;
+
+    demand_table();
+    /// The number of a demand; new ones get the next.
+    ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
+    [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label);
+    /// Of whole cpus; those of a call that says nothing cost no search.
+    [[nodiscard]] result<std::uint16_t> number(std::uint16_t cpus);
+    /// Of what a caller asks for.
+    [[nodiscard]] result<std::uint16_t> number(const call_options& how);
+    /// Of what text() says; "" is malformed.
+    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text);
+
+    [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
+    /// As it travels: "cpu=0.5,gpu=1@zone=a".
+    [[nodiscard]] std::string text(std::uint16_t number) const;
+
+private:
+    std::deque<demand> all_;
+    std::map<std::pair<resources, std::string>, std::uint16_t> numbers_;
+};
+
+} // namespace skein::rt::detail
+
+#if SKEIN_HEADER_ONLY
+#include <skein/rt/detail/demand_table.ipp>
+#endif

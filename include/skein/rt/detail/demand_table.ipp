@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of rt/detail/demand_table.hpp.
+
+#include <skein/core/error.hpp>
+
+#include <algorithm>
+#include <limits>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+inline constexpr std::size_t most_label_bytes = 256;
+
+SKEIN_INLINE demand_table::demand_table() {
+    all_.emplace_back(); // 0: nothing
+    auto& usual = all_.emplace_back();
+    usual.need.cpu = 1;
+    usual.cpus = 1;
+    for (std::uint16_t i = 0; i < all_.size(); ++i) numbers_[{all_[i].need, {}}] = i;
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
+                                                        std::string_view label) {
+    const auto found = numbers_.find({need, std::string(label)});
+    if (found != numbers_.end()) return found->second;
+    if (const auto can_be = check_demand(need); !can_be) return can_be.error();
+    constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
+    if (need.cpu.in_steps() < 0 || need.cpu > amount(most_cpus))
+        return error(errc::invalid_argument,
+                     fmt::format("{} is not a number of cpus", to_string(need.cpu)))
+            .with_hint(fmt::format("0 to {}", most_cpus));
+    if (label.size() > most_label_bytes || label.find('@') != label.npos)
+        return error(errc::invalid_argument, fmt::format("{} is not a label", label))
+            .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
+    if (all_.size() == most)
+        return error(errc::exhausted, fmt::format("{} different demands were made already", most))
+            .with_hint("round amounts of memory, so that equal work asks for equal amounts");
+    demand made;
+    made.need = need;
+    made.label = label;
+    const auto whole = (need.cpu.in_steps() + amount::steps - 1) / amount::steps;
+    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty();
+    made.cpus = static_cast<std::uint16_t>(whole);
+    if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
+    made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty();
+    const auto number = static_cast<std::uint16_t>(all_.size());
+    all_.push_back(std::move(made));
+    numbers_[{need, std::string(label)}] = number;
+    return number;
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
+    if (cpus <= 1) return cpus;
+    resources need;
+    need.cpu = amount(cpus);
+    return number(need, {});
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how) {
+    const bool only_cpus =
+        how.gpus.value == 0 && how.memory == 0 && how.resources.empty() && how.on.text().empty();
+    if (only_cpus && how.cpus.value == 1) return 1;
+    if (only_cpus && how.cpus.value == 0) return 0;
+    resources need;
+    if (!how.resources.empty()) {
+        auto custom = parse_resources(how.resources);
+        if (!custom) return custom.error();
+        need = std::move(*custom);
+        if (need.cpu || need.gpu || need.memory != 0)
+            return error(
+                       errc::invalid_argument,
+                       fmt::format(".resources = \"{}\" names cpus, gpus or memory", how.resources))
+                .with_hint("they have options of their own: .cpus, .gpus, .memory");
+    }
+    try {
+        need.cpu = amount::from(how.cpus.value);
+        need.gpu = amount::from(how.gpus.value);
+    } catch (const error& e) {
+        return e;
+    }
+    need.memory = how.memory;
+    if (how.on.text().empty()) return number(need, {});
+    return number(need, how.on.is_node() ? fmt::format("node={}", how.on.text())
+                                         : std::string(how.on.text()));
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text) {
+    const auto at = text.find('@');
+    const auto need = parse_resources(text.substr(0, at));
+    if (!need) return need.error();
+    return number(*need, at == text.npos ? std::string_view() : text.substr(at + 1));
+}
+
+SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
+    const auto& one = all_[number];
+    auto out = to_string(one.need);
+    if (!one.label.empty()) out += "@" + one.label;
+    return out;
+}
+
+} // namespace skein::rt::detail
