@@ -139,10 +139,10 @@ bool is_expected(const stage& s, const error& e) {
     case errc::cancelled:
     case errc::remote_exception:
     case errc::not_found: return true;
-    case errc::exhausted: // more than the host has
-    case errc::permission_denied:
-    case errc::io: return s.has_own;      // why no worker for one demand starts
-    default: return s.pool.places() == 0; // then it is why the last one did not start
+    case errc::exhausted: return s.has_own; // more than the host has
+    default:
+        if (s.has_own && e.text().find("did not start") != std::string::npos) return true;
+        return s.pool.places() == 0; // then it is why the last one did not start
     }
 }
 

@@ -106,6 +106,11 @@ struct resources {
 /// True if no amount of `need` is larger than that of `have`.
 [[nodiscard]] bool fits(const resources& need, const resources& have) noexcept;
 
+/// The cores that so much cpu is counted as: rounded up.
+[[nodiscard]] constexpr std::uint32_t whole_cores(amount cpu) noexcept {
+    return static_cast<std::uint32_t>((cpu.in_steps() + amount::steps - 1) / amount::steps);
+}
+
 /// Reads "cpu=2,gpu=0.5,memory=4GiB,ssd=1". Memory takes B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or bytes; at most
 /// four decimals; bytes are rounded up. An error says which part is wrong and how to write it.
 [[nodiscard]] result<resources> parse_resources(std::string_view text,

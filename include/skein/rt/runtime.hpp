@@ -150,6 +150,8 @@ public:
     /// Worker: executes the driver's calls until it has gone; cancels what still runs and waits for it.
     [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::connection> wire,
                                           detail::claims page = {});
+    /// Driver: nothing runs on the worker of this connection, and no actor is there.
+    [[nodiscard]] bool is_idle(const std::shared_ptr<net::connection>& wire) const;
     /// Says goodbye to all peers; calls that are not done fail with errc::closed.
     [[nodiscard]] task<void> close();
 

@@ -329,9 +329,13 @@ SKEIN_INLINE task<void> leased_workers::books::release_idle(books* self, std::ui
         for (const auto& [k, l] : self->leases) {
             if (l->kind != number) continue;
             ++all;
-            if (l->wire && !l->retiring) last = l;
+            if (l->wire && !l->retiring && self->driver.is_idle(l->wire)) last = l;
         }
-        if (all <= kind.what.wanted || !last) break;
+        if (all <= kind.what.wanted) break;
+        if (!last) { // the calls there have not ended for all they are not counted: cancelled ones
+            co_await sleep_for(self->how.times.idle_worker);
+            continue;
+        }
         last->retiring = true;
         auto going = retire(self, last, "nothing waits for it");
         co_await going;

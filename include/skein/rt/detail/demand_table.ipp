@@ -40,9 +40,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
     demand made;
     made.need = need;
     made.label = label;
-    const auto whole = (need.cpu.in_steps() + amount::steps - 1) / amount::steps;
     made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty();
-    made.cpus = static_cast<std::uint16_t>(whole);
+    made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
     if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
     made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty();
     const auto number = static_cast<std::uint16_t>(all_.size());

@@ -215,6 +215,8 @@ private:
                 auto woken = wait_change(pause);
                 co_await woken;
             }
+            auto joined = lives.join();
+            co_await joined;
         } catch (...) {
             failure = std::current_exception();
             lives.cancel();
@@ -292,17 +294,23 @@ private:
                 next = std::min<duration>(next, due - loop_.now());
                 continue;
             }
-            for (auto* one : own_)
-                if (one->room.kind == number && one->wire && !kind.leaving) {
-                    kind.leaving = true;
-                    lives.spawn(retire(number, one->wire));
-                }
+            const auto idle = std::find_if(own_.begin(), own_.end(), [&, n = number](life* one) {
+                return one->room.kind == n && one->wire && driver_.is_idle(one->wire);
+            });
+            if (idle == own_.end()) { // they load, or do what nobody waits for any more
+                next = std::min<duration>(next, how_.times.idle_worker);
+                continue;
+            }
+            kind.leaving = true;
+            lives.spawn(retire(number, (*idle)->wire));
         }
         return next;
     }
     task<void> retire(std::uint32_t number, std::shared_ptr<net::connection> wire) {
         auto asked = as_result(driver_.retire(std::move(wire)));
-        (void)co_await asked;
+        const auto left = co_await asked;
+        if (!left || !*left)
+            co_await sleep_for(how_.times.idle_worker); // it is ending, or has actors
         kinds_.at(number).leaving = false;
         changed_.set();
     }
@@ -310,8 +318,7 @@ private:
     /// A worker that holds what it was granted, until nothing waits for it any more.
     task<void> live_for(std::uint32_t number, grant g) {
         auto& kind = kinds_.at(number);
-        const auto cores = static_cast<std::uint32_t>(
-            (kind.what.need.cpu.in_steps() + amount::steps - 1) / amount::steps);
+        const auto cores = whole_cores(kind.what.need.cpu);
         life one;
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));

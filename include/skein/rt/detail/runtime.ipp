@@ -53,6 +53,7 @@ SKEIN_INLINE runtime::~runtime() {
         "a runtime is destroyed while it serves {} links and runs {} calls; co_await close() and "
         "the serving tasks first",
         books_->links.size(), books_->calls.size());
+    books_->leases.told = {}; // who listened may be gone
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, lane] : books_->lanes) lane->owner = nullptr;
     books_->anchor->self = nullptr;
@@ -377,7 +378,7 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
                nullptr});
     if (lane) drain(*lane);
     // No answer comes that would do so; and who waited in front of others lets them go.
-    if (is_free || books_->leases.asking > 0) pump();
+    if (is_free || books_->leases.asking > 0 || books_->leases.has_own(call)) pump();
 }
 
 SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
@@ -396,7 +397,7 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
                            call.progress())),
          nullptr});
     if (lane) drain(*lane);
-    if (is_free || books_->leases.asking > 0) pump();
+    if (is_free || books_->leases.asking > 0 || books_->leases.has_own(call)) pump();
 }
 
 SKEIN_INLINE void runtime::give_up(error why) {
@@ -404,6 +405,8 @@ SKEIN_INLINE void runtime::give_up(error why) {
     books_->start_workers = {};
     for (const auto& call : books_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
+    for (auto& [shape, line] : books_->leases.lines)
+        if (line.wanted > 0) tell_demand(line);
 }
 
 // ---- actors ------------------------------------------------------------------------------------

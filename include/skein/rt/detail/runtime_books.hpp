@@ -211,9 +211,15 @@ struct lease_books {
     }
 
     [[nodiscard]] lease_line& line_of(std::uint16_t shape);
+    /// Its line is served by workers of its own.
+    [[nodiscard]] bool has_own(const call_base& call) const {
+        const auto line = lines.find(call.shape);
+        return line != lines.end() && line->second.by == lease_line::service::own;
+    }
     void decide(lease_line& line);
     void lend_now();
     [[nodiscard]] bool has_lent() const;
+    [[nodiscard]] std::uint32_t cores_of(const call_base& call) const;
     [[nodiscard]] bool any_has(const std::string& label) const;
     [[nodiscard]] static lease_share* share_of(const peer& at, const lease_line& line) noexcept;
     void add(peer& worker);

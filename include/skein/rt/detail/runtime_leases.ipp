@@ -124,7 +124,7 @@ SKEIN_INLINE void lease_books::remove(peer& worker) {
         auto& line = line_of(one.second.call->shape);
         --line.parents;
         if (worker.kind != 0 && one.second.children > 0)
-            resting -= std::min(resting, std::uint32_t{line.cpus});
+            resting -= std::min(resting, cores_of(*one.second.call));
         return true;
     });
     for (auto& [shape, line] : lines) { // whoever had its label may have gone
@@ -140,6 +140,11 @@ SKEIN_INLINE void lease_books::remove(peer& worker) {
     ++state;
     is_changed = true;
     lend_now();
+}
+
+/// Cores that were lent for it, at a worker of its own.
+SKEIN_INLINE std::uint32_t lease_books::cores_of(const call_base& call) const {
+    return whole_cores(demands.at(call.shape).need.cpu);
 }
 
 /// Takes as many workers out of the scheduler as were asked for, those with the least to do first.
@@ -165,11 +170,14 @@ SKEIN_INLINE void lease_books::lend_now() {
     for (auto* worker : all) {
         if (now >= target) break;
         if (worker->lent || worker->retiring || !worker->up) continue;
+        if (resting > 0 && now + worker->capacity > target) continue;
         turn(*worker, true);
         now += worker->capacity;
     }
     for (auto at = all.rbegin(); at != all.rend(); ++at) {
-        if (!(*at)->lent || now - (*at)->capacity < target) continue;
+        // Rather too few than too many while a task waits for others: these need a core.
+        const bool is_spare = resting > 0 ? now > target : now - (*at)->capacity >= target;
+        if (!(*at)->lent || !is_spare) continue;
         turn(**at, false);
         now -= (*at)->capacity;
     }
@@ -461,7 +469,7 @@ SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
     auto& [call, where, children] = found->second;
     if (children++ > 0) return;
     if (where->kind != 0) { // what else it has nobody can use meanwhile
-        resting += call->cpus;
+        resting += cores_of(*call);
         return lend_now();
     }
     auto& share = share_for(*where, line_of(call->shape));
@@ -477,7 +485,7 @@ SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
     auto& [call, where, children] = found->second;
     if (children == 0 || --children > 0) return;
     if (where->kind != 0) {
-        resting -= std::min(resting, std::uint32_t{call->cpus});
+        resting -= std::min(resting, cores_of(*call));
         return lend_now();
     }
     auto& share = share_for(*where, line_of(call->shape));
@@ -493,7 +501,7 @@ SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
     if (found == parents.end()) return true; // its worker is lost
     bool had_cores = found->second.children == 0;
     if (!had_cores && found->second.at->kind != 0) {
-        resting -= std::min(resting, std::uint32_t{call.cpus});
+        resting -= std::min(resting, cores_of(call));
         lend_now();
         had_cores = true;
     }
@@ -583,7 +591,7 @@ SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
 
 SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     const auto wanted = line.inner.size() + line.waiting.size() + line.out;
-    if (line.wanted == wanted) return;
+    if (line.wanted == wanted || !books_->leases.told) return;
     line.wanted = wanted;
     worker_demand what;
     what.kind = line.shape;

@@ -117,6 +117,12 @@ SKEIN_INLINE bool runtime::has_calls(const peer& at) const {
                        [&](const auto& s) { return s.call && s.call->on == &at; });
 }
 
+SKEIN_INLINE bool runtime::is_idle(const std::shared_ptr<net::connection>& wire) const {
+    const auto found = std::find_if(books_->links.begin(), books_->links.end(),
+                                    [&](const auto& l) { return l->wire == wire; });
+    return found == books_->links.end() || ((*found)->actors == 0 && !has_calls(**found));
+}
+
 SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::connection> wire) {
     const auto found = std::find_if(books_->links.begin(), books_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
@@ -267,6 +273,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     for (const auto& lane : gone) fail_lane(*lane);
     for (const auto id : orphaned) drop_orphan(id);
     run_again(lost);
+    if (l.kind != 0) tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
 }
 
 /// Takes the calls that were at the link out of their slots.
