@@ -11,6 +11,7 @@
 
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/agent.hpp>
+#include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/environment.hpp>
 #include <skein/cluster/group.hpp>
 #include <skein/cluster/head.hpp>
@@ -30,6 +31,7 @@
 #include <skein/cluster/detail/group_client.ipp>
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
+#include <skein/cluster/detail/head_link.ipp>
 #include <skein/cluster/detail/joined_group.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #include <skein/cluster/detail/loss_listeners.ipp>

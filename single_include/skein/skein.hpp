@@ -1225,6 +1225,8 @@ using variable_reader = std::function<std::optional<std::string>(std::string_vie
 /// of the environment: a program that it starts must not take itself for this rank. process_environment()
 /// still gives them. Call it before there are threads; launch() does.
 void take_launch_variables();
+/// The same for one variable.
+void take_variable(const char* name);
 
 /// Asks the table, first row that applies wins:
 ///   skein        SKEIN_RANK SKEIN_WORLD_SIZE SKEIN_LOCAL_RANK SKEIN_LOCAL_SIZE SKEIN_MASTER_HOST
@@ -3420,13 +3422,16 @@ SKEIN_INLINE std::map<std::string, std::string>& own_variables() {
 } // namespace detail
 
 SKEIN_INLINE void take_launch_variables() {
-    auto& mine = detail::own_variables();
     for (const char* name :
          {"SKEIN_RANK", "SKEIN_WORLD_SIZE", "SKEIN_LOCAL_RANK", "SKEIN_LOCAL_SIZE", "SKEIN_ATTEMPT",
-          "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"}) {
-        if (const char* value = std::getenv(name)) mine.try_emplace(name, value);
-        ::unsetenv(name);
-    }
+          "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"})
+        take_variable(name);
+}
+
+SKEIN_INLINE void take_variable(const char* name) {
+    auto& mine = detail::own_variables();
+    if (const char* value = std::getenv(name)) mine.try_emplace(name, value);
+    ::unsetenv(name);
 }
 
 SKEIN_INLINE variable_reader process_environment() {
@@ -15710,6 +15715,9 @@ public:
 
     [[nodiscard]] address local() const { return door_.local(); }
     [[nodiscard]] link_table& table() noexcept { return table_; }
+
+    /// What the peers of later connections read in link::peer().extra.
+    void introduce(byte_buffer extra) { options_.self.extra = std::move(extra); }
 
     /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call, and is
     /// closed when that ends; an error of one is logged and ends that one only. Returns when all ended.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/cluster/agent.hpp>
+#include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/tools.hpp>
 #include <skein/core/cancel.hpp>
@@ -95,6 +96,29 @@ error error_of(const std::function<void()>& asks) {
     return error(errc::internal, "it went well");
 }
 
+/// What a head answers to one message.
+template <class Reply, class M>
+task<Reply> answer_to(net::network* via, cluster::tool_options how, M what) {
+    auto dialing =
+        net::link::connect(*via, how.head, cluster::detail::cluster_link(how.secret, "t", "", 1));
+    const auto way = net::requests::over(co_await dialing);
+    auto asking = as_result(way->template call<Reply>(std::move(what)));
+    auto reply = co_await asking;
+    auto closing = way->close();
+    co_await closing;
+    if (!reply) throw reply.error();
+    co_return std::move(*reply);
+}
+
+template <class Reply, class M>
+error refusal_of(const cluster::tool_options& how, M what) {
+    return error_of([&] {
+        net::real_loop loop;
+        net::real_network network(loop);
+        (void)loop.run(answer_to<Reply>(&network, how, what));
+    });
+}
+
 } // namespace
 
 TEST_CASE("a tool sees who is in a cluster") {
@@ -118,6 +142,21 @@ TEST_CASE("a tool drains a node, and takes it back") {
     const auto unknown = error_of([&] { (void)cluster::drain_node(c.how, "b"); });
     CHECK(unknown.code() == errc::not_found);
     CHECK_THAT(unknown.what(), ContainsSubstring("no node is called b"));
+}
+
+TEST_CASE("a tool of another release is told so, and changes nothing") {
+    asked_cluster c;
+    constexpr auto other = cluster::cluster_version + 1;
+    for (const auto& refused :
+         {refusal_of<cluster::cluster_status>(c.how, cluster::ask_status{other}),
+          refusal_of<cluster::drain_reply>(c.how, cluster::ask_drain{"a", true, other}),
+          refusal_of<cluster::stop_reply>(c.how, cluster::ask_stop{other})}) {
+        CHECK(refused.code() == errc::mismatch);
+        CHECK_THAT(refused.what(), ContainsSubstring("version"));
+    }
+    const auto now = cluster::get_status(c.how);
+    REQUIRE(now.nodes.size() == 1);
+    CHECK_FALSE(now.nodes[0].draining);
 }
 
 TEST_CASE("a tool with another token is told so, and changes nothing") {

@@ -9,12 +9,14 @@ outside of the test's own folder.
 """
 # label: runtime
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -68,8 +70,8 @@ class Cluster:
         self.head = self.run(self.skein, "head", "--listen", listen)
         self.address = self.head.wait_until(lambda: re.search(r"skein join (\S+)\n", self.head.stdout), "join line", SECONDS).group(1)
 
-    def join(self, name, *arguments):
-        self.nodes[name] = self.run(self.skein, "join", self.address, "--name", name, *arguments)
+    def join(self, name, *arguments, **env):
+        self.nodes[name] = self.run(self.skein, "join", self.address, "--name", name, *arguments, **env)
 
     def joined(self, name):
         node = self.nodes[name]
@@ -112,6 +114,25 @@ class Cluster:
             run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
         there = sorted(str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if p.is_file())
         assert there == ["config/skein/token"], f"other files than the token: {there}"
+
+
+def listens_at(pid):
+    """The IPv4 and IPv6 addresses at which a process listens, as (text of the host, port)."""
+    inodes = set()
+    for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if found := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(fd)):
+                inodes.add(found.group(1))
+    found = []
+    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in pathlib.Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] != "0A" or words[9] not in inodes:
+                continue
+            host, port = words[1].split(":")
+            raw = b"".join(bytes.fromhex(host[i:i + 8])[::-1] for i in range(0, len(host), 8))
+            found.append((socket.inet_ntop(family, raw), int(port, 16)))
+    return found
 
 
 def workers_of(run):
@@ -172,6 +193,27 @@ def refusals():
         gone = c.address
         c.stop()
         check("nobody listens", REFUSED, "no cluster at.*refused.*", "status", gone)
+
+
+def secret_of_the_cluster():
+    """A node that has the token in its environment does not hand it to the workers of programs, which connect where
+    nobody else can."""
+    with Cluster() as c:
+        token = (c.folder / "config" / "skein" / "token").read_text().strip()
+        c.join("a", "--resources", "cpu=1", SKEIN_TOKEN=token)
+        c.joined("a")
+        driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
+        c.wait_until(lambda: (c.cwd / "begun").exists(), "a call")
+        hosts = {host for host, _ in listens_at(driver.process.pid)}
+        assert hosts == {"127.0.0.1"}, f"the head listens on this host alone, the driver on {hosts}"
+        (worker,) = workers_of(c.nodes["a"])
+        seen = pathlib.Path(f"/proc/{worker}/environ").read_bytes()
+        assert b"HOME=" in seen and b"SKEIN_TOKEN=" not in seen and token.encode() not in seen, "the worker has the token"
+        (c.cwd / "go").write_text("")
+        driver.check(driver.wait(SECONDS) == 0 and driver.stdout == "the sum is 4950\n", "another sum")
+        (c.cwd / "begun").unlink()
+        (c.cwd / "go").unlink()
+        c.stop()
 
 
 def killed_agent():
@@ -436,7 +478,7 @@ def three_hosts(names):
 
 
 # The longest first.
-CASES = [("three hosts", namespaces), ("a stopped agent", stopped_agent), ("a killed agent", killed_agent),
+CASES = [("three hosts", namespaces), ("a stopped agent", stopped_agent), ("a killed agent", killed_agent), ("the cluster's secret", secret_of_the_cluster),
          ("a head killed for good", killed_head_for_good), ("interrupted", interrupted), ("examples run", examples_run),
          ("refusals", refusals), ("a killed head", killed_head), ("a killed worker", killed_worker), ("drained", drained),
          ("one after the other", one_after_the_other), ("stopped", stopped), ("one program is all", same_program)]

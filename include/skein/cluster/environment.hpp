@@ -46,6 +46,8 @@ using variable_reader = std::function<std::optional<std::string>(std::string_vie
 /// of the environment: a program that it starts must not take itself for this rank. process_environment()
 /// still gives them. Call it before there are threads; launch() does.
 void take_launch_variables();
+/// The same for one variable.
+void take_variable(const char* name);
 
 /// Asks the table, first row that applies wins:
 ///   skein        SKEIN_RANK SKEIN_WORLD_SIZE SKEIN_LOCAL_RANK SKEIN_LOCAL_SIZE SKEIN_MASTER_HOST

@@ -126,7 +126,6 @@ struct lease_granted {
 struct lease_waits {
     static constexpr std::uint16_t number = 8;
     std::uint64_t lease = 0;
-    bool infeasible = false;
     std::string why;
 };
 /// A lease is gone: its worker has ended, or there can be none.
@@ -220,6 +219,7 @@ struct ask_drain {
     static constexpr std::uint16_t number = 17;
     std::string node;
     bool on = true; ///< false: it takes new workers again
+    std::uint32_t version = cluster_version;
 };
 /// The answer to ask_drain.
 struct drain_reply {
@@ -229,6 +229,7 @@ struct drain_reply {
 /// The cluster is to end.
 struct ask_stop {
     static constexpr std::uint16_t number = 19;
+    std::uint32_t version = cluster_version;
 };
 /// The answer to ask_stop.
 struct stop_reply {

@@ -76,6 +76,9 @@ public:
     [[nodiscard]] address local() const { return door_.local(); }
     [[nodiscard]] link_table& table() noexcept { return table_; }
 
+    /// What the peers of later connections read in link::peer().extra.
+    void introduce(byte_buffer extra) { options_.self.extra = std::move(extra); }
+
     /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call, and is
     /// closed when that ends; an error of one is logged and ends that one only. Returns when all ended.
     ///   errors  as endpoint::serve

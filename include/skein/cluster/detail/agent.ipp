@@ -3,12 +3,10 @@
 // The bodies of cluster/agent.hpp.
 
 #include <skein/cluster/detail/agent_books.hpp>
-#include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
-#include <skein/net/network.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -22,21 +20,40 @@ namespace skein::cluster {
 
 SKEIN_INLINE agent::books::books(loop& on, net::network& via, rt::children& where,
                                  agent_options given)
-    : on_loop(on), network(via), children(where), how(std::move(given)), total(how.offers) {
-    while (how.incarnation == 0) how.incarnation = on.random().next();
+    : on_loop(on), children(where), how(std::move(given)), total(how.offers),
+      head(on, via, link_options(on), &stopping) {
     const auto here = children.resources();
     if (!total.cpu) total.cpu = rt::amount(here.cores);
     if (total.memory == 0) total.memory = here.memory_bytes;
 }
 
+SKEIN_INLINE detail::head_link_options agent::books::link_options(loop& on) {
+    while (how.incarnation == 0) how.incarnation = on.random().next();
+    detail::head_link_options o;
+    o.head = how.head;
+    o.secret = how.secret;
+    o.name = how.name.empty() ? how.host : how.name;
+    o.host = how.host;
+    o.pid = how.pid;
+    o.incarnation = how.incarnation;
+    o.join_within = how.join_within;
+    o.times = how.times;
+    o.make_service = [this] { return make_service(); };
+    o.say_hello = [this] { return say_hello(this); };
+    o.on_away = [at = to_string(how.head)](const error& why, bool) {
+        logging::debug("agent", "no head", {{"at", at}, {"why", why.what()}});
+    };
+    return o;
+}
+
 SKEIN_INLINE task<void> agent::books::serve() {
-    alone_since = on_loop.now();
     scope beside;
     beside.spawn(watch_orphans(this));
     std::exception_ptr failure;
     try {
-        auto joining = keep_joined(this);
+        auto joining = head.keep();
         co_await joining;
+        stopping.set(); // if not, the head has ended the cluster
     } catch (...) {
         failure = std::current_exception();
     }
@@ -46,78 +63,9 @@ SKEIN_INLINE task<void> agent::books::serve() {
     stop_all();
     auto gone = as_result(shield(running.join()));
     (void)co_await gone;
-    if (way) { // the head hears how they ended
-        auto parted = shield(part());
-        co_await parted;
-    }
-    if (failure) std::rethrow_exception(failure);
-}
-
-/// Joins, and joins again whenever the link has ended.
-SKEIN_INLINE task<void> agent::books::keep_joined(books* self) {
-    duration pause = self->how.times.reconnect_first;
-    const auto give_up = deadline_after(self->on_loop.now(), self->how.join_within);
-    while (!self->stopping.is_set()) {
-        std::optional<error> fault;
-        try {
-            auto linked = one_link(self);
-            co_await linked;
-            pause = self->how.times.reconnect_first;
-        } catch (const error& e) {
-            fault = e;
-        }
-        if (self->stopping.is_set()) break;
-        if (fault && (detail::is_final(fault->code()) ||
-                      (!self->ever_joined && self->on_loop.now() >= give_up)))
-            throw *fault;
-        if (fault)
-            logging::debug("agent", "no head",
-                           {{"at", to_string(self->how.head)}, {"why", fault->what()}});
-        auto woken = detail::wait_at_most(&self->stopping, pause);
-        co_await woken;
-        pause = std::min<duration>(2 * pause, self->how.times.reconnect_most);
-    }
-}
-
-/// One link to the head, from the dial to its end.
-SKEIN_INLINE task<void> agent::books::one_link(books* self) {
-    const auto& how = self->how;
-    net::link_options link;
-    link.incarnation = how.incarnation;
-    auto dialing = with_timeout(
-        net::link::connect(self->network, how.head,
-                           detail::cluster_link(how.secret, how.name.empty() ? how.host : how.name,
-                                                how.host, how.pid),
-                           link),
-        how.times.connect_timeout + how.times.handshake_timeout);
-    auto l = co_await dialing;
-    self->service = self->make_service();
-    self->way = net::requests::over(l, self->service, detail::cluster_requests());
-    std::exception_ptr failure;
-    try {
-        auto asking = say_hello(self);
-        co_await asking;
-        auto ended = detail::wait_end(l, &self->stopping);
-        co_await ended;
-    } catch (...) {
-        failure = std::current_exception();
-    }
-    if (self->stopping.is_set() && !failure) co_return; // serve() says goodbye
-    if (!failure && l->ending() == net::link_end::orderly) self->stopping.set(); // the cluster ends
-    auto parted = shield(self->part());
+    auto parted = shield(head.part()); // the head has heard how they ended
     co_await parted;
     if (failure) std::rethrow_exception(failure);
-}
-
-/// Ends the link to the head, if there is one.
-SKEIN_INLINE task<void> agent::books::part() {
-    if (std::exchange(joined, false)) alone_since = on_loop.now();
-    const auto last = std::exchange(way, nullptr);
-    const auto served = std::exchange(service, nullptr);
-    auto closing = last->close();
-    co_await closing;
-    auto done = served->close();
-    co_await done;
 }
 
 SKEIN_INLINE std::shared_ptr<net::request_service> agent::books::make_service() {
@@ -149,10 +97,8 @@ SKEIN_INLINE task<void> agent::books::say_hello(books* self) {
     h.ended = std::exchange(self->untold, {});
     const auto told = h.ended;
     try {
-        auto asking = with_timeout(self->way->call<node_welcome>(std::move(h)),
-                                   self->how.times.handshake_timeout);
-        const auto w = co_await asking;
-        self->joined = self->ever_joined = true;
+        auto joining = self->head.join<node_welcome>(std::move(h));
+        const auto w = co_await joining;
         for (const auto& lease : w.stop) self->stop_one(lease);
         for (auto& end : std::exchange(self->untold, {})) self->tell_end(std::move(end));
         if (self->how.on_joined) self->how.on_joined(w.name);
@@ -172,8 +118,8 @@ SKEIN_INLINE task<void> agent::books::watch_orphans(books* self) {
         const bool all_asked =
             std::all_of(self->workers.begin(), self->workers.end(),
                         [](const auto& one) { return one.second->asked_to_stop; });
-        if (self->joined || all_asked ||
-            self->on_loop.now() < deadline_after(self->alone_since, self->how.orphan_grace))
+        if (self->head.is_joined() || all_asked ||
+            self->on_loop.now() < deadline_after(self->head.alone_since(), self->how.orphan_grace))
             continue;
         logging::warn("agent", "no head for long: the workers end",
                       {{"head", to_string(self->how.head)}, {"workers", self->workers.size()}});
@@ -285,11 +231,8 @@ SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_or
 }
 
 SKEIN_INLINE void agent::books::tell_end(ended_lease what) {
-    try {
-        if (joined && way && way->is_open()) return way->tell(worker_ended{std::move(what)});
-    } catch (const error&) { // with the next hello
-    }
-    if (untold.size() < 65'536) untold.push_back(std::move(what));
+    if (head.tell(worker_ended{what})) return;
+    if (untold.size() < 65'536) untold.push_back(std::move(what)); // for the next hello
 }
 
 SKEIN_INLINE agent::agent(loop& on, net::network& via, rt::children& where, agent_options how)
@@ -298,6 +241,6 @@ SKEIN_INLINE agent::~agent() = default;
 SKEIN_INLINE task<void> agent::serve() { return books_->serve(); }
 SKEIN_INLINE void agent::stop() noexcept { books_->stopping.set(); }
 SKEIN_INLINE std::size_t agent::workers() const noexcept { return books_->workers.size(); }
-SKEIN_INLINE bool agent::is_joined() const noexcept { return books_->joined; }
+SKEIN_INLINE bool agent::is_joined() const noexcept { return books_->head.is_joined(); }
 
 } // namespace skein::cluster

@@ -3,16 +3,14 @@
 // What an agent knows: its link to the head, and the workers that it has started.
 
 #include <skein/cluster/agent.hpp>
+#include <skein/cluster/detail/head_link.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
-#include <skein/net/link.hpp>
-#include <skein/net/requests.hpp>
 #include <skein/rt/children.hpp>
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,25 +27,18 @@ struct agent::books {
     books(loop& on, net::network& via, rt::children& where, agent_options given);
 
     loop& on_loop;
-    net::network& network;
     rt::children& children;
     agent_options how;
     rt::resources total;
     std::map<lease_name, std::unique_ptr<worker>> workers;
     std::vector<ended_lease> untold; ///< ends while there was no link
-    net::requests::handle way;       ///< to the head
-    std::shared_ptr<net::request_service> service;
-    time_point alone_since{};
     event stopping;
-    bool joined = false; ///< the head has welcomed this link
-    bool ever_joined = false;
+    detail::head_link head;
     scope running; ///< the workers
 
     task<void> serve();
-    static task<void> keep_joined(books* self);
-    static task<void> one_link(books* self);
+    [[nodiscard]] detail::head_link_options link_options(loop& on);
     static task<void> watch_orphans(books* self);
-    task<void> part();
     [[nodiscard]] std::shared_ptr<net::request_service> make_service();
     [[nodiscard]] node_hello hello() const;
     static task<void> say_hello(books* self);

@@ -40,13 +40,16 @@ SKEIN_INLINE std::map<std::string, std::string>& own_variables() {
 } // namespace detail
 
 SKEIN_INLINE void take_launch_variables() {
-    auto& mine = detail::own_variables();
     for (const char* name :
          {"SKEIN_RANK", "SKEIN_WORLD_SIZE", "SKEIN_LOCAL_RANK", "SKEIN_LOCAL_SIZE", "SKEIN_ATTEMPT",
-          "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"}) {
-        if (const char* value = std::getenv(name)) mine.try_emplace(name, value);
-        ::unsetenv(name);
-    }
+          "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"})
+        take_variable(name);
+}
+
+SKEIN_INLINE void take_variable(const char* name) {
+    auto& mine = detail::own_variables();
+    if (const char* value = std::getenv(name)) mine.try_emplace(name, value);
+    ::unsetenv(name);
 }
 
 SKEIN_INLINE variable_reader process_environment() {

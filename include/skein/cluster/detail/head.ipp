@@ -4,12 +4,14 @@
 
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/detail/head_books.hpp>
+#include <skein/cluster/detail/head_link.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/net/network.hpp>
+#include <skein/wire/encode.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -59,7 +61,9 @@ SKEIN_INLINE head::books::books(loop& on, net::network& via, head_options given)
       door(via, how.listen, detail::cluster_link(how.secret, how.name, how.host, how.pid),
            detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
            detail::head_places()),
-      schedule(rt::scheduler_options{rt::placement::spread}), since(on.now()) {}
+      schedule(rt::scheduler_options{rt::placement::spread}), since(on.now()) {
+    door.introduce(wire::encode(detail::head_notice{door.local().is_loopback()}));
+}
 
 SKEIN_INLINE task<void> head::books::serve() {
     scope all;
@@ -158,20 +162,23 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
                 co_return self->status();
             }(this, m, who.peer);
         });
-    out->on<ask_drain, drain_reply>([this](ask_drain m, const net::caller&) -> task<drain_reply> {
-        return [](books* self, ask_drain asked) -> task<drain_reply> {
-            co_return self->drain(asked);
-        }(this, std::move(m));
-    });
-    out->on<ask_stop, stop_reply>([this](ask_stop, const net::caller& who) -> task<stop_reply> {
-        return [](books* self, std::string peer) -> task<stop_reply> {
+    out->on<ask_drain, drain_reply>(
+        [this](ask_drain m, const net::caller& who) -> task<drain_reply> {
+            return [](books* self, ask_drain asked, std::string peer) -> task<drain_reply> {
+                detail::check_version(asked.version, peer);
+                co_return self->drain(asked);
+            }(this, std::move(m), who.peer);
+        });
+    out->on<ask_stop, stop_reply>([this](ask_stop m, const net::caller& who) -> task<stop_reply> {
+        return [](books* self, ask_stop asked, std::string peer) -> task<stop_reply> {
+            detail::check_version(asked.version, peer);
             logging::info("head", "asked to stop", {{"by", peer}});
             stop_reply r;
             r.nodes = static_cast<std::uint32_t>(self->nodes.size());
             r.jobs = static_cast<std::uint32_t>(self->jobs.size());
             self->stopping.set();
             co_return r;
-        }(this, who.peer);
+        }(this, m, who.peer);
     });
     return out;
 }

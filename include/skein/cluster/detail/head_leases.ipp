@@ -254,7 +254,7 @@ SKEIN_INLINE void head::books::pump() {
             l.request = {};
             end(l, false, n.why.what());
         } else if (n.what == rt::notice::kind::infeasible && l.of->session) {
-            l.of->session->tell(lease_waits{l.number, true, n.why.what()});
+            l.of->session->tell(lease_waits{l.number, n.why.what()});
         }
     }
 }

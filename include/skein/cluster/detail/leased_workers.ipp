@@ -23,8 +23,29 @@ namespace skein::cluster {
 
 SKEIN_INLINE leased_workers::books::books(loop& on, net::network& via, rt::runtime& of,
                                           leased_workers_options given)
-    : on_loop(on), network(via), driver(of), how(std::move(given)) {
+    : on_loop(on), network(via), driver(of), how(std::move(given)),
+      head(on, via, link_options(), &stopping) {
     if (how.demand.empty()) how.demand.cpu = 1;
+}
+
+SKEIN_INLINE detail::head_link_options leased_workers::books::link_options() {
+    detail::head_link_options o;
+    o.head = how.head;
+    o.secret = how.secret;
+    o.name = how.name;
+    o.host = driver.name().host;
+    o.pid = driver.name().pid;
+    o.incarnation = driver.incarnation();
+    o.join_within = how.join_within;
+    o.times = how.times;
+    o.make_service = [this] { return make_service(); };
+    o.say_hello = [this] { return say_hello(this); };
+    o.on_away = [at = to_string(how.head)](const error& why, bool was_joined) {
+        if (was_joined)
+            logging::warn("cluster", "the head is away; workers go on",
+                          {{"head", at}, {"why", why.what()}});
+    };
+    return o;
 }
 
 SKEIN_INLINE task<void> leased_workers::books::serve() {
@@ -54,35 +75,27 @@ SKEIN_INLINE task<void> leased_workers::books::serve() {
     }
     auto gone = as_result(shield(served.join()));
     (void)co_await gone;
-    if (way) {
-        auto parted = shield(part());
-        co_await parted;
-    }
+    auto parted = shield(head.part());
+    co_await parted;
     if (failure) std::rethrow_exception(failure);
 }
 
-/// Where workers connect: on this host alone if the head is reached by this host alone.
-SKEIN_INLINE task<void> leased_workers::books::open_door(books* self) {
-    const auto& how = self->how;
-    rt::worker_link ours{detail::job_secret(how.secret, self->driver.incarnation())};
+/// Where workers connect: on this host alone if the head listens there alone.
+SKEIN_INLINE void leased_workers::books::open_door() {
+    rt::worker_link ours{detail::job_secret(how.secret, driver.incarnation())};
     ours.start = how.times.start_timeout;
-    auto options = rt::worker_connection(self->driver, ours);
+    auto options = rt::worker_connection(driver, ours);
     options.bounds.close_deadline = how.times.shutdown_grace;
     auto at = how.listen;
-    if (at.host.empty()) {
-        auto asking = with_timeout(self->way->call<cluster_status>(ask_status{}),
-                                   how.times.handshake_timeout);
-        const auto status = co_await asking;
-        const auto head = net::address::parse(status.address);
-        at = head && head->is_loopback() ? net::address::tcp("127.0.0.1", at.port)
-                                         : net::address::any(at.port);
-    }
+    if (at.host.empty())
+        at = head.notice().this_host_only ? net::address::tcp("127.0.0.1", at.port)
+                                          : net::address::any(at.port);
     net::acceptor_options bounds; // many workers load at the same time
     bounds.places = 4096;
     bounds.places_per_address = 1024;
-    self->door = std::make_unique<net::endpoint>(self->network, at, std::move(options), bounds);
-    self->served.spawn(self->door->serve(
-        [self](net::connection::handle wire) { return serve_one(self, std::move(wire)); }));
+    door = std::make_unique<net::endpoint>(network, at, std::move(options), bounds);
+    served.spawn(door->serve(
+        [this](net::connection::handle wire) { return serve_one(this, std::move(wire)); }));
 }
 
 SKEIN_INLINE void leased_workers::books::give_up(error why) {
@@ -93,79 +106,22 @@ SKEIN_INLINE void leased_workers::books::give_up(error why) {
 // ---- the link to the head ------------------------------------------------------------------------------------
 
 SKEIN_INLINE task<void> leased_workers::books::keep_joined(books* self) {
-    duration pause = self->how.times.reconnect_first;
-    const auto last = deadline_after(self->on_loop.now(), self->how.join_within);
-    bool ever = false, told = false;
-    while (!self->stopping.is_set()) {
-        std::optional<error> fault;
-        try {
-            auto linked = one_link(self);
-            co_await linked;
-        } catch (const error& e) {
-            fault = e;
-        }
-        if (std::exchange(self->joined, false)) {
-            ever = true;
-            told = false;
-            pause = self->how.times.reconnect_first;
-        }
-        if (self->stopping.is_set()) break;
-        if (!fault) throw error(errc::closed, "the cluster was stopped");
-        if (fault->code() == errc::cancelled) throw *fault;
-        if (detail::is_final(fault->code()) || (!ever && self->on_loop.now() >= last))
-            throw error(fault->code(), fmt::format("no cluster at {}: {}",
-                                                   to_string(self->how.head), fault->text()))
-                .with_cause(fault->cause())
-                .with_hint(fault->code() == errc::refused || fault->hint().empty()
-                               ? "skein head starts one, skein status looks at it"
-                               : fault->hint());
-        if (ever && !std::exchange(told, true))
-            logging::warn("cluster", "the head is away; workers go on",
-                          {{"head", to_string(self->how.head)}, {"why", fault->what()}});
-        auto woken = detail::wait_at_most(&self->stopping, pause);
-        co_await woken;
-        pause = std::min<duration>(2 * pause, self->how.times.reconnect_most);
-    }
-}
-
-SKEIN_INLINE task<void> leased_workers::books::one_link(books* self) {
-    const auto& how = self->how;
-    const auto& who = self->driver.name();
-    net::link_options link;
-    link.incarnation = self->driver.incarnation();
-    auto dialing = with_timeout(
-        net::link::connect(self->network, how.head,
-                           detail::cluster_link(how.secret, how.name, who.host, who.pid), link),
-        how.times.connect_timeout + how.times.handshake_timeout);
-    auto l = co_await dialing;
-    self->service = self->make_service();
-    self->way = net::requests::over(l, self->service, detail::cluster_requests());
-    std::exception_ptr failure;
+    std::optional<error> fault;
     try {
-        if (!self->door) {
-            auto opening = open_door(self);
-            co_await opening;
-        }
-        auto asking = say_hello(self);
-        co_await asking;
-        auto ended = detail::wait_end(l, &self->stopping);
-        co_await ended;
-    } catch (...) {
-        failure = std::current_exception();
+        auto joining = self->head.keep();
+        co_await joining;
+    } catch (const error& e) {
+        fault = e;
     }
-    if (self->stopping.is_set() && !failure) co_return; // serve() says goodbye
-    auto parted = shield(self->part());
-    co_await parted;
-    if (failure) std::rethrow_exception(failure);
-}
-
-SKEIN_INLINE task<void> leased_workers::books::part() {
-    const auto last = std::exchange(way, nullptr);
-    const auto handled = std::exchange(service, nullptr);
-    auto closing = last->close();
-    co_await closing;
-    auto done = handled->close();
-    co_await done;
+    if (!fault && self->stopping.is_set()) co_return;
+    if (!fault) throw error(errc::closed, "the cluster was stopped");
+    if (fault->code() == errc::cancelled) throw *fault;
+    throw error(fault->code(),
+                fmt::format("no cluster at {}: {}", to_string(self->how.head), fault->text()))
+        .with_cause(fault->cause())
+        .with_hint(fault->code() == errc::refused || fault->hint().empty()
+                       ? "skein head starts one, skein status looks at it"
+                       : fault->hint());
 }
 
 SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::books::make_service() {
@@ -182,7 +138,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::books::make_s
     out->on_tell<cluster_changed>([this](const cluster_changed& m, const net::caller&) {
         cluster_cpus = m.cpus;
         cluster_nodes = m.nodes;
-        if (joined) fill();
+        if (is_joined()) fill();
     });
     return out;
 }
@@ -214,16 +170,15 @@ SKEIN_INLINE known_lease leased_workers::books::known(const lease& l) const {
 }
 
 SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
+    if (!self->door) self->open_door();
     const auto h = self->hello();
-    auto asking =
-        with_timeout(self->way->call<driver_welcome>(h), self->how.times.handshake_timeout);
-    const auto w = co_await asking;
-    self->joined = true;
+    auto joining = self->head.join<driver_welcome>(h);
+    const auto w = co_await joining;
     // What has changed while the hello was under way.
     std::set<std::uint64_t> told;
     for (const auto& one : h.leases) {
         told.insert(one.number);
-        if (!self->leases.contains(one.number)) self->way->tell(return_lease{one.number});
+        if (!self->leases.contains(one.number)) (void)self->head.tell(return_lease{one.number});
     }
     for (const auto& [number, l] : self->leases)
         if (!told.contains(number)) self->want(l);
@@ -344,20 +299,18 @@ SKEIN_INLINE task<void> leased_workers::books::release_idle(books* self, std::ui
     kind.watched = false;
 }
 
+SKEIN_INLINE bool leased_workers::books::is_joined() const noexcept {
+    return head.is_joined() && !stopping.is_set();
+}
+
 SKEIN_INLINE void leased_workers::books::want(const lease_ptr& l) {
-    try {
-        const auto k = known(*l);
-        if (joined && way && way->is_open())
-            way->tell(want_lease{k.number, k.demand, k.label, k.own});
-    } catch (const error&) { // with the next hello
-    }
+    if (!is_joined()) return; // with the next hello
+    const auto k = known(*l);
+    (void)head.tell(want_lease{k.number, k.demand, k.label, k.own});
 }
 
 SKEIN_INLINE void leased_workers::books::give_back(const lease_ptr& l) {
-    try {
-        if (joined && way && way->is_open() && !l->ended) way->tell(return_lease{l->number});
-    } catch (const error&) { // the next hello does not name it
-    }
+    if (is_joined() && !l->ended) (void)head.tell(return_lease{l->number});
 }
 
 /// New actors wait for workers that are about to come.
@@ -409,11 +362,7 @@ SKEIN_INLINE task<void> leased_workers::books::retire(books* self, lease_ptr l, 
     auto asked = self->driver.retire(l->wire);
     const bool left = co_await asked;
     l->retiring = false;
-    try {
-        if (!left && l->wire && self->joined && self->way->is_open())
-            self->way->tell(keep_lease{l->number});
-    } catch (const error&) { // then it asks again
-    }
+    if (!left && l->wire && self->is_joined()) (void)self->head.tell(keep_lease{l->number});
     logging::debug("cluster", left ? "a worker was given back" : "a worker with actors is kept",
                    {{"node", l->node_name}, {"why", why}});
 }
@@ -491,7 +440,7 @@ SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self,
 
 /// As the head says; it hears it from the agent, at once if the process has ended.
 SKEIN_INLINE task<std::string> leased_workers::books::how_it_ended(books* self, lease_ptr l) {
-    if (!self->joined || self->stopping.is_set()) co_return std::string();
+    if (!self->is_joined()) co_return std::string();
     auto told = detail::wait_at_most(&l->end_told, self->how.times.suspect_after);
     co_await told;
     co_return l->how;

@@ -2,6 +2,7 @@
 #pragma once
 // What a driver knows of its leases.
 
+#include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/cluster/messages.hpp>
 #include <skein/core/error.hpp>
@@ -9,12 +10,9 @@
 #include <skein/core/scope.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/endpoint.hpp>
-#include <skein/net/link.hpp>
-#include <skein/net/requests.hpp>
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 
 namespace skein::cluster {
@@ -53,10 +51,9 @@ struct leased_workers::books {
     std::uint64_t last_number = 0;
     std::uint64_t cluster_cpus = 0;
     std::uint32_t cluster_nodes = 0;
-    net::requests::handle way; ///< to the head
-    std::shared_ptr<net::request_service> service;
     event stopping;
-    bool joined = false, gave_up = false;
+    detail::head_link head;
+    bool gave_up = false;
     int failed_starts = 0;      ///< in a row
     time_point first_failure{}; ///< of them
     std::string last_failure;
@@ -64,11 +61,11 @@ struct leased_workers::books {
     scope later;  ///< what follows a pause
 
     task<void> serve();
-    static task<void> open_door(books* self);
+    [[nodiscard]] detail::head_link_options link_options();
+    void open_door();
     static task<void> keep_joined(books* self);
-    static task<void> one_link(books* self);
     static task<void> say_hello(books* self);
-    task<void> part();
+    [[nodiscard]] bool is_joined() const noexcept;
     [[nodiscard]] std::shared_ptr<net::request_service> make_service();
     [[nodiscard]] driver_hello hello() const;
     void give_up(error why);

@@ -4,8 +4,10 @@
 
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/agent.hpp>
+#include <skein/cluster/environment.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/leased_workers.hpp>
+#include <skein/cluster/meeting.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/scope.hpp>
@@ -122,6 +124,7 @@ SKEIN_INLINE int run_head(const head_program& how) {
 SKEIN_INLINE int run_agent(const agent_program& how) {
     rt::open_standard_files();
     rt::name_process("agent");
+    take_variable(token_variable); // its workers have a secret of their own
     agent_options o;
     const auto where = find_head_address(how.head);
     o.head =

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of cluster/detail/head_link.hpp.
+
+#include <skein/core/cancel.hpp>
+#include <skein/net/network.hpp>
+#include <skein/wire/decode.hpp>
+
+#include <algorithm>
+#include <exception>
+
+namespace skein::cluster::detail {
+
+SKEIN_INLINE head_link::head_link(loop& on, net::network& via, head_link_options how,
+                                  event* stopping)
+    : on_loop_(on), network_(via), how_(std::move(how)), stopping_(stopping),
+      alone_since_(on.now()) {}
+SKEIN_INLINE head_link::~head_link() = default;
+
+SKEIN_INLINE head_notice head_link::notice() const {
+    if (below_ == nullptr) return {};
+    const auto read = wire::decode<head_notice>(below_->peer().extra);
+    return read ? *read : head_notice{};
+}
+
+SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
+    auto& how = self->how_;
+    self->alone_since_ = self->on_loop_.now();
+    const auto last = deadline_after(self->alone_since_, how.join_within);
+    duration pause = how.times.reconnect_first;
+    bool ever = false;
+    while (!self->stopping_->is_set()) {
+        std::optional<error> fault;
+        try {
+            auto linked = one_link(self);
+            co_await linked;
+        } catch (const error& e) {
+            fault = e;
+        }
+        const bool was_joined = std::exchange(self->welcomed_, false);
+        if (was_joined) {
+            ever = true;
+            pause = how.times.reconnect_first;
+        }
+        if (self->stopping_->is_set() || !fault) co_return;
+        const auto code = fault->code();
+        if (code == errc::cancelled || is_final(code) || (!ever && self->on_loop_.now() >= last))
+            throw *fault;
+        if (how.on_away) how.on_away(*fault, was_joined);
+        auto woken = wait_at_most(self->stopping_, pause);
+        co_await woken;
+        pause = std::min<duration>(2 * pause, how.times.reconnect_most);
+    }
+}
+
+/// One link to the head, from the dial to its end.
+SKEIN_INLINE task<void> head_link::one_link(head_link* self) {
+    auto& how = self->how_;
+    net::link_options link;
+    link.incarnation = how.incarnation;
+    auto dialing = with_timeout(
+        net::link::connect(self->network_, how.head,
+                           cluster_link(how.secret, how.name, how.host, how.pid), link),
+        how.times.connect_timeout + how.times.handshake_timeout);
+    self->below_ = co_await dialing;
+    self->service_ = how.make_service();
+    self->way_ = net::requests::over(self->below_, self->service_, cluster_requests());
+    std::exception_ptr failure;
+    try {
+        auto saying = how.say_hello();
+        co_await saying;
+        auto ended = wait_end(self->below_, self->stopping_);
+        co_await ended;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    if (self->stopping_->is_set() && !failure) co_return; // its owner says goodbye
+    auto parted = shield(part_from(self));
+    co_await parted;
+    if (failure) std::rethrow_exception(failure);
+}
+
+SKEIN_INLINE task<void> head_link::part_from(head_link* self) {
+    if (std::exchange(self->joined_, false)) self->alone_since_ = self->on_loop_.now();
+    self->below_.reset();
+    const auto last = std::exchange(self->way_, nullptr);
+    if (last == nullptr) co_return;
+    const auto served = std::exchange(self->service_, nullptr);
+    auto closing = last->close();
+    co_await closing;
+    auto done = served->close();
+    co_await done;
+}
+
+} // namespace skein::cluster::detail
