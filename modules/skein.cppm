@@ -200,6 +200,7 @@ using skein::cluster::supervise;
 using skein::cluster::supervisor_options;
 using skein::cluster::supervisor_outcome;
 using skein::cluster::take_launch_variables;
+using skein::cluster::take_variable;
 using skein::cluster::token_source;
 using skein::cluster::token_variable;
 using skein::cluster::variable_reader;

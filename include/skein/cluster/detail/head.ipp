@@ -155,21 +155,26 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
         on_ended(m.what, *here->node);
         pump();
     });
-    out->on<ask_status, cluster_status>(
+    serve_tools(*out);
+    return out;
+}
+
+/// What a person asks.
+SKEIN_INLINE void head::books::serve_tools(net::request_service& of) {
+    of.on<ask_status, cluster_status>(
         [this](ask_status m, const net::caller& who) -> task<cluster_status> {
             return [](books* self, ask_status asked, std::string peer) -> task<cluster_status> {
                 detail::check_version(asked.version, peer);
                 co_return self->status();
             }(this, m, who.peer);
         });
-    out->on<ask_drain, drain_reply>(
-        [this](ask_drain m, const net::caller& who) -> task<drain_reply> {
-            return [](books* self, ask_drain asked, std::string peer) -> task<drain_reply> {
-                detail::check_version(asked.version, peer);
-                co_return self->drain(asked);
-            }(this, std::move(m), who.peer);
-        });
-    out->on<ask_stop, stop_reply>([this](ask_stop m, const net::caller& who) -> task<stop_reply> {
+    of.on<ask_drain, drain_reply>([this](ask_drain m, const net::caller& who) -> task<drain_reply> {
+        return [](books* self, ask_drain asked, std::string peer) -> task<drain_reply> {
+            detail::check_version(asked.version, peer);
+            co_return self->drain(asked);
+        }(this, std::move(m), who.peer);
+    });
+    of.on<ask_stop, stop_reply>([this](ask_stop m, const net::caller& who) -> task<stop_reply> {
         return [](books* self, ask_stop asked, std::string peer) -> task<stop_reply> {
             detail::check_version(asked.version, peer);
             logging::info("head", "asked to stop", {{"by", peer}});
@@ -180,7 +185,6 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
             co_return r;
         }(this, m, who.peer);
     });
-    return out;
 }
 
 SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {

@@ -118,6 +118,7 @@ struct head::books {
     task<void> serve();
     static task<void> serve_link(books* self, net::link::handle l);
     [[nodiscard]] std::shared_ptr<net::request_service> service_of(const session_ptr& s);
+    void serve_tools(net::request_service& of);
     void ended(const session_ptr& s) noexcept;
     static task<void> watch(books* self);
     void look();
