@@ -379,6 +379,7 @@ using skein::rt::stop;
 using skein::rt::take_boot;
 using skein::rt::to_string;
 using skein::rt::wait;
+using skein::rt::whole_cores;
 using skein::rt::work_for_driver;
 using skein::rt::worker_connection;
 using skein::rt::worker_demand;

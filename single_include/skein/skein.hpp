@@ -18901,6 +18901,8 @@ public:
     /// Worker: executes the driver's calls until it has gone; cancels what still runs and waits for it.
     [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::connection> wire,
                                           detail::claims page = {});
+    /// Driver: nothing runs on the worker of this connection, and no actor is there.
+    [[nodiscard]] bool is_idle(const std::shared_ptr<net::connection>& wire) const;
     /// Says goodbye to all peers; calls that are not done fail with errc::closed.
     [[nodiscard]] task<void> close();
 
@@ -19150,6 +19152,11 @@ struct resources {
 
 /// True if no amount of `need` is larger than that of `have`.
 [[nodiscard]] bool fits(const resources& need, const resources& have) noexcept;
+
+/// The cores that so much cpu is counted as: rounded up.
+[[nodiscard]] constexpr std::uint32_t whole_cores(amount cpu) noexcept {
+    return static_cast<std::uint32_t>((cpu.in_steps() + amount::steps - 1) / amount::steps);
+}
 
 /// Reads "cpu=2,gpu=0.5,memory=4GiB,ssd=1". Memory takes B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or bytes; at most
 /// four decimals; bytes are rounded up. An error says which part is wrong and how to write it.
@@ -19569,9 +19576,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
     demand made;
     made.need = need;
     made.label = label;
-    const auto whole = (need.cpu.in_steps() + amount::steps - 1) / amount::steps;
     made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty();
-    made.cpus = static_cast<std::uint16_t>(whole);
+    made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
     if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
     made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty();
     const auto number = static_cast<std::uint16_t>(all_.size());
@@ -23024,9 +23030,15 @@ struct lease_books {
     }
 
     [[nodiscard]] lease_line& line_of(std::uint16_t shape);
+    /// Its line is served by workers of its own.
+    [[nodiscard]] bool has_own(const call_base& call) const {
+        const auto line = lines.find(call.shape);
+        return line != lines.end() && line->second.by == lease_line::service::own;
+    }
     void decide(lease_line& line);
     void lend_now();
     [[nodiscard]] bool has_lent() const;
+    [[nodiscard]] std::uint32_t cores_of(const call_base& call) const;
     [[nodiscard]] bool any_has(const std::string& label) const;
     [[nodiscard]] static lease_share* share_of(const peer& at, const lease_line& line) noexcept;
     void add(peer& worker);
@@ -23340,6 +23352,7 @@ SKEIN_INLINE runtime::~runtime() {
         "a runtime is destroyed while it serves {} links and runs {} calls; co_await close() and "
         "the serving tasks first",
         books_->links.size(), books_->calls.size());
+    books_->leases.told = {}; // who listened may be gone
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, lane] : books_->lanes) lane->owner = nullptr;
     books_->anchor->self = nullptr;
@@ -23664,7 +23677,7 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
                nullptr});
     if (lane) drain(*lane);
     // No answer comes that would do so; and who waited in front of others lets them go.
-    if (is_free || books_->leases.asking > 0) pump();
+    if (is_free || books_->leases.asking > 0 || books_->leases.has_own(call)) pump();
 }
 
 SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
@@ -23683,7 +23696,7 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
                            call.progress())),
          nullptr});
     if (lane) drain(*lane);
-    if (is_free || books_->leases.asking > 0) pump();
+    if (is_free || books_->leases.asking > 0 || books_->leases.has_own(call)) pump();
 }
 
 SKEIN_INLINE void runtime::give_up(error why) {
@@ -23691,6 +23704,8 @@ SKEIN_INLINE void runtime::give_up(error why) {
     books_->start_workers = {};
     for (const auto& call : books_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
+    for (auto& [shape, line] : books_->leases.lines)
+        if (line.wanted > 0) tell_demand(line);
 }
 
 // ---- actors ------------------------------------------------------------------------------------
@@ -24282,7 +24297,7 @@ SKEIN_INLINE void lease_books::remove(peer& worker) {
         auto& line = line_of(one.second.call->shape);
         --line.parents;
         if (worker.kind != 0 && one.second.children > 0)
-            resting -= std::min(resting, std::uint32_t{line.cpus});
+            resting -= std::min(resting, cores_of(*one.second.call));
         return true;
     });
     for (auto& [shape, line] : lines) { // whoever had its label may have gone
@@ -24298,6 +24313,11 @@ SKEIN_INLINE void lease_books::remove(peer& worker) {
     ++state;
     is_changed = true;
     lend_now();
+}
+
+/// Cores that were lent for it, at a worker of its own.
+SKEIN_INLINE std::uint32_t lease_books::cores_of(const call_base& call) const {
+    return whole_cores(demands.at(call.shape).need.cpu);
 }
 
 /// Takes as many workers out of the scheduler as were asked for, those with the least to do first.
@@ -24323,11 +24343,14 @@ SKEIN_INLINE void lease_books::lend_now() {
     for (auto* worker : all) {
         if (now >= target) break;
         if (worker->lent || worker->retiring || !worker->up) continue;
+        if (resting > 0 && now + worker->capacity > target) continue;
         turn(*worker, true);
         now += worker->capacity;
     }
     for (auto at = all.rbegin(); at != all.rend(); ++at) {
-        if (!(*at)->lent || now - (*at)->capacity < target) continue;
+        // Rather too few than too many while a task waits for others: these need a core.
+        const bool is_spare = resting > 0 ? now > target : now - (*at)->capacity >= target;
+        if (!(*at)->lent || !is_spare) continue;
         turn(**at, false);
         now -= (*at)->capacity;
     }
@@ -24619,7 +24642,7 @@ SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
     auto& [call, where, children] = found->second;
     if (children++ > 0) return;
     if (where->kind != 0) { // what else it has nobody can use meanwhile
-        resting += call->cpus;
+        resting += cores_of(*call);
         return lend_now();
     }
     auto& share = share_for(*where, line_of(call->shape));
@@ -24635,7 +24658,7 @@ SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
     auto& [call, where, children] = found->second;
     if (children == 0 || --children > 0) return;
     if (where->kind != 0) {
-        resting -= std::min(resting, std::uint32_t{call->cpus});
+        resting -= std::min(resting, cores_of(*call));
         return lend_now();
     }
     auto& share = share_for(*where, line_of(call->shape));
@@ -24651,7 +24674,7 @@ SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
     if (found == parents.end()) return true; // its worker is lost
     bool had_cores = found->second.children == 0;
     if (!had_cores && found->second.at->kind != 0) {
-        resting -= std::min(resting, std::uint32_t{call.cpus});
+        resting -= std::min(resting, cores_of(call));
         lend_now();
         had_cores = true;
     }
@@ -24741,7 +24764,7 @@ SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
 
 SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     const auto wanted = line.inner.size() + line.waiting.size() + line.out;
-    if (line.wanted == wanted) return;
+    if (line.wanted == wanted || !books_->leases.told) return;
     line.wanted = wanted;
     worker_demand what;
     what.kind = line.shape;
@@ -24936,6 +24959,12 @@ SKEIN_INLINE bool runtime::has_calls(const peer& at) const {
                        [&](const auto& s) { return s.call && s.call->on == &at; });
 }
 
+SKEIN_INLINE bool runtime::is_idle(const std::shared_ptr<net::connection>& wire) const {
+    const auto found = std::find_if(books_->links.begin(), books_->links.end(),
+                                    [&](const auto& l) { return l->wire == wire; });
+    return found == books_->links.end() || ((*found)->actors == 0 && !has_calls(**found));
+}
+
 SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::connection> wire) {
     const auto found = std::find_if(books_->links.begin(), books_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
@@ -25086,6 +25115,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     for (const auto& lane : gone) fail_lane(*lane);
     for (const auto id : orphaned) drop_orphan(id);
     run_again(lost);
+    if (l.kind != 0) tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
 }
 
 /// Takes the calls that were at the link out of their slots.
@@ -26431,6 +26461,8 @@ private:
                 auto woken = wait_change(pause);
                 co_await woken;
             }
+            auto joined = lives.join();
+            co_await joined;
         } catch (...) {
             failure = std::current_exception();
             lives.cancel();
@@ -26489,6 +26521,7 @@ private:
             auto& kind = kinds_.at(static_cast<std::uint32_t>(g.tag));
             kind.asked = {};
             ++kind.alive;
+            changed_.set(); // there may be room for one more
             lives.spawn(live_for(static_cast<std::uint32_t>(g.tag), g));
         }
     }
@@ -26507,17 +26540,23 @@ private:
                 next = std::min<duration>(next, due - loop_.now());
                 continue;
             }
-            for (auto* one : own_)
-                if (one->room.kind == number && one->wire && !kind.leaving) {
-                    kind.leaving = true;
-                    lives.spawn(retire(number, one->wire));
-                }
+            const auto idle = std::find_if(own_.begin(), own_.end(), [&, n = number](life* one) {
+                return one->room.kind == n && one->wire && driver_.is_idle(one->wire);
+            });
+            if (idle == own_.end()) { // they load, or do what nobody waits for any more
+                next = std::min<duration>(next, how_.times.idle_worker);
+                continue;
+            }
+            kind.leaving = true;
+            lives.spawn(retire(number, (*idle)->wire));
         }
         return next;
     }
     task<void> retire(std::uint32_t number, std::shared_ptr<net::connection> wire) {
         auto asked = as_result(driver_.retire(std::move(wire)));
-        (void)co_await asked;
+        const auto left = co_await asked;
+        if (!left || !*left)
+            co_await sleep_for(how_.times.idle_worker); // it is ending, or has actors
         kinds_.at(number).leaving = false;
         changed_.set();
     }
@@ -26525,8 +26564,7 @@ private:
     /// A worker that holds what it was granted, until nothing waits for it any more.
     task<void> live_for(std::uint32_t number, grant g) {
         auto& kind = kinds_.at(number);
-        const auto cores = static_cast<std::uint32_t>(
-            (kind.what.need.cpu.in_steps() + amount::steps - 1) / amount::steps);
+        const auto cores = whole_cores(kind.what.need.cpu);
         life one;
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));

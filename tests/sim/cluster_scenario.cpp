@@ -4,13 +4,14 @@
 // links break and are cut; calls go on all the while.
 //
 // Invariants: each call ends once, with its own value or an expected error; a task runs once and once more per retry at
-// most, a method at most once; a node never holds more than it has. When faults have ended every node that lives is
+// most, a method at most once; a node never holds more than it has, and no two tasks its only gpu. When faults have ended every node that lives is
 // in the cluster, each driver has the workers it wants (or some, where both want all), as many processes run as the head has granted leases, and all
 // calls end. When the drivers have ended no worker is left.
 #include "sim/scenario.hpp"
 
 #include <skein/core/timeout.hpp>
 #include <skein/rt/remote.hpp>
+#include <skein/rt/runtime_context.hpp>
 #include <tests/support/sim_nodes.hpp>
 
 #include <map>
@@ -24,7 +25,8 @@ using namespace std::chrono_literals;
 using test::sim_nodes;
 
 struct history {
-    std::map<int, int> runs; ///< by call
+    std::map<int, int> runs;         ///< by call
+    std::map<std::string, int> gpus; ///< in use, by host
     std::string violation;
 };
 thread_local history* now = nullptr;
@@ -36,6 +38,25 @@ int plain(int call) {
 task<int> slow(int call, int ms) {
     co_await sleep_for(std::chrono::milliseconds(ms));
     co_return call;
+}
+/// On a node with one gpu. Its worker may be cut off and still run when the node is taken for dead: then two are
+/// allowed, see docs/cluster.md; each agent ends its own workers before it starts others.
+task<int> with_gpu(int call, int ms) {
+    const auto here = runtime_context();
+    struct use {
+        explicit use(int& n) : used(n) { ++used; }
+        use(const use&) = delete;
+        ~use() { --used; }
+        int& used;
+    } const mine(now->gpus[here.host]);
+    if (mine.used > 1) now->violation = "two tasks have the only gpu of " + here.host;
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    co_return call;
+}
+task<int> with_disk(int call, int ms) {
+    auto inner = remote<&slow>.with({.cpus = 0})(-call, ms);
+    const int got = co_await inner;
+    co_return -got;
 }
 struct ledger {
     int last = 0;
@@ -52,7 +73,8 @@ struct stage {
     sim_nodes& c;
     int last_call = 0;
     bool calm = false;
-    bool shared = false; ///< both drivers want all there is
+    bool shared = false;                     ///< both drivers want all there is
+    bool has_own = false, has_actors = true; ///< tasks that need workers of their own
 };
 
 struct outstanding {
@@ -79,6 +101,19 @@ outstanding submit(stage* s, const actor_handle<ledger>& actor, int* position) {
     how.cpus = static_cast<int>(w.below(2));
     how.retries = made.retries = static_cast<int>(w.below(4));
     if (w.chance(0.2)) how.deadline = std::chrono::milliseconds(1 + w.below(5000));
+    if (s->has_own && w.chance(0.3)) {
+        const int ms = static_cast<int>(w.below(500));
+        how.cpus = s->has_actors ? 0 : how.cpus.value; // a worker with actors keeps its cpu
+        made.counts_runs = false;
+        if (w.chance(0.6)) {
+            how.gpus = 1;
+            made.result = remote<&with_gpu>.with(how)(made.call, ms);
+        } else {
+            how.resources = "disk=0.5";
+            made.result = remote<&with_disk>.with(how)(made.call, ms);
+        }
+        return made;
+    }
     switch (w.below(actor ? 4 : 2)) {
     case 0: made.result = remote<&plain>.with(how)(made.call); break;
     case 1:
@@ -115,7 +150,7 @@ task<void> call_around(stage* s, sim_nodes::driver* d, std::size_t* workers) {
     actor_handle<ledger> actor;
     int position = 0;
     for (int i = 0; i < count; ++i) {
-        if (!actor || w.chance(0.05)) {
+        if (s->has_actors && (!actor || w.chance(0.05))) {
             actor = {};
             auto making = as_result(with_timeout(skein::actor<ledger>(), 2s));
             auto made = co_await making;
@@ -272,6 +307,12 @@ task<void> scenario(sim::world& w) {
     sim_nodes c(w.loop, w.network);
     c.agent_times.start_timeout = 5s; // some starts hang
     stage s{w, c};
+    s.has_own = w.chance(0.5);
+    s.has_actors = !s.has_own || w.chance(0.5);
+    if (s.has_own) {
+        c.agent_offers.gpu = 1;
+        c.agent_offers.set("disk", 1);
+    }
     auto driving = drive(&s);
     co_await driving;
     w.loop.trace(static_cast<std::uint64_t>(s.last_call));

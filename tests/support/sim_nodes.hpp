@@ -61,6 +61,7 @@ public:
                 started = true;
                 services.spawn(workers.serve());
             });
+            self.on_demand([this](const rt::worker_demand& what) { workers.want(what); });
         }
         std::string host;
         rt::runtime self;
@@ -105,11 +106,13 @@ public:
 
     cluster::head_options head_defaults;
     time_constants agent_times;
+    rt::resources agent_offers; ///< of each node, beside its cpus and memory
     cluster::agent_options agent_defaults() {
         cluster::agent_options o;
         o.head = head_address();
         o.secret = secret_;
         o.times = agent_times;
+        o.offers = agent_offers;
         return o;
     }
 
