@@ -55,7 +55,7 @@ private:
     static task<void> everything(pool* self, Body body) {
         scope services;
         services.spawn(self->workers.serve());
-        self->driver.on_demand([self](const rt::worker_demand& what) { self->workers.want(what); });
+        self->driver.ask(&self->workers);
         auto work = body(*self);
         auto asked = as_result(std::move(work));
         auto outcome = co_await asked;

@@ -284,7 +284,7 @@ task<void> settle(stage* s, std::vector<outstanding> calls) {
 task<void> drive(stage* s) {
     scope services;
     services.spawn(s->pool.serve());
-    s->driver.on_demand([s](const rt::worker_demand& what) { s->pool.want(what); });
+    s->driver.ask(&s->pool);
     s->children.begin_faults();
     std::exception_ptr failure;
     try {

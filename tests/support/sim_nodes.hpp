@@ -61,7 +61,7 @@ public:
                 started = true;
                 services.spawn(workers.serve());
             });
-            self.on_demand([this](const rt::worker_demand& what) { workers.want(what); });
+            self.ask(&workers);
         }
         std::string host;
         rt::runtime self;

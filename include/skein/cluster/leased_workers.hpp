@@ -79,6 +79,7 @@ public:
     void stop() noexcept override;
     /// Asks the head for leases that hold what a demand asks for, in place of others where there is no room.
     void want(const rt::worker_demand& what) override;
+    void rests(const net::connection& worker, bool on) override;
 
     /// Workers that are connected; leases that the head has granted, and all that were asked for.
     [[nodiscard]] std::size_t connected() const noexcept;

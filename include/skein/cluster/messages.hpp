@@ -10,7 +10,7 @@
 //                     worker_ended      a worker has ended, or did not start
 //     head -> node    start_worker_order, stop_worker_order, leave_cluster
 //     driver -> head  driver_hello      the same for a driver, with all leases it has or waits for
-//                     want_lease, return_lease, keep_lease
+//                     want_lease, return_lease, keep_lease, lease_rests
 //     head -> driver  lease_granted, lease_waits, lease_recalled, lease_ended, cluster_changed
 //     tool -> head    ask_status, ask_drain, ask_stop
 //
@@ -147,6 +147,12 @@ struct keep_lease {
     static constexpr std::uint16_t number = 22;
     std::uint64_t lease = 0;
 };
+/// The only task of a lease waits for calls that it has made, or no longer: its cpus are free meanwhile.
+struct lease_rests {
+    static constexpr std::uint16_t number = 23;
+    std::uint64_t lease = 0;
+    bool on = false;
+};
 /// Nodes have come or gone.
 struct cluster_changed {
     static constexpr std::uint16_t number = 10;
@@ -241,8 +247,8 @@ struct stop_reply {
 using cluster_messages =
     net::message_table<node_hello, node_welcome, driver_hello, driver_welcome, want_lease,
                        return_lease, lease_granted, lease_waits, lease_ended, lease_recalled,
-                       keep_lease, cluster_changed, start_worker_order, stop_worker_order,
-                       worker_ended, leave_cluster, ask_status, cluster_status, ask_drain,
-                       drain_reply, ask_stop, stop_reply>;
+                       keep_lease, lease_rests, cluster_changed, start_worker_order,
+                       stop_worker_order, worker_ended, leave_cluster, ask_status, cluster_status,
+                       ask_drain, drain_reply, ask_stop, stop_reply>;
 
 } // namespace skein::cluster

@@ -72,6 +72,8 @@ public:
     void stop() noexcept override;
     /// Starts workers that hold what a demand asks for, and lends them cores of the others meanwhile.
     void want(const worker_demand& what) override;
+    /// The runtime takes back itself what it has lent.
+    void rests(const net::connection&, bool) override {}
 
     /// Pids of the workers that run now, for tests and tools.
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept;

@@ -37,7 +37,7 @@ class reader;
 
 namespace skein::rt {
 
-struct worker_demand;
+class worker_source;
 struct worker_room;
 
 /// Who this process is.
@@ -161,9 +161,9 @@ public:
     void expect_workers(std::size_t n);
     /// Driver: there will be no more workers; fails what waits for one, now and later.
     void give_up(error why);
-    /// Driver: called with a demand that its workers cannot serve when what waits for it has changed; must only take
-    /// note. Without it such tasks fail.
-    void on_demand(unique_function<void(const worker_demand&)> told);
+    /// Driver: who is asked for workers for demands that others cannot serve; must outlive it, or nullptr be said
+    /// before. Without it such tasks fail.
+    void ask(worker_source* source) noexcept;
     /// Driver: no worker comes for this demand: what waits for it now fails.
     void refuse_demand(std::uint32_t kind, const error& why);
     /// Driver: so many cores of its workers are others' from now on: no task is sent there. Ends when those that run

@@ -18,8 +18,9 @@ class loop;
 }
 
 namespace skein::net {
+class connection;
 class network;
-}
+} // namespace skein::net
 
 namespace skein::rt {
 
@@ -55,6 +56,9 @@ public:
     /// So many workers for a demand have something to do; those above that number may go after a while. Returns at
     /// once. What cannot be had is told to the runtime (refuse_demand).
     virtual void want(const worker_demand& what) = 0;
+    /// The task on a worker that is for one demand alone waits for calls that it has made, or no longer: its cpus are
+    /// free meanwhile. Returns at once.
+    virtual void rests(const net::connection& worker, bool on) = 0;
 };
 
 /// What a program's command line asks of a cluster.

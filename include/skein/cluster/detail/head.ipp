@@ -148,6 +148,10 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
     }));
     out->on_tell<keep_lease>(
         as_driver([this](detail::head_job& j, const keep_lease& m) { keep(j, m.lease); }));
+    out->on_tell<lease_rests>(as_driver([this](detail::head_job& j, const lease_rests& m) {
+        rest(j, m);
+        pump();
+    }));
     out->on_tell<worker_ended>([this, weak](const worker_ended& m, const net::caller& who) {
         const auto here = weak.lock();
         if (here == nullptr || here->node == nullptr)

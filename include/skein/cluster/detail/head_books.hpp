@@ -55,8 +55,9 @@ struct head_lease {
     head_job* of = nullptr;
     std::uint64_t number = 0; ///< the driver's
     rt::resources demand;
-    std::string label; ///< of the nodes that it may be on; "": all
-    bool own = false;  ///< see want_lease
+    std::string label;  ///< of the nodes that it may be on; "": all
+    bool own = false;   ///< see want_lease
+    bool rests = false; ///< see lease_rests
     lease_state state = lease_state::waits;
     rt::request_id request;
     std::uint64_t tag = 0; ///< of the request
@@ -150,6 +151,7 @@ struct head::books {
                                  const rt::scheduler::place_info& now);
     void give_back(detail::head_job& j, std::uint64_t number);
     void keep(detail::head_job& j, std::uint64_t number);
+    void rest(detail::head_job& j, const lease_rests& what);
     void stop_worker(detail::head_lease& l);
     [[nodiscard]] bool hold(detail::head_node& n, const held_lease& held);
     [[nodiscard]] bool take_over(detail::head_node& n, const held_lease& held,

@@ -97,6 +97,17 @@ SKEIN_INLINE void head::books::keep(detail::head_job& j, std::uint64_t number) {
     found->second->recalled_at = {};
 }
 
+SKEIN_INLINE void head::books::rest(detail::head_job& j, const lease_rests& what) {
+    const auto found = j.leases.find(what.lease);
+    if (found == j.leases.end()) return;
+    auto& l = *found->second;
+    if (std::exchange(l.rests, what.on) == what.on || !l.request) return;
+    if (what.on)
+        (void)schedule.wait_begin(l.request);
+    else
+        (void)schedule.wait_end(l.request); // it goes on at once, whoever has its cpus
+}
+
 /// Its room stays taken until the agent says that the worker has ended.
 SKEIN_INLINE void head::books::stop_worker(detail::head_lease& l) {
     l.state = detail::lease_state::stopping;
@@ -260,6 +271,7 @@ SKEIN_INLINE void head::books::pump() {
 }
 
 SKEIN_INLINE void head::books::granted(const rt::grant& g) {
+    if (g.resumed) return; // see rest()
     const auto found = by_tag.find(g.tag);
     auto* n = node_at(g.place.value());
     if (found == by_tag.end() || n == nullptr) {
@@ -328,6 +340,7 @@ SKEIN_INLINE bool head::books::take_over(detail::head_node& n, const held_lease&
     mine.gpus = rt::gpu_set(held.gpus);
     mine.state = as;
     mine.at = &n;
+    if (mine.rests) (void)schedule.wait_begin(mine.request);
     mine.keep_until = deadline_after(on_loop.now(), how.share_quantum);
     n.leases.emplace(held.lease, &mine);
     return true;

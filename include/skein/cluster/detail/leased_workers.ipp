@@ -130,6 +130,8 @@ SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::books::make_s
         [this](const lease_granted& m, const net::caller&) { on_granted(m); });
     out->on_tell<lease_ended>([this](const lease_ended& m, const net::caller&) { on_ended(m); });
     out->on_tell<lease_waits>([this](const lease_waits& m, const net::caller&) {
+        const auto found = leases.find(m.lease);
+        if (found != leases.end() && !std::exchange(found->second->impossible, true)) fill();
         if (cluster_nodes == 0) return; // said already
         logging::warn("cluster", "a worker finds no place", {{"why", m.why}});
     });
@@ -182,6 +184,8 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
     }
     for (const auto& [number, l] : self->leases)
         if (!told.contains(number)) self->want(l);
+    for (const auto& [number, l] : self->leases)
+        if (l->rests) (void)self->head.tell(lease_rests{number, true});
     self->cluster_cpus = w.cpus;
     self->cluster_nodes = w.nodes;
     const bool none_yet = std::none_of(self->leases.begin(), self->leases.end(),
@@ -200,6 +204,7 @@ SKEIN_INLINE std::size_t leased_workers::books::target() const noexcept {
     bool any_own = false;
     for (const auto& [number, l] : leases) {
         if (l->kind == 0) continue;
+        if (l->rests || l->impossible) continue;
         any_own = true;
         own += kinds.at(l->kind).what.need.cpu.in_steps();
     }
@@ -326,6 +331,7 @@ SKEIN_INLINE void leased_workers::books::on_granted(const lease_granted& m) {
     found->second->node = m.node;
     found->second->node_name = m.node_name;
     found->second->labels = m.labels;
+    found->second->impossible = false;
     if (found->second->kind != 0) fill(); // there may be room for one more
     count_expected();
 }
@@ -454,6 +460,14 @@ SKEIN_INLINE task<void> leased_workers::serve() { return books_->serve(); }
 SKEIN_INLINE void leased_workers::stop() noexcept { books_->stopping.set(); }
 SKEIN_INLINE void leased_workers::want(const rt::worker_demand& what) {
     books_->want_workers(what);
+}
+SKEIN_INLINE void leased_workers::rests(const net::connection& worker, bool on) {
+    for (const auto& [number, l] : books_->leases) {
+        if (l->wire.get() != &worker || std::exchange(l->rests, on) == on) continue;
+        if (books_->is_joined()) (void)books_->head.tell(lease_rests{number, on});
+        books_->fill();
+        return;
+    }
 }
 SKEIN_INLINE std::size_t leased_workers::connected() const noexcept {
     std::size_t n = 0;

@@ -27,7 +27,9 @@ struct leased_workers::books {
         net::connection::handle wire;    ///< to its worker, while that is served
         bool ended = false;              ///< the head says so
         bool retiring = false;
-        std::string how; ///< it ended
+        bool rests = false;      ///< its task waits for others
+        bool impossible = false; ///< no node could hold it, the head says
+        std::string how;         ///< it ended
         event end_told;
     };
     using lease_ptr = std::shared_ptr<lease>; // its tasks may outlive its place in the table

@@ -167,7 +167,7 @@ SKEIN_INLINE task<int> drive(net::real_loop* loop, runtime* self, worker_source*
     scope services;
     services.spawn(watch_signals(loop, &signals, stop, stopped_by));
     self->on_first_call([&services, workers] { services.spawn(workers->serve()); });
-    self->on_demand([workers](const worker_demand& what) { workers->want(what); });
+    self->ask(workers);
 
     int code = exit_code::failed;
     std::exception_ptr failure;

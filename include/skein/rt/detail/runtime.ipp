@@ -53,7 +53,7 @@ SKEIN_INLINE runtime::~runtime() {
         "a runtime is destroyed while it serves {} links and runs {} calls; co_await close() and "
         "the serving tasks first",
         books_->links.size(), books_->calls.size());
-    books_->leases.told = {}; // who listened may be gone
+    books_->leases.source = nullptr; // it may be gone
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, lane] : books_->lanes) lane->owner = nullptr;
     books_->anchor->self = nullptr;

@@ -197,7 +197,7 @@ struct lease_books {
     std::uint32_t lent = 0;    ///< cores that were asked for, see lend()
     std::uint32_t resting = 0; ///< cores of tasks at workers of their own that wait for others
     std::uint64_t lend_round = 0;
-    unique_function<void(const worker_demand&)> told;
+    worker_source* source = nullptr;
 
     /// Tasks that occupy cores. Not a nested one that has killed a worker: it would wait for a worker with nothing to
     /// do, and others wait for it.

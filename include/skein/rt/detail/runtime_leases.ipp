@@ -470,6 +470,7 @@ SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
     if (children++ > 0) return;
     if (where->kind != 0) { // what else it has nobody can use meanwhile
         resting += cores_of(*call);
+        if (source != nullptr) source->rests(*where->wire, true);
         return lend_now();
     }
     auto& share = share_for(*where, line_of(call->shape));
@@ -486,6 +487,7 @@ SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
     if (children == 0 || --children > 0) return;
     if (where->kind != 0) {
         resting -= std::min(resting, cores_of(*call));
+        if (source != nullptr) source->rests(*where->wire, false);
         return lend_now();
     }
     auto& share = share_for(*where, line_of(call->shape));
@@ -502,6 +504,7 @@ SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
     bool had_cores = found->second.children == 0;
     if (!had_cores && found->second.at->kind != 0) {
         resting -= std::min(resting, cores_of(call));
+        if (source != nullptr) source->rests(*found->second.at->wire, false);
         lend_now();
         had_cores = true;
     }
@@ -574,7 +577,7 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
 /// Over the workers that are for this line alone, one task each. More of them are asked for, or fewer.
 SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
     auto& leases = books_->leases;
-    if (!leases.told) {
+    if (leases.source == nullptr) {
         while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
         return;
     }
@@ -591,19 +594,17 @@ SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
 
 SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     const auto wanted = line.inner.size() + line.waiting.size() + line.out;
-    if (line.wanted == wanted || !books_->leases.told) return;
+    if (line.wanted == wanted || books_->leases.source == nullptr) return;
     line.wanted = wanted;
     worker_demand what;
     what.kind = line.shape;
     what.need = line.need->need;
     what.label = line.need->label;
     what.wanted = wanted;
-    books_->leases.told(what);
+    books_->leases.source->want(what);
 }
 
-SKEIN_INLINE void runtime::on_demand(unique_function<void(const worker_demand&)> told) {
-    books_->leases.told = std::move(told);
-}
+SKEIN_INLINE void runtime::ask(worker_source* source) noexcept { books_->leases.source = source; }
 
 SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
     auto& leases = books_->leases;
