@@ -202,9 +202,12 @@ SKEIN_INLINE std::size_t leased_workers::books::target() const noexcept {
     const auto each = std::max<std::int64_t>(how.demand.cpu.in_steps(), rt::amount::steps);
     std::int64_t own = 0; // cpus of leases for one demand
     bool any_own = false;
+    // Who waits for calls that it has made must get them done, before others of its kind may have the room.
+    const bool any_rests = std::any_of(leases.begin(), leases.end(),
+                                       [](const auto& one) { return one.second->rests; });
     for (const auto& [number, l] : leases) {
         if (l->kind == 0) continue;
-        if (l->rests || l->impossible) continue;
+        if (l->rests || l->impossible || (any_rests && l->node == 0)) continue;
         any_own = true;
         own += kinds.at(l->kind).what.need.cpu.in_steps();
     }
