@@ -151,7 +151,7 @@ SKEIN_INLINE void head::books::share_out() {
     for (const auto& [number, j] : jobs) {
         part p{j.get(), 0, 0, 0, {}};
         for (const auto& [k, l] : j->leases) {
-            const auto cpus = l->demand.cpu.in_steps();
+            const auto cpus = l->rests ? 0 : l->demand.cpu.in_steps();
             if (l->state == detail::lease_state::waits) {
                 const auto [known, is_new] = feasible.try_emplace(l->demand, false);
                 if (is_new) known->second = is_feasible(l->demand);
@@ -162,7 +162,7 @@ SKEIN_INLINE void head::books::share_out() {
                 coming += cpus;
             } else {
                 p.held += cpus;
-                if (on_loop.now() >= l->keep_until) p.may_give.push_back(l.get());
+                if (on_loop.now() >= l->keep_until && cpus > 0) p.may_give.push_back(l.get());
             }
         }
         if (p.held == 0 && p.wanted == 0) continue;
