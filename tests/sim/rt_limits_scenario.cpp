@@ -51,7 +51,14 @@ task<int> wait_for_children(int call, std::int64_t until, int count) {
     co_await sleep_for(1ms); // a cancellation that is there already ends it here
     std::vector<ref<int>> children;
     for (int i = 0; i < count; ++i) children.push_back(remote<&never_end>(call));
-    for (auto& child : children) co_await child;
+    for (auto& child : children) {
+        auto waiting = as_result(as_task(child));
+        const auto outcome = co_await waiting;
+        if (outcome) continue;
+        if (child.ready()) // the others go on when this returns; a cancellation takes them along
+            for (auto& other : children) other.cancel();
+        throw outcome.error();
+    }
     co_return call;
 }
 
