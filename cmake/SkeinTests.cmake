@@ -295,7 +295,7 @@ set_property(TEST consume.add_subdirectory consume.find_package consume.module A
 
 # The longest first, so that none of them runs alone at the end.
 foreach(long train.matrix consume.arm64 consume.compiler_line consume.conan consume.find_package consume.add_subdirectory
-             consume.newest_libraries programs.kill programs.phases programs.hostile programs.runs sim.seeds dist.communicator)
+             consume.newest_libraries programs.kill programs.phases programs.hostile programs.chaos programs.runs sim.seeds dist.communicator)
   if(TEST ${long})
     set_tests_properties(${long} PROPERTIES COST 100)
   endif()

@@ -6,7 +6,8 @@
 // Invariants: each call ends once, with its own value or an expected error; a task runs once and once more per retry at
 // most, a method at most once; a node never holds more than it has, and no two tasks its only gpu. When faults have ended every node that lives is
 // in the cluster, each driver has the workers it wants (or some, where both want all), as many processes run as the head has granted leases, and all
-// calls end. When the drivers have ended no worker is left.
+// calls end. A head that is killed in the calm and comes back takes all workers over. When the drivers have ended no worker
+// is left.
 #include "sim/scenario.hpp"
 
 #include <skein/core/timeout.hpp>
@@ -14,8 +15,10 @@
 #include <skein/rt/runtime_context.hpp>
 #include <tests/support/sim_nodes.hpp>
 
+#include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cluster_world {
@@ -173,8 +176,8 @@ task<void> call_around(stage* s, sim_nodes::driver* d, std::size_t* workers) {
     if (!d->started) co_return; // it has asked for nothing
     // Two that want all share it, however their shares came about.
     const auto is_whole = [&] {
-        return (s->shared ? d->self.workers() > 0 : d->self.workers() == *workers) &&
-               d->self.pending() == 0;
+        const bool has_all = d->self.workers() == *workers && d->workers.granted() == *workers;
+        return (s->shared ? d->self.workers() > 0 : has_all) && d->self.pending() == 0;
     };
     for (int i = 0; i < 1200 && !is_whole(); ++i) co_await sleep_for(100ms);
     w.check(is_whole(), fmt::format("{} has {} of {} workers, {} leases of {}, and {} calls long "
@@ -189,6 +192,11 @@ task<void> hurt(stage* s) {
     const auto blows = w.below(12);
     for (std::uint64_t i = 0; i < blows; ++i) {
         co_await sleep_for(std::chrono::milliseconds(w.below(2500)));
+        if (w.chance(0.3)) {
+            auto& on = *s->c.at(w.below(s->c.nodes())).children;
+            if (const auto all = on.running(); !all.empty()) on.kill(all[w.below(all.size())].pid);
+            continue;
+        }
         if (w.chance(0.4)) {
             if (!s->c.has_head()) continue;
             w.network.counts().add(sim::fault::kill);
@@ -228,6 +236,32 @@ task<void> settle(stage* s) {
     };
     for (int i = 0; i < 1200 && !is_settled(); ++i) co_await sleep_for(100ms);
     w.check(is_settled(), "long after the calm: " + what);
+}
+
+/// (host, process) of all workers.
+std::vector<std::pair<std::string, std::int64_t>> all_workers(stage* s) {
+    std::vector<std::pair<std::string, std::int64_t>> out;
+    for (std::size_t i = 0; i < s->c.nodes(); ++i)
+        for (const auto& one : s->c.at(i).children->running())
+            out.emplace_back(s->c.at(i).host, one.pid);
+    std::sort(out.begin(), out.end());
+    return out;
+}
+
+/// Workers do not notice that the head was away.
+task<void> restart_head(stage* s) {
+    auto& w = s->w;
+    const auto before = all_workers(s);
+    auto killed = s->c.kill_head();
+    co_await killed;
+    co_await sleep_for(std::chrono::milliseconds(w.below(3000)));
+    s->c.start_head();
+    auto settled = settle(s);
+    co_await settled;
+    co_await sleep_for(15s);           // all that is waited for has come or was given up
+    const auto after = all_workers(s); // there may be more: a driver that has just begun
+    w.check(std::includes(after.begin(), after.end(), before.begin(), before.end()),
+            "a worker has ended with the head");
 }
 
 task<void> drive(stage* s) {
@@ -282,6 +316,10 @@ task<void> drive(stage* s) {
         co_await called;
         auto settled = settle(s);
         co_await settled;
+        if (!s->shared) { // else they share again
+            auto restarted = restart_head(s);
+            co_await restarted;
+        }
     } catch (...) {
         failure = std::current_exception();
     }

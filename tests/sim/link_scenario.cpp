@@ -102,8 +102,15 @@ task<void> serve_link(link_town* t, net::link::handle l) {
     l->set_handler(nullptr);
 }
 
+task<void> reset_soon(sim::world* w, std::string name) {
+    auto pause = sleep_for(w->loop.draw_delay(duration(0), 3ms));
+    co_await pause;
+    w->network.counts().add(sim::fault::reset);
+    w->network.reset(name, "server");
+}
+
 /// One link until all is delivered both ways and it is closed, or it has ended with an error.
-task<void> use_link(link_town* t, net::link::handle l, session* s) {
+task<void> use_link(link_town* t, std::string name, net::link::handle l, session* s) {
     l->set_handler([t, s](const net::frame_view& f) { take(t->w, &s->down, s->down.sent, f); });
     std::optional<error> fault;
     try {
@@ -116,8 +123,12 @@ task<void> use_link(link_town* t, net::link::handle l, session* s) {
     } catch (const error& e) {
         fault = e;
     }
+    scope beside;
+    if (t->w->chance(0.3)) beside.spawn(reset_soon(t->w, std::move(name)));
     auto closing = l->close();
     co_await closing;
+    auto done = beside.join();
+    co_await done;
     t->resumes += l->statistics().resumes;
     if (l->failure() && l->failure()->code() == errc::internal) throw *l->failure();
     if (fault && fault->code() == errc::internal) throw *fault;
@@ -139,7 +150,7 @@ task<void> client_of(link_town* t, std::string name, net::address to, session* s
             how.first.max_tries = 1 + static_cast<int>(w->below(4));
             auto dialing = net::link::connect(w->network.host(name), to, link_end_named(name), how);
             auto l = co_await dialing;
-            auto using_it = use_link(t, std::move(l), s);
+            auto using_it = use_link(t, name, std::move(l), s);
             co_await using_it;
         } catch (const error& e) {
             if (e.code() == errc::internal || e.code() == errc::malformed) throw;
@@ -151,9 +162,11 @@ task<void> client_of(link_town* t, std::string name, net::address to, session* s
     }
 }
 
-/// Comes with hellos that a late or doubled connection of the past would bring.
+/// Comes with hellos that a late or doubled connection of the past would bring: one of a generation that is not newer
+/// than one that was taken must be refused.
 task<void> bring_stale_hellos(sim::world* w, std::string name, net::address to) {
-    const auto rounds = w->below(6);
+    const auto rounds = w->below(12);
+    std::map<std::uint64_t, std::uint64_t> taken; ///< generations, by the link's number
     for (std::uint64_t k = 0; k < rounds; ++k) {
         auto pause = sleep_for(w->loop.draw_delay(1ms, 800ms));
         co_await pause;
@@ -166,7 +179,10 @@ task<void> bring_stale_hellos(sim::world* w, std::string name, net::address to) 
             h.number = 1 + w->below(3);
             h.generation = 1 + w->below(3);
             h.fresh = w->chance(0.3);
-            h.received = h.fresh ? 0 : w->below(50);
+            h.received = h.fresh || w->chance(0.7) ? 0 : w->below(50);
+            const auto before = h.fresh ? 0 : taken[h.number];
+            if (h.fresh)
+                taken[h.number] = 0; // until the answer says otherwise, there may be a new link
             h.window_messages = h.window_bytes = 1000;
             c->send(net::detail::link_hello_kind, 0, 0, wire::encode(h));
             if (w->chance(0.5)) c->send(1, 3, 0, {}); // what it would have sent next
@@ -174,7 +190,13 @@ task<void> bring_stale_hellos(sim::world* w, std::string name, net::address to) 
             const auto f = co_await next;
             auto closing = c->close();
             co_await closing;
-        } catch (const error&) { // it is refused, or breaks
+            const auto answer = f ? net::detail::read_greeting<net::detail::link_answer>(*f)
+                                  : result<net::detail::link_answer>(error(errc::closed, ""));
+            if (!answer || answer->verdict != 0) continue;
+            w->check(h.generation > before, "an older generation of a link was taken");
+            taken[h.number] = h.generation;
+        } catch (const error& e) { // it is refused, or breaks
+            if (e.code() == errc::internal) throw;
         }
     }
 }

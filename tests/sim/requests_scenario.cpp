@@ -41,6 +41,7 @@ struct request_town {
     std::uint64_t overtakes = 0, done = 0;
     std::shared_ptr<net::request_service> service;
     net::request_options how;
+    std::string violation;
 };
 
 net::connection_options request_end(const std::string& name) {
@@ -78,6 +79,9 @@ void take_note(request_town* t, job_note m, const net::caller&) {
 
 task<void> serve_requests(request_town* t, net::link::handle l) {
     auto r = net::requests::over(l, t->service, t->how);
+    r->set_closed_handler([t](const error* why) { // clients say nothing that is wrong
+        if (why != nullptr && why->code() == errc::malformed) t->violation = why->what();
+    });
     auto ended = l->wait_closed();
     l.reset();
     std::optional<error> fault;
@@ -122,6 +126,30 @@ task<void> one_job(request_town* t, net::requests::handle* way, net::request_key
         }
         auto pause = sleep_for(20ms);
         co_await pause;
+    }
+}
+
+/// Large messages whose caller does not wait for long: what was on its way is dropped, the next one comes whole.
+task<void> give_up_early(request_town* t, net::requests::handle* way, std::uint64_t first) {
+    sim::world* const w = t->w;
+    const auto rounds = w->below(15);
+    for (std::uint64_t k = 0; k < rounds; ++k) {
+        auto pause = sleep_for(w->loop.draw_delay(1ms, 100ms));
+        co_await pause;
+        const auto over = *way;
+        if (!over || !over->is_open()) continue;
+        try {
+            job_request m;
+            m.job = first + k;
+            m.load.assign(1 + w->below(60'000), static_cast<std::byte>(m.job));
+            net::request_call_options how;
+            how.deadline = std::chrono::microseconds(1 + w->below(20'000));
+            auto asking = over->call<job_reply>(std::move(m), how);
+            const auto reply = co_await asking;
+            w->check(reply.job == first + k, "the reply of another call");
+        } catch (const error& e) {
+            if (!is_trouble_of_the_way(e)) throw;
+        }
     }
 }
 
@@ -186,6 +214,7 @@ task<void> request_client(request_town* t, std::uint64_t number, net::address to
         jobs.spawn(one_job(t, &way, &keys, number * 1000 + k));
     }
     jobs.spawn(send_notes(t, &way, number, t->w->below(40)));
+    jobs.spawn(give_up_early(t, &way, number * 1000 + 500));
     std::optional<error> fault;
     try {
         auto joined = jobs.join();
@@ -217,7 +246,7 @@ task<void> reset_now_and_then(sim::world* w, std::uint64_t clients) {
 }
 
 task<void> calls(sim::world& w) {
-    request_town town{&w, {}, {}, 0, 0, std::make_shared<net::request_service>(), {}};
+    request_town town{&w, {}, {}, 0, 0, std::make_shared<net::request_service>(), {}, {}};
     town.how.control_bytes = 1000 + w.below(20'000);
     town.how.chunk_bytes = 1024 + w.below(10'000);
     town.service->on<job_request, job_reply>([&](job_request m, net::caller who) {
@@ -252,6 +281,7 @@ task<void> calls(sim::world& w) {
     auto ending = town.service->close();
     co_await ending;
     if (fault) throw *fault;
+    w.check(town.violation.empty(), town.violation);
     w.loop.trace(town.done);
 }
 const sim::scenario calls_registered("requests", &calls);
