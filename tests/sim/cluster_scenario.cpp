@@ -316,7 +316,10 @@ task<void> drive(stage* s) {
         co_await called;
         auto settled = settle(s);
         co_await settled;
-        if (!s->shared) { // else they share again
+        std::size_t connected = 0;
+        for (const auto& d : drivers) connected += d->self.workers();
+        // Two that share would share again; a worker that has just been granted may be granted elsewhere.
+        if (!s->shared && connected == c.processes()) {
             auto restarted = restart_head(s);
             co_await restarted;
         }
