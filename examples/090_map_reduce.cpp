@@ -160,7 +160,8 @@ skein::task<int> app(std::vector<std::string> args) {
     std::optional<sample_files> own;
     if (asked.files.empty()) asked = read_arguments({own.emplace().folder.string()});
     auto counting = count_words(asked.files, asked.piece, asked.top);
-    for (const auto& [word, n] : co_await std::move(counting)) fmt::print("{:8} {}\n", n, word);
+    const auto words = co_await std::move(counting);
+    for (const auto& [word, n] : words) fmt::print("{:8} {}\n", n, word);
     co_return 0;
 }
 
