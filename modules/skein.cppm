@@ -378,6 +378,7 @@ using skein::rt::started_as;
 using skein::rt::stop;
 using skein::rt::take_boot;
 using skein::rt::to_string;
+using skein::rt::visible_gpus;
 using skein::rt::wait;
 using skein::rt::whole_cores;
 using skein::rt::work_for_driver;

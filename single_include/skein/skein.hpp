@@ -1615,6 +1615,9 @@ private:
 /// How this host calls itself.
 [[nodiscard]] std::string host_name();
 
+/// What CUDA_VISIBLE_DEVICES may say of this host's gpus: those of NVIDIA's driver, as far as this process sees them.
+[[nodiscard]] std::vector<std::string> visible_gpus();
+
 /// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
 [[nodiscard]] std::string process_title(std::string_view program, std::string_view part);
 
@@ -1766,6 +1769,444 @@ SKEIN_INLINE void check_failed(const char* condition, std::source_location where
 
 } // namespace skein::detail
 
+// ======== skein/rt/resources.hpp
+// What a place has and what a request asks for: cpus, gpus, memory, and resources that a program names itself.
+//
+//     auto have = rt::parse_resources(text).value(); // "cpu=8,gpu=2,memory=4GiB,ssd=1"
+//     rt::resources need;
+//     need.cpu = rt::amount::from(0.5);
+//     if (rt::fits(need, have)) have -= need;
+//
+// Amounts are whole numbers of 1/10000, so that ten times 0.1 is 1 and what was taken can be given back
+// exactly; memory is in bytes. Nothing here depends on a machine: what a host has is measured elsewhere.
+
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::rt {
+
+/// A number of cpus, gpus or units of a custom resource, in steps of 1/10000. Never negative in resources;
+/// differences may be.
+class amount {
+public:
+    static constexpr std::int64_t steps = 10'000; ///< steps in one
+    static constexpr std::int64_t most =
+        1'000'000'000; ///< what parse and from() take at most, in ones
+
+    constexpr amount() noexcept = default;
+    /// A whole number.
+    constexpr amount(int n) noexcept : raw_(steps * n) {}
+    /// Would lose its fraction: amount::from(0.5).
+    amount(double) = delete;
+    amount(float) = delete;
+    /// In steps of 1/10000.
+    [[nodiscard]] static constexpr amount of_steps(std::int64_t n) noexcept {
+        amount a;
+        a.raw_ = n;
+        return a;
+    }
+    /// The nearest step. Throws error (invalid_argument) for what is negative, no number, more than `most`, or
+    /// not zero and nearer to zero than to one step.
+    [[nodiscard]] static amount from(double n);
+
+    [[nodiscard]] constexpr std::int64_t in_steps() const noexcept { return raw_; }
+    [[nodiscard]] constexpr bool is_whole() const noexcept { return raw_ % steps == 0; }
+    constexpr explicit operator bool() const noexcept { return raw_ != 0; }
+
+    constexpr amount& operator+=(amount b) noexcept {
+        raw_ += b.raw_;
+        return *this;
+    }
+    constexpr amount& operator-=(amount b) noexcept {
+        raw_ -= b.raw_;
+        return *this;
+    }
+    friend constexpr amount operator+(amount a, amount b) noexcept { return a += b; }
+    friend constexpr amount operator-(amount a, amount b) noexcept { return a -= b; }
+    friend constexpr auto operator<=>(amount, amount) noexcept = default;
+
+private:
+    std::int64_t raw_ = 0;
+};
+
+/// A resource that is only a name and a number, such as licences: ssd=1.
+struct custom_resource {
+    std::string name; ///< a letter, then letters, digits, '_', '-', '.'; at most 64
+    amount value;
+    friend auto operator<=>(const custom_resource&, const custom_resource&) = default;
+};
+
+/// Bounds of what is parsed, so that text from outside cannot take much.
+struct resource_limits {
+    std::size_t text = 4096;                       ///< bytes
+    std::size_t custom = 32;                       ///< custom resources
+    std::uint64_t memory = std::uint64_t{1} << 50; ///< bytes: 1 PiB
+};
+
+/// Amounts of several resources. What is not named is zero.
+struct resources {
+    amount cpu, gpu;
+    std::uint64_t memory = 0;            ///< bytes
+    std::vector<custom_resource> custom; ///< in the order of their names, none twice, none zero
+
+    /// The amount of a custom resource.
+    [[nodiscard]] amount of(std::string_view name) const noexcept;
+    /// Sets a custom resource; zero removes it. Throws error (invalid_argument) for a name that is none.
+    resources& set(std::string_view name, amount value);
+    [[nodiscard]] bool empty() const noexcept {
+        return !cpu && !gpu && memory == 0 && custom.empty();
+    }
+
+    resources& operator+=(const resources& more);
+    /// `less` must fit in this.
+    resources& operator-=(const resources& less);
+
+    friend bool operator==(const resources&, const resources&) = default;
+    /// An order for keys of maps; fits() says whether one is enough for the other.
+    friend auto operator<=>(const resources&, const resources&) = default;
+};
+
+/// True if no amount of `need` is larger than that of `have`.
+[[nodiscard]] bool fits(const resources& need, const resources& have) noexcept;
+
+/// The cores that so much cpu is counted as: rounded up.
+[[nodiscard]] constexpr std::uint32_t whole_cores(amount cpu) noexcept {
+    return static_cast<std::uint32_t>((cpu.in_steps() + amount::steps - 1) / amount::steps);
+}
+
+/// Reads "cpu=2,gpu=0.5,memory=4GiB,ssd=1". Memory takes B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or bytes; at most
+/// four decimals; bytes are rounded up. An error says which part is wrong and how to write it.
+[[nodiscard]] result<resources> parse_resources(std::string_view text,
+                                                const resource_limits& limits = {});
+
+/// What parse_resources() reads: "cpu=2,gpu=0.5,memory=4GiB,ssd=1"; without anything "".
+[[nodiscard]] std::string to_string(const resources& r);
+/// "0.5"
+[[nodiscard]] std::string to_string(amount a);
+
+/// Whether this can be asked for: more than one gpu must be a whole number, for a share of a gpu lies on one gpu.
+[[nodiscard]] result<void> check_demand(const resources& need);
+/// Whether a place can have this: its gpus are whole, and at most 64.
+[[nodiscard]] result<void> check_total(const resources& total);
+
+/// Gpus of one host by their index there, at most 64.
+class gpu_set {
+public:
+    static constexpr int most = 64;
+
+    constexpr gpu_set() noexcept = default;
+    constexpr explicit gpu_set(std::uint64_t bits) noexcept : bits_(bits) {}
+
+    [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return bits_; }
+    [[nodiscard]] constexpr bool has(int index) const noexcept { return (bits_ >> index & 1) != 0; }
+    constexpr void insert(int index) noexcept { bits_ |= std::uint64_t{1} << index; }
+    [[nodiscard]] constexpr bool empty() const noexcept { return bits_ == 0; }
+    friend constexpr bool operator==(gpu_set, gpu_set) noexcept = default;
+
+private:
+    std::uint64_t bits_ = 0;
+};
+/// "0,3": what a variable such as CUDA_VISIBLE_DEVICES takes.
+[[nodiscard]] std::string to_string(gpu_set gpus);
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/resources.ipp
+// The bodies of rt/resources.hpp: reading, printing and checking amounts.
+
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+struct memory_unit {
+    std::string_view name;
+    std::uint64_t bytes;
+};
+inline constexpr std::array<memory_unit, 9> memory_units{{{"TiB", std::uint64_t{1} << 40},
+                                                          {"GiB", std::uint64_t{1} << 30},
+                                                          {"MiB", std::uint64_t{1} << 20},
+                                                          {"KiB", std::uint64_t{1} << 10},
+                                                          {"TB", 1'000'000'000'000},
+                                                          {"GB", 1'000'000'000},
+                                                          {"MB", 1'000'000},
+                                                          {"kB", 1'000},
+                                                          {"B", 1}}};
+
+inline bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
+inline bool is_letter(char c) noexcept { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+inline bool is_resource_name(std::string_view name) noexcept {
+    if (name.empty() || name.size() > 64 || !is_letter(name.front())) return false;
+    return std::all_of(name.begin(), name.end(), [](char c) {
+        return is_letter(c) || is_digit(c) || c == '_' || c == '-' || c == '.';
+    });
+}
+
+/// Text for a message: bounded, and without what a terminal would obey.
+inline std::string shown(std::string_view text) {
+    std::string s(text.substr(0, 40));
+    for (auto& c : s)
+        if (c < ' ' || c > '~') c = '?';
+    return text.size() > 40 ? s + "..." : s;
+}
+
+/// Digits with at most four decimals, in steps of 1/10000; nothing if it is something else or above `most` ones.
+inline std::optional<std::uint64_t> read_steps(std::string_view text, std::uint64_t most) {
+    std::uint64_t whole = 0, part = 0;
+    std::size_t i = 0, decimals = 0;
+    for (; i < text.size() && is_digit(text[i]); ++i) {
+        whole = whole * 10 + static_cast<std::uint64_t>(text[i] - '0');
+        if (whole > most) return std::nullopt;
+    }
+    if (i == 0) return std::nullopt;
+    if (i < text.size()) {
+        if (text[i] != '.' || i + 1 == text.size()) return std::nullopt;
+        for (++i; i < text.size(); ++i) {
+            if (!is_digit(text[i]) || ++decimals > 4) return std::nullopt;
+            part = part * 10 + static_cast<std::uint64_t>(text[i] - '0');
+        }
+    }
+    for (; decimals < 4; ++decimals) part *= 10;
+    if (whole == most && part != 0) return std::nullopt;
+    return whole * amount::steps + part;
+}
+
+inline error bad_amount(std::string_view name, std::string_view value) {
+    return error(errc::invalid_argument,
+                 fmt::format("{}={} is no amount", shown(name), shown(value)))
+        .with_hint(fmt::format("write {0}=2 or {0}=0.5: at most four decimals, 0 to {1}",
+                               shown(name), amount::most));
+}
+
+inline result<std::uint64_t> read_memory(std::string_view value, std::uint64_t most) {
+    std::uint64_t unit = 1;
+    auto digits = value;
+    for (const auto& u : memory_units)
+        if (value.ends_with(u.name)) {
+            unit = u.bytes;
+            digits.remove_suffix(u.name.size());
+            break;
+        }
+    const auto steps = read_steps(digits, most / unit);
+    if (!steps)
+        return error(errc::invalid_argument,
+                     fmt::format("memory={} is no amount of memory", shown(value)))
+            .with_hint(
+                fmt::format("write memory=512MiB, memory=1.5GiB or bytes; at most {}", most));
+    __extension__ using wide = unsigned __int128;
+    const auto bytes = (static_cast<wide>(*steps) * unit + amount::steps - 1) / amount::steps;
+    return static_cast<std::uint64_t>(bytes);
+}
+
+/// Reads one NAME=AMOUNT into r.
+inline result<void> read_resource(std::string_view part, resources& r,
+                                  const resource_limits& limits) {
+    const auto equals = part.find('=');
+    const auto name = part.substr(0, equals);
+    if (equals == std::string_view::npos || !is_resource_name(name))
+        return error(errc::invalid_argument, fmt::format("\"{}\" is no resource", shown(part)))
+            .with_hint("write NAME=AMOUNT with a name that begins with a letter: cpu=2,ssd=1");
+    const auto value = part.substr(equals + 1);
+    if (name == "memory") {
+        const auto bytes = read_memory(value, limits.memory);
+        if (!bytes) return bytes.error();
+        r.memory = *bytes;
+        return {};
+    }
+    const auto steps = read_steps(value, static_cast<std::uint64_t>(amount::most));
+    if (!steps) return bad_amount(name, value);
+    const auto n = amount::of_steps(static_cast<std::int64_t>(*steps));
+    if (name == "cpu") {
+        r.cpu = n;
+    } else if (name == "gpu") {
+        r.gpu = n;
+    } else {
+        r.set(name, n);
+        if (r.custom.size() > limits.custom)
+            return error(errc::too_large,
+                         fmt::format("more than {} custom resources", limits.custom))
+                .with_hint("use labels for what is not counted");
+    }
+    return {};
+}
+
+} // namespace detail
+
+SKEIN_INLINE amount amount::from(double n) {
+    const double scaled = n * static_cast<double>(steps);
+    const bool in_range = n >= 0 && n <= static_cast<double>(most); // false for what is no number
+    if (!in_range || (n > 0 && scaled < 0.5))
+        throw error(errc::invalid_argument, fmt::format("{} is no amount of a resource", n))
+            .with_hint(fmt::format("amounts are 0, or 0.0001 to {}, in steps of 0.0001", most));
+    return of_steps(static_cast<std::int64_t>(std::llround(scaled)));
+}
+
+SKEIN_INLINE amount resources::of(std::string_view name) const noexcept {
+    for (const auto& c : custom)
+        if (c.name == name) return c.value;
+    return {};
+}
+
+SKEIN_INLINE resources& resources::set(std::string_view name, amount value) {
+    if (!detail::is_resource_name(name) || name == "cpu" || name == "gpu" || name == "memory")
+        throw error(errc::invalid_argument,
+                    fmt::format("\"{}\" is no name of a custom resource", detail::shown(name)))
+            .with_hint("a letter, then letters, digits, '_', '-' or '.'; cpu, gpu and memory are "
+                       "fields of their own");
+    const auto at =
+        std::lower_bound(custom.begin(), custom.end(), name,
+                         [](const custom_resource& c, std::string_view n) { return c.name < n; });
+    const bool there = at != custom.end() && at->name == name;
+    if (!value) {
+        if (there) custom.erase(at);
+    } else if (there) {
+        at->value = value;
+    } else {
+        custom.insert(at, {std::string(name), value});
+    }
+    return *this;
+}
+
+SKEIN_INLINE resources& resources::operator+=(const resources& more) {
+    cpu += more.cpu;
+    gpu += more.gpu;
+    memory += more.memory;
+    for (const auto& c : more.custom) set(c.name, of(c.name) + c.value);
+    return *this;
+}
+
+SKEIN_INLINE resources& resources::operator-=(const resources& less) {
+    SKEIN_CHECK(fits(less, *this), "{} is less than {}", to_string(*this), to_string(less));
+    cpu -= less.cpu;
+    gpu -= less.gpu;
+    memory -= less.memory;
+    for (const auto& c : less.custom) set(c.name, of(c.name) - c.value);
+    return *this;
+}
+
+SKEIN_INLINE bool fits(const resources& need, const resources& have) noexcept {
+    if (need.cpu > have.cpu || need.gpu > have.gpu || need.memory > have.memory) return false;
+    return std::all_of(need.custom.begin(), need.custom.end(),
+                       [&](const custom_resource& c) { return c.value <= have.of(c.name); });
+}
+
+SKEIN_INLINE result<resources> parse_resources(std::string_view text,
+                                               const resource_limits& limits) {
+    resources r;
+    if (text.empty()) return r;
+    if (text.size() > limits.text)
+        return error(errc::too_large, fmt::format("a list of resources of {} bytes, more than {}",
+                                                  text.size(), limits.text));
+    const auto where = fmt::format("resources \"{}\"", detail::shown(text));
+    std::vector<std::string_view> seen;
+    for (std::size_t begin = 0; begin <= text.size();) {
+        const auto comma = std::min(text.find(',', begin), text.size());
+        const auto part = text.substr(begin, comma - begin);
+        const auto name = part.substr(0, part.find('='));
+        if (std::find(seen.begin(), seen.end(), name) != seen.end())
+            return error(errc::invalid_argument,
+                         fmt::format("{} is there twice", detail::shown(name)))
+                .with_where(where);
+        seen.push_back(name);
+        if (auto read = detail::read_resource(part, r, limits); !read) {
+            auto why = read.error();
+            return std::move(why).with_where(where);
+        }
+        begin = comma + 1;
+    }
+    return r;
+}
+
+SKEIN_INLINE std::string to_string(amount a) {
+    const auto raw = a.in_steps();
+    const auto size = static_cast<std::uint64_t>(raw < 0 ? -raw : raw);
+    auto s = fmt::format("{}{}", raw < 0 ? "-" : "", size / amount::steps);
+    if (const auto part = size % amount::steps; part != 0) {
+        s += fmt::format(".{:04}", part);
+        while (s.back() == '0') s.pop_back();
+    }
+    return s;
+}
+
+SKEIN_INLINE std::string to_string(const resources& r) {
+    std::string s;
+    const auto append = [&s](std::string_view name, const std::string& value) {
+        if (!s.empty()) s += ',';
+        s += fmt::format("{}={}", name, value);
+    };
+    if (r.cpu) append("cpu", to_string(r.cpu));
+    if (r.gpu) append("gpu", to_string(r.gpu));
+    if (r.memory != 0) {
+        for (const auto& u : detail::memory_units) {
+            const bool binary = u.name.size() == 3 || u.bytes == 1;
+            if (!binary || r.memory % u.bytes != 0) continue;
+            append("memory", fmt::format("{}{}", r.memory / u.bytes, u.name));
+            break;
+        }
+    }
+    for (const auto& c : r.custom) append(c.name, to_string(c.value));
+    return s;
+}
+
+SKEIN_INLINE std::string to_string(gpu_set gpus) {
+    std::string s;
+    for (int i = 0; i < gpu_set::most; ++i)
+        if (gpus.has(i)) s += fmt::format("{}{}", s.empty() ? "" : ",", i);
+    return s;
+}
+
+namespace detail {
+/// Amounts that came as numbers, not as text, must lie in the same bounds.
+inline result<void> check_range(const resources& r) {
+    const auto in_range = [](amount a) {
+        return a >= amount{} && a <= amount::of_steps(amount::most * amount::steps);
+    };
+    const bool ok = in_range(r.cpu) && in_range(r.gpu) && r.memory <= resource_limits{}.memory &&
+                    r.custom.size() <= resource_limits{}.custom &&
+                    std::all_of(r.custom.begin(), r.custom.end(),
+                                [&](const custom_resource& c) { return in_range(c.value); });
+    if (ok) return {};
+    return error(errc::invalid_argument, fmt::format("amounts out of range: {}", to_string(r)))
+        .with_hint(fmt::format("0 to {} of each, memory up to {} bytes, {} custom resources",
+                               amount::most, resource_limits{}.memory, resource_limits{}.custom));
+}
+} // namespace detail
+
+SKEIN_INLINE result<void> check_demand(const resources& need) {
+    if (auto range = detail::check_range(need); !range) return range;
+    if (need.gpu > amount(1) && !need.gpu.is_whole())
+        return error(errc::invalid_argument,
+                     fmt::format("asks for gpu={}: a share of a gpu lies on one gpu",
+                                 to_string(need.gpu)))
+            .with_hint("ask for a fraction up to 1, or for whole gpus");
+    return {};
+}
+
+SKEIN_INLINE result<void> check_total(const resources& total) {
+    if (auto range = detail::check_range(total); !range) return range;
+    if (!total.gpu.is_whole() || total.gpu > amount(gpu_set::most))
+        return error(errc::invalid_argument, fmt::format("has gpu={}", to_string(total.gpu)))
+            .with_hint(fmt::format("a place has whole gpus, at most {}", gpu_set::most));
+    return {};
+}
+
+} // namespace skein::rt
+
 
 // ======== skein/rt/detail/process.ipp, continued
 #include <algorithm>
@@ -1775,6 +2216,7 @@ SKEIN_INLINE void check_failed(const char* condition, std::source_location where
 #include <cstring>
 
 #include <fcntl.h>
+#include <glob.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -1814,6 +2256,28 @@ SKEIN_INLINE std::string host_name() {
     char text[256] = {};
     ::gethostname(text, sizeof text - 1);
     return text;
+}
+
+SKEIN_INLINE std::vector<std::string> visible_gpus() {
+    ::glob_t found{};
+    const auto there =
+        ::glob("/dev/nvidia[0-9]*", 0, nullptr, &found) == 0 ? found.gl_pathc : std::size_t{0};
+    ::globfree(&found);
+    std::vector<std::string> names;
+    const auto most = std::min<std::size_t>(there, gpu_set::most);
+    const char* const seen = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (seen == nullptr) {
+        for (std::size_t i = 0; i < most; ++i) names.push_back(std::to_string(i));
+        return names;
+    }
+    for (std::string_view left = seen; !left.empty() && names.size() < most;) {
+        const auto end = std::min(left.find(','), left.size());
+        const auto name = left.substr(0, end);
+        if (name.empty() || name == "-1") break; // -1 ends its list, as it does for CUDA
+        names.emplace_back(name);
+        left.remove_prefix(std::min(end + 1, left.size()));
+    }
+    return names;
 }
 
 SKEIN_INLINE std::string process_title(std::string_view program, std::string_view part) {
@@ -18788,7 +19252,7 @@ class reader;
 
 namespace skein::rt {
 
-struct worker_demand;
+class worker_source;
 struct worker_room;
 
 /// Who this process is.
@@ -18912,9 +19376,9 @@ public:
     void expect_workers(std::size_t n);
     /// Driver: there will be no more workers; fails what waits for one, now and later.
     void give_up(error why);
-    /// Driver: called with a demand that its workers cannot serve when what waits for it has changed; must only take
-    /// note. Without it such tasks fail.
-    void on_demand(unique_function<void(const worker_demand&)> told);
+    /// Driver: who is asked for workers for demands that others cannot serve; must outlive it, or nullptr be said
+    /// before. Without it such tasks fail.
+    void ask(worker_source* source) noexcept;
     /// Driver: no worker comes for this demand: what waits for it now fails.
     void refuse_demand(std::uint32_t kind, const error& why);
     /// Driver: so many cores of its workers are others' from now on: no task is sent there. Ends when those that run
@@ -19048,446 +19512,6 @@ private:
 // The different demands of a runtime's calls, each with a number: calls carry the number alone.
 
 
-// ======== skein/rt/resources.hpp
-// What a place has and what a request asks for: cpus, gpus, memory, and resources that a program names itself.
-//
-//     auto have = rt::parse_resources(text).value(); // "cpu=8,gpu=2,memory=4GiB,ssd=1"
-//     rt::resources need;
-//     need.cpu = rt::amount::from(0.5);
-//     if (rt::fits(need, have)) have -= need;
-//
-// Amounts are whole numbers of 1/10000, so that ten times 0.1 is 1 and what was taken can be given back
-// exactly; memory is in bytes. Nothing here depends on a machine: what a host has is measured elsewhere.
-
-
-#include <compare>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::rt {
-
-/// A number of cpus, gpus or units of a custom resource, in steps of 1/10000. Never negative in resources;
-/// differences may be.
-class amount {
-public:
-    static constexpr std::int64_t steps = 10'000; ///< steps in one
-    static constexpr std::int64_t most =
-        1'000'000'000; ///< what parse and from() take at most, in ones
-
-    constexpr amount() noexcept = default;
-    /// A whole number.
-    constexpr amount(int n) noexcept : raw_(steps * n) {}
-    /// Would lose its fraction: amount::from(0.5).
-    amount(double) = delete;
-    amount(float) = delete;
-    /// In steps of 1/10000.
-    [[nodiscard]] static constexpr amount of_steps(std::int64_t n) noexcept {
-        amount a;
-        a.raw_ = n;
-        return a;
-    }
-    /// The nearest step. Throws error (invalid_argument) for what is negative, no number, more than `most`, or
-    /// not zero and nearer to zero than to one step.
-    [[nodiscard]] static amount from(double n);
-
-    [[nodiscard]] constexpr std::int64_t in_steps() const noexcept { return raw_; }
-    [[nodiscard]] constexpr bool is_whole() const noexcept { return raw_ % steps == 0; }
-    constexpr explicit operator bool() const noexcept { return raw_ != 0; }
-
-    constexpr amount& operator+=(amount b) noexcept {
-        raw_ += b.raw_;
-        return *this;
-    }
-    constexpr amount& operator-=(amount b) noexcept {
-        raw_ -= b.raw_;
-        return *this;
-    }
-    friend constexpr amount operator+(amount a, amount b) noexcept { return a += b; }
-    friend constexpr amount operator-(amount a, amount b) noexcept { return a -= b; }
-    friend constexpr auto operator<=>(amount, amount) noexcept = default;
-
-private:
-    std::int64_t raw_ = 0;
-};
-
-/// A resource that is only a name and a number, such as licences: ssd=1.
-struct custom_resource {
-    std::string name; ///< a letter, then letters, digits, '_', '-', '.'; at most 64
-    amount value;
-    friend auto operator<=>(const custom_resource&, const custom_resource&) = default;
-};
-
-/// Bounds of what is parsed, so that text from outside cannot take much.
-struct resource_limits {
-    std::size_t text = 4096;                       ///< bytes
-    std::size_t custom = 32;                       ///< custom resources
-    std::uint64_t memory = std::uint64_t{1} << 50; ///< bytes: 1 PiB
-};
-
-/// Amounts of several resources. What is not named is zero.
-struct resources {
-    amount cpu, gpu;
-    std::uint64_t memory = 0;            ///< bytes
-    std::vector<custom_resource> custom; ///< in the order of their names, none twice, none zero
-
-    /// The amount of a custom resource.
-    [[nodiscard]] amount of(std::string_view name) const noexcept;
-    /// Sets a custom resource; zero removes it. Throws error (invalid_argument) for a name that is none.
-    resources& set(std::string_view name, amount value);
-    [[nodiscard]] bool empty() const noexcept {
-        return !cpu && !gpu && memory == 0 && custom.empty();
-    }
-
-    resources& operator+=(const resources& more);
-    /// `less` must fit in this.
-    resources& operator-=(const resources& less);
-
-    friend bool operator==(const resources&, const resources&) = default;
-    /// An order for keys of maps; fits() says whether one is enough for the other.
-    friend auto operator<=>(const resources&, const resources&) = default;
-};
-
-/// True if no amount of `need` is larger than that of `have`.
-[[nodiscard]] bool fits(const resources& need, const resources& have) noexcept;
-
-/// The cores that so much cpu is counted as: rounded up.
-[[nodiscard]] constexpr std::uint32_t whole_cores(amount cpu) noexcept {
-    return static_cast<std::uint32_t>((cpu.in_steps() + amount::steps - 1) / amount::steps);
-}
-
-/// Reads "cpu=2,gpu=0.5,memory=4GiB,ssd=1". Memory takes B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or bytes; at most
-/// four decimals; bytes are rounded up. An error says which part is wrong and how to write it.
-[[nodiscard]] result<resources> parse_resources(std::string_view text,
-                                                const resource_limits& limits = {});
-
-/// What parse_resources() reads: "cpu=2,gpu=0.5,memory=4GiB,ssd=1"; without anything "".
-[[nodiscard]] std::string to_string(const resources& r);
-/// "0.5"
-[[nodiscard]] std::string to_string(amount a);
-
-/// Whether this can be asked for: more than one gpu must be a whole number, for a share of a gpu lies on one gpu.
-[[nodiscard]] result<void> check_demand(const resources& need);
-/// Whether a place can have this: its gpus are whole, and at most 64.
-[[nodiscard]] result<void> check_total(const resources& total);
-
-/// Gpus of one host by their index there, at most 64.
-class gpu_set {
-public:
-    static constexpr int most = 64;
-
-    constexpr gpu_set() noexcept = default;
-    constexpr explicit gpu_set(std::uint64_t bits) noexcept : bits_(bits) {}
-
-    [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return bits_; }
-    [[nodiscard]] constexpr bool has(int index) const noexcept { return (bits_ >> index & 1) != 0; }
-    constexpr void insert(int index) noexcept { bits_ |= std::uint64_t{1} << index; }
-    [[nodiscard]] constexpr bool empty() const noexcept { return bits_ == 0; }
-    friend constexpr bool operator==(gpu_set, gpu_set) noexcept = default;
-
-private:
-    std::uint64_t bits_ = 0;
-};
-/// "0,3": what a variable such as CUDA_VISIBLE_DEVICES takes.
-[[nodiscard]] std::string to_string(gpu_set gpus);
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/resources.ipp
-// The bodies of rt/resources.hpp: reading, printing and checking amounts.
-
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <optional>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-struct memory_unit {
-    std::string_view name;
-    std::uint64_t bytes;
-};
-inline constexpr std::array<memory_unit, 9> memory_units{{{"TiB", std::uint64_t{1} << 40},
-                                                          {"GiB", std::uint64_t{1} << 30},
-                                                          {"MiB", std::uint64_t{1} << 20},
-                                                          {"KiB", std::uint64_t{1} << 10},
-                                                          {"TB", 1'000'000'000'000},
-                                                          {"GB", 1'000'000'000},
-                                                          {"MB", 1'000'000},
-                                                          {"kB", 1'000},
-                                                          {"B", 1}}};
-
-inline bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
-inline bool is_letter(char c) noexcept { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-
-inline bool is_resource_name(std::string_view name) noexcept {
-    if (name.empty() || name.size() > 64 || !is_letter(name.front())) return false;
-    return std::all_of(name.begin(), name.end(), [](char c) {
-        return is_letter(c) || is_digit(c) || c == '_' || c == '-' || c == '.';
-    });
-}
-
-/// Text for a message: bounded, and without what a terminal would obey.
-inline std::string shown(std::string_view text) {
-    std::string s(text.substr(0, 40));
-    for (auto& c : s)
-        if (c < ' ' || c > '~') c = '?';
-    return text.size() > 40 ? s + "..." : s;
-}
-
-/// Digits with at most four decimals, in steps of 1/10000; nothing if it is something else or above `most` ones.
-inline std::optional<std::uint64_t> read_steps(std::string_view text, std::uint64_t most) {
-    std::uint64_t whole = 0, part = 0;
-    std::size_t i = 0, decimals = 0;
-    for (; i < text.size() && is_digit(text[i]); ++i) {
-        whole = whole * 10 + static_cast<std::uint64_t>(text[i] - '0');
-        if (whole > most) return std::nullopt;
-    }
-    if (i == 0) return std::nullopt;
-    if (i < text.size()) {
-        if (text[i] != '.' || i + 1 == text.size()) return std::nullopt;
-        for (++i; i < text.size(); ++i) {
-            if (!is_digit(text[i]) || ++decimals > 4) return std::nullopt;
-            part = part * 10 + static_cast<std::uint64_t>(text[i] - '0');
-        }
-    }
-    for (; decimals < 4; ++decimals) part *= 10;
-    if (whole == most && part != 0) return std::nullopt;
-    return whole * amount::steps + part;
-}
-
-inline error bad_amount(std::string_view name, std::string_view value) {
-    return error(errc::invalid_argument,
-                 fmt::format("{}={} is no amount", shown(name), shown(value)))
-        .with_hint(fmt::format("write {0}=2 or {0}=0.5: at most four decimals, 0 to {1}",
-                               shown(name), amount::most));
-}
-
-inline result<std::uint64_t> read_memory(std::string_view value, std::uint64_t most) {
-    std::uint64_t unit = 1;
-    auto digits = value;
-    for (const auto& u : memory_units)
-        if (value.ends_with(u.name)) {
-            unit = u.bytes;
-            digits.remove_suffix(u.name.size());
-            break;
-        }
-    const auto steps = read_steps(digits, most / unit);
-    if (!steps)
-        return error(errc::invalid_argument,
-                     fmt::format("memory={} is no amount of memory", shown(value)))
-            .with_hint(
-                fmt::format("write memory=512MiB, memory=1.5GiB or bytes; at most {}", most));
-    __extension__ using wide = unsigned __int128;
-    const auto bytes = (static_cast<wide>(*steps) * unit + amount::steps - 1) / amount::steps;
-    return static_cast<std::uint64_t>(bytes);
-}
-
-/// Reads one NAME=AMOUNT into r.
-inline result<void> read_resource(std::string_view part, resources& r,
-                                  const resource_limits& limits) {
-    const auto equals = part.find('=');
-    const auto name = part.substr(0, equals);
-    if (equals == std::string_view::npos || !is_resource_name(name))
-        return error(errc::invalid_argument, fmt::format("\"{}\" is no resource", shown(part)))
-            .with_hint("write NAME=AMOUNT with a name that begins with a letter: cpu=2,ssd=1");
-    const auto value = part.substr(equals + 1);
-    if (name == "memory") {
-        const auto bytes = read_memory(value, limits.memory);
-        if (!bytes) return bytes.error();
-        r.memory = *bytes;
-        return {};
-    }
-    const auto steps = read_steps(value, static_cast<std::uint64_t>(amount::most));
-    if (!steps) return bad_amount(name, value);
-    const auto n = amount::of_steps(static_cast<std::int64_t>(*steps));
-    if (name == "cpu") {
-        r.cpu = n;
-    } else if (name == "gpu") {
-        r.gpu = n;
-    } else {
-        r.set(name, n);
-        if (r.custom.size() > limits.custom)
-            return error(errc::too_large,
-                         fmt::format("more than {} custom resources", limits.custom))
-                .with_hint("use labels for what is not counted");
-    }
-    return {};
-}
-
-} // namespace detail
-
-SKEIN_INLINE amount amount::from(double n) {
-    const double scaled = n * static_cast<double>(steps);
-    const bool in_range = n >= 0 && n <= static_cast<double>(most); // false for what is no number
-    if (!in_range || (n > 0 && scaled < 0.5))
-        throw error(errc::invalid_argument, fmt::format("{} is no amount of a resource", n))
-            .with_hint(fmt::format("amounts are 0, or 0.0001 to {}, in steps of 0.0001", most));
-    return of_steps(static_cast<std::int64_t>(std::llround(scaled)));
-}
-
-SKEIN_INLINE amount resources::of(std::string_view name) const noexcept {
-    for (const auto& c : custom)
-        if (c.name == name) return c.value;
-    return {};
-}
-
-SKEIN_INLINE resources& resources::set(std::string_view name, amount value) {
-    if (!detail::is_resource_name(name) || name == "cpu" || name == "gpu" || name == "memory")
-        throw error(errc::invalid_argument,
-                    fmt::format("\"{}\" is no name of a custom resource", detail::shown(name)))
-            .with_hint("a letter, then letters, digits, '_', '-' or '.'; cpu, gpu and memory are "
-                       "fields of their own");
-    const auto at =
-        std::lower_bound(custom.begin(), custom.end(), name,
-                         [](const custom_resource& c, std::string_view n) { return c.name < n; });
-    const bool there = at != custom.end() && at->name == name;
-    if (!value) {
-        if (there) custom.erase(at);
-    } else if (there) {
-        at->value = value;
-    } else {
-        custom.insert(at, {std::string(name), value});
-    }
-    return *this;
-}
-
-SKEIN_INLINE resources& resources::operator+=(const resources& more) {
-    cpu += more.cpu;
-    gpu += more.gpu;
-    memory += more.memory;
-    for (const auto& c : more.custom) set(c.name, of(c.name) + c.value);
-    return *this;
-}
-
-SKEIN_INLINE resources& resources::operator-=(const resources& less) {
-    SKEIN_CHECK(fits(less, *this), "{} is less than {}", to_string(*this), to_string(less));
-    cpu -= less.cpu;
-    gpu -= less.gpu;
-    memory -= less.memory;
-    for (const auto& c : less.custom) set(c.name, of(c.name) - c.value);
-    return *this;
-}
-
-SKEIN_INLINE bool fits(const resources& need, const resources& have) noexcept {
-    if (need.cpu > have.cpu || need.gpu > have.gpu || need.memory > have.memory) return false;
-    return std::all_of(need.custom.begin(), need.custom.end(),
-                       [&](const custom_resource& c) { return c.value <= have.of(c.name); });
-}
-
-SKEIN_INLINE result<resources> parse_resources(std::string_view text,
-                                               const resource_limits& limits) {
-    resources r;
-    if (text.empty()) return r;
-    if (text.size() > limits.text)
-        return error(errc::too_large, fmt::format("a list of resources of {} bytes, more than {}",
-                                                  text.size(), limits.text));
-    const auto where = fmt::format("resources \"{}\"", detail::shown(text));
-    std::vector<std::string_view> seen;
-    for (std::size_t begin = 0; begin <= text.size();) {
-        const auto comma = std::min(text.find(',', begin), text.size());
-        const auto part = text.substr(begin, comma - begin);
-        const auto name = part.substr(0, part.find('='));
-        if (std::find(seen.begin(), seen.end(), name) != seen.end())
-            return error(errc::invalid_argument,
-                         fmt::format("{} is there twice", detail::shown(name)))
-                .with_where(where);
-        seen.push_back(name);
-        if (auto read = detail::read_resource(part, r, limits); !read) {
-            auto why = read.error();
-            return std::move(why).with_where(where);
-        }
-        begin = comma + 1;
-    }
-    return r;
-}
-
-SKEIN_INLINE std::string to_string(amount a) {
-    const auto raw = a.in_steps();
-    const auto size = static_cast<std::uint64_t>(raw < 0 ? -raw : raw);
-    auto s = fmt::format("{}{}", raw < 0 ? "-" : "", size / amount::steps);
-    if (const auto part = size % amount::steps; part != 0) {
-        s += fmt::format(".{:04}", part);
-        while (s.back() == '0') s.pop_back();
-    }
-    return s;
-}
-
-SKEIN_INLINE std::string to_string(const resources& r) {
-    std::string s;
-    const auto append = [&s](std::string_view name, const std::string& value) {
-        if (!s.empty()) s += ',';
-        s += fmt::format("{}={}", name, value);
-    };
-    if (r.cpu) append("cpu", to_string(r.cpu));
-    if (r.gpu) append("gpu", to_string(r.gpu));
-    if (r.memory != 0) {
-        for (const auto& u : detail::memory_units) {
-            const bool binary = u.name.size() == 3 || u.bytes == 1;
-            if (!binary || r.memory % u.bytes != 0) continue;
-            append("memory", fmt::format("{}{}", r.memory / u.bytes, u.name));
-            break;
-        }
-    }
-    for (const auto& c : r.custom) append(c.name, to_string(c.value));
-    return s;
-}
-
-SKEIN_INLINE std::string to_string(gpu_set gpus) {
-    std::string s;
-    for (int i = 0; i < gpu_set::most; ++i)
-        if (gpus.has(i)) s += fmt::format("{}{}", s.empty() ? "" : ",", i);
-    return s;
-}
-
-namespace detail {
-/// Amounts that came as numbers, not as text, must lie in the same bounds.
-inline result<void> check_range(const resources& r) {
-    const auto in_range = [](amount a) {
-        return a >= amount{} && a <= amount::of_steps(amount::most * amount::steps);
-    };
-    const bool ok = in_range(r.cpu) && in_range(r.gpu) && r.memory <= resource_limits{}.memory &&
-                    r.custom.size() <= resource_limits{}.custom &&
-                    std::all_of(r.custom.begin(), r.custom.end(),
-                                [&](const custom_resource& c) { return in_range(c.value); });
-    if (ok) return {};
-    return error(errc::invalid_argument, fmt::format("amounts out of range: {}", to_string(r)))
-        .with_hint(fmt::format("0 to {} of each, memory up to {} bytes, {} custom resources",
-                               amount::most, resource_limits{}.memory, resource_limits{}.custom));
-}
-} // namespace detail
-
-SKEIN_INLINE result<void> check_demand(const resources& need) {
-    if (auto range = detail::check_range(need); !range) return range;
-    if (need.gpu > amount(1) && !need.gpu.is_whole())
-        return error(errc::invalid_argument,
-                     fmt::format("asks for gpu={}: a share of a gpu lies on one gpu",
-                                 to_string(need.gpu)))
-            .with_hint("ask for a fraction up to 1, or for whole gpus");
-    return {};
-}
-
-SKEIN_INLINE result<void> check_total(const resources& total) {
-    if (auto range = detail::check_range(total); !range) return range;
-    if (!total.gpu.is_whole() || total.gpu > amount(gpu_set::most))
-        return error(errc::invalid_argument, fmt::format("has gpu={}", to_string(total.gpu)))
-            .with_hint(fmt::format("a place has whole gpus, at most {}", gpu_set::most));
-    return {};
-}
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/demand_table.hpp, continued
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -22752,8 +22776,9 @@ class loop;
 }
 
 namespace skein::net {
+class connection;
 class network;
-}
+} // namespace skein::net
 
 namespace skein::rt {
 
@@ -22789,6 +22814,9 @@ public:
     /// So many workers for a demand have something to do; those above that number may go after a while. Returns at
     /// once. What cannot be had is told to the runtime (refuse_demand).
     virtual void want(const worker_demand& what) = 0;
+    /// The task on a worker that is for one demand alone waits for calls that it has made, or no longer: its cpus are
+    /// free meanwhile. Returns at once.
+    virtual void rests(const net::connection& worker, bool on) = 0;
 };
 
 /// What a program's command line asks of a cluster.
@@ -23016,7 +23044,7 @@ struct lease_books {
     std::uint32_t lent = 0;    ///< cores that were asked for, see lend()
     std::uint32_t resting = 0; ///< cores of tasks at workers of their own that wait for others
     std::uint64_t lend_round = 0;
-    unique_function<void(const worker_demand&)> told;
+    worker_source* source = nullptr;
 
     /// Tasks that occupy cores. Not a nested one that has killed a worker: it would wait for a worker with nothing to
     /// do, and others wait for it.
@@ -23352,7 +23380,7 @@ SKEIN_INLINE runtime::~runtime() {
         "a runtime is destroyed while it serves {} links and runs {} calls; co_await close() and "
         "the serving tasks first",
         books_->links.size(), books_->calls.size());
-    books_->leases.told = {}; // who listened may be gone
+    books_->leases.source = nullptr; // it may be gone
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, lane] : books_->lanes) lane->owner = nullptr;
     books_->anchor->self = nullptr;
@@ -24643,6 +24671,7 @@ SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
     if (children++ > 0) return;
     if (where->kind != 0) { // what else it has nobody can use meanwhile
         resting += cores_of(*call);
+        if (source != nullptr) source->rests(*where->wire, true);
         return lend_now();
     }
     auto& share = share_for(*where, line_of(call->shape));
@@ -24659,6 +24688,7 @@ SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
     if (children == 0 || --children > 0) return;
     if (where->kind != 0) {
         resting -= std::min(resting, cores_of(*call));
+        if (source != nullptr) source->rests(*where->wire, false);
         return lend_now();
     }
     auto& share = share_for(*where, line_of(call->shape));
@@ -24675,6 +24705,7 @@ SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
     bool had_cores = found->second.children == 0;
     if (!had_cores && found->second.at->kind != 0) {
         resting -= std::min(resting, cores_of(call));
+        if (source != nullptr) source->rests(*found->second.at->wire, false);
         lend_now();
         had_cores = true;
     }
@@ -24747,7 +24778,7 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
 /// Over the workers that are for this line alone, one task each. More of them are asked for, or fewer.
 SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
     auto& leases = books_->leases;
-    if (!leases.told) {
+    if (leases.source == nullptr) {
         while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
         return;
     }
@@ -24764,19 +24795,17 @@ SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
 
 SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     const auto wanted = line.inner.size() + line.waiting.size() + line.out;
-    if (line.wanted == wanted || !books_->leases.told) return;
+    if (line.wanted == wanted || books_->leases.source == nullptr) return;
     line.wanted = wanted;
     worker_demand what;
     what.kind = line.shape;
     what.need = line.need->need;
     what.label = line.need->label;
     what.wanted = wanted;
-    books_->leases.told(what);
+    books_->leases.source->want(what);
 }
 
-SKEIN_INLINE void runtime::on_demand(unique_function<void(const worker_demand&)> told) {
-    books_->leases.told = std::move(told);
-}
+SKEIN_INLINE void runtime::ask(worker_source* source) noexcept { books_->leases.source = source; }
 
 SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
     auto& leases = books_->leases;
@@ -26195,7 +26224,8 @@ struct local_workers_options {
     std::string executable = "/proc/self/exe"; ///< must be the same build as this program
     std::string program = "skein";             ///< argv[0] that `ps` shows
     bool over_tcp = false;                     ///< loopback TCP instead of a Unix socket pair
-    /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus that nobody names are counted.
+    /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus and memory that are not named are those
+    /// that are there.
     resources offers;
     /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
     std::vector<std::string> gpu_names;
@@ -26222,6 +26252,8 @@ public:
     void stop() noexcept override;
     /// Starts workers that hold what a demand asks for, and lends them cores of the others meanwhile.
     void want(const worker_demand& what) override;
+    /// The runtime takes back itself what it has lent.
+    void rests(const net::connection&, bool) override {}
 
     /// Pids of the workers that run now, for tests and tools.
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept;
@@ -26300,6 +26332,11 @@ public:
         const int cores = children_.resources().cores;
         if (how_.count <= 0) how_.count = cores;
         cpus_ = static_cast<std::uint16_t>(std::max(1, cores / how_.count));
+        if (!how_.offers.gpu) {
+            how_.gpu_names = visible_gpus();
+            how_.offers.gpu = amount(static_cast<int>(how_.gpu_names.size()));
+        }
+        if (how_.offers.memory == 0) how_.offers.memory = children_.resources().memory_bytes;
         resources total = how_.offers;
         total.cpu = amount(std::max(cores, how_.count * cpus_));
         label_ = "node=" + driver_.name().host;
@@ -27090,7 +27127,7 @@ SKEIN_INLINE task<int> drive(net::real_loop* loop, runtime* self, worker_source*
     scope services;
     services.spawn(watch_signals(loop, &signals, stop, stopped_by));
     self->on_first_call([&services, workers] { services.spawn(workers->serve()); });
-    self->on_demand([workers](const worker_demand& what) { workers->want(what); });
+    self->ask(workers);
 
     int code = exit_code::failed;
     std::exception_ptr failure;

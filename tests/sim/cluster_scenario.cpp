@@ -251,6 +251,7 @@ std::vector<std::pair<std::string, std::int64_t>> all_workers(stage* s) {
 /// Workers do not notice that the head was away.
 task<void> restart_head(stage* s) {
     auto& w = s->w;
+    co_await sleep_for(3s); // those for one demand that have nothing to do leave
     const auto before = all_workers(s);
     auto killed = s->c.kill_head();
     co_await killed;

@@ -45,7 +45,8 @@ struct local_workers_options {
     std::string executable = "/proc/self/exe"; ///< must be the same build as this program
     std::string program = "skein";             ///< argv[0] that `ps` shows
     bool over_tcp = false;                     ///< loopback TCP instead of a Unix socket pair
-    /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus that nobody names are counted.
+    /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus and memory that are not named are those
+    /// that are there.
     resources offers;
     /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
     std::vector<std::string> gpu_names;

@@ -51,6 +51,9 @@ private:
 /// How this host calls itself.
 [[nodiscard]] std::string host_name();
 
+/// What CUDA_VISIBLE_DEVICES may say of this host's gpus: those of NVIDIA's driver, as far as this process sees them.
+[[nodiscard]] std::vector<std::string> visible_gpus();
+
 /// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
 [[nodiscard]] std::string process_title(std::string_view program, std::string_view part);
 

@@ -26,7 +26,6 @@
 #include <filesystem>
 #include <utility>
 
-#include <glob.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -57,30 +56,6 @@ task<int> serve_role(net::real_loop* loop, Role* role) {
     (void)co_await ended;
     if (failure) std::rethrow_exception(failure);
     co_return exit_code::done;
-}
-
-/// What workers may be told of this host's gpus: those of NVIDIA's driver, as CUDA_VISIBLE_DEVICES lets this process
-/// see them. -1 ends its list, as it does for CUDA.
-[[nodiscard]] inline std::vector<std::string> gpus_here() {
-    ::glob_t found{};
-    const auto there =
-        ::glob("/dev/nvidia[0-9]*", 0, nullptr, &found) == 0 ? found.gl_pathc : std::size_t{0};
-    ::globfree(&found);
-    std::vector<std::string> names;
-    const auto most = std::min<std::size_t>(there, rt::gpu_set::most);
-    const char* const seen = std::getenv("CUDA_VISIBLE_DEVICES");
-    if (seen == nullptr) {
-        for (std::size_t i = 0; i < most; ++i) names.push_back(std::to_string(i));
-        return names;
-    }
-    for (std::string_view left = seen; !left.empty() && names.size() < most;) {
-        const auto end = std::min(left.find(','), left.size());
-        const auto name = left.substr(0, end);
-        if (name.empty() || name == "-1") break;
-        names.emplace_back(name);
-        left.remove_prefix(std::min(end + 1, left.size()));
-    }
-    return names;
 }
 
 /// As people type it: HOST:PORT, with brackets around IPv6.
@@ -138,7 +113,7 @@ SKEIN_INLINE int run_agent(const agent_program& how) {
         throw error(errc::usage, "--resources: " + offers.error().text())
             .with_hint("e.g. --resources cpu=8,ssd=1");
     o.offers = *offers;
-    o.gpu_names = detail::gpus_here();
+    o.gpu_names = rt::visible_gpus();
     if (how.resources.find("gpu") == how.resources.npos)
         o.offers.gpu = static_cast<int>(o.gpu_names.size());
     o.labels = how.labels;

@@ -54,6 +54,11 @@ public:
         const int cores = children_.resources().cores;
         if (how_.count <= 0) how_.count = cores;
         cpus_ = static_cast<std::uint16_t>(std::max(1, cores / how_.count));
+        if (!how_.offers.gpu) {
+            how_.gpu_names = visible_gpus();
+            how_.offers.gpu = amount(static_cast<int>(how_.gpu_names.size()));
+        }
+        if (how_.offers.memory == 0) how_.offers.memory = children_.resources().memory_bytes;
         resources total = how_.offers;
         total.cpu = amount(std::max(cores, how_.count * cpus_));
         label_ = "node=" + driver_.name().host;
