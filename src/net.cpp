@@ -27,6 +27,7 @@
 #include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
+#include <skein/net/request_budget.hpp>
 #include <skein/net/requests.hpp>
 #include <skein/net/socket_pair.hpp>
 #include <skein/net/system_error.hpp>
@@ -51,6 +52,8 @@
 #include <skein/net/detail/readable_fd.ipp>
 #include <skein/net/detail/real_loop.ipp>
 #include <skein/net/detail/real_network.ipp>
+#include <skein/net/detail/request_budget.ipp>
+#include <skein/net/detail/request_lanes.ipp>
 #include <skein/net/detail/request_service.ipp>
 #include <skein/net/detail/requests.ipp>
 #include <skein/net/detail/socket_pair.ipp>

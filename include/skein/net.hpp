@@ -20,6 +20,7 @@
 #include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
+#include <skein/net/request_budget.hpp>
 #include <skein/net/requests.hpp>
 #include <skein/net/socket_pair.hpp>
 #include <skein/net/stream.hpp>

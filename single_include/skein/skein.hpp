@@ -16647,6 +16647,172 @@ SKEIN_INLINE task<void> detail::pause(duration length) {
 
 } // namespace skein::net
 
+// ======== skein/net/request_budget.hpp
+// How much peers may have in progress at the request services of a process: counted for each peer and over all, so
+// that one which asks without end, or does not read its replies, takes nothing from the others.
+//
+//     auto budget = std::make_shared<net::request_budget>();      // shared by services
+//     auto service = std::make_shared<net::request_service>(bounds, budget);
+//     budget->held().running                                      // handlers, of all peers
+//
+// What is over a bound is refused with errc::exhausted, which names the bound and the peer. It does not wait: replies,
+// cancellations and confirmations come over the same connection, so a side that stopped reading could wait for ever.
+// Links of one incarnation are one peer; each plain connection is one.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace skein::net {
+
+/// What is in progress, or may be: of one peer, or of all.
+struct request_load {
+    std::size_t running = 0;          ///< handlers
+    std::size_t request_bytes = 0;    ///< encoded, of the requests that they work on
+    std::size_t assembling_bytes = 0; ///< of large messages that have come in part
+    std::size_t reply_bytes = 0;      ///< encoded, of large replies that wait for the network
+
+    friend bool operator==(const request_load&, const request_load&) = default;
+};
+
+/// Counts what peers have in progress. One loop.
+class request_budget {
+public:
+    /// `most`: of all peers together.
+    explicit request_budget(request_load most = most_by_default()) : most_(most) {}
+    request_budget(const request_budget&) = delete;
+    request_budget& operator=(const request_budget&) = delete;
+
+    /// 65,536 handlers, and 4 GiB of each kind of bytes.
+    [[nodiscard]] static constexpr request_load most_by_default() noexcept {
+        constexpr std::size_t bytes = std::size_t{4} << 30;
+        return {65'536, bytes, bytes, bytes};
+    }
+
+    [[nodiscard]] const request_load& most() const noexcept { return most_; }
+    /// Of all peers.
+    [[nodiscard]] const request_load& held() const noexcept { return held_; }
+    /// The count of one peer, shared by its links; incarnation 0: one of its own.
+    [[nodiscard]] std::shared_ptr<request_load> share_of(std::uint64_t incarnation);
+
+private:
+    friend class request_hold;
+    request_load most_, held_;
+    std::map<std::uint64_t, std::weak_ptr<request_load>> peers_;
+    std::size_t sweep_at_ = 64;
+};
+
+/// Something that is in progress for a peer: counted as long as it lives.
+class request_hold {
+public:
+    using field = std::size_t request_load::*;
+
+    request_hold() = default;
+    request_hold(std::shared_ptr<request_budget> budget, std::shared_ptr<request_load> peer,
+                 field what) noexcept
+        : budget_(std::move(budget)), peer_(std::move(peer)), what_(what) {}
+    request_hold(request_hold&& other) noexcept
+        : budget_(std::move(other.budget_)), peer_(std::move(other.peer_)), what_(other.what_),
+          amount_(std::exchange(other.amount_, 0)) {}
+    request_hold& operator=(request_hold&& other) noexcept {
+        if (this == &other) return *this;
+        drop();
+        budget_ = std::move(other.budget_);
+        peer_ = std::move(other.peer_);
+        what_ = other.what_;
+        amount_ = std::exchange(other.amount_, 0);
+        return *this;
+    }
+    ~request_hold() { drop(); }
+
+    void add(std::size_t amount) noexcept {
+        amount_ += amount;
+        peer_.get()->*what_ += amount;
+        budget_->held_.*what_ += amount;
+    }
+    void drop() noexcept {
+        if (amount_ == 0) return;
+        peer_.get()->*what_ -= amount_;
+        budget_->held_.*what_ -= amount_;
+        amount_ = 0;
+    }
+    [[nodiscard]] std::size_t amount() const noexcept { return amount_; }
+
+private:
+    std::shared_ptr<request_budget> budget_;
+    std::shared_ptr<request_load> peer_;
+    field what_ = &request_load::running;
+    std::size_t amount_ = 0;
+};
+
+/// Why `amount` more of one kind finds no room beside `held`, which is of the peer or of all; nothing: it does.
+/// `alone`: one that is larger than the bound is taken where nothing else is held.
+///   errors  exhausted, which names bound and peer
+[[nodiscard]] std::optional<error> no_room(request_hold::field what, std::size_t amount,
+                                           const request_load& most, const request_load& held,
+                                           bool of_all, std::string_view peer, bool alone);
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/request_budget.ipp
+// The bodies of net/request_budget.hpp.
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+SKEIN_INLINE std::shared_ptr<request_load> request_budget::share_of(std::uint64_t incarnation) {
+    if (incarnation == 0) return std::make_shared<request_load>();
+    auto& slot = peers_[incarnation];
+    auto known = slot.lock();
+    if (known == nullptr) slot = known = std::make_shared<request_load>();
+    if (peers_.size() < sweep_at_) return known;
+    std::erase_if(peers_, [](const auto& p) { return p.second.expired(); });
+    sweep_at_ = std::max<std::size_t>(64, 2 * peers_.size());
+    return known;
+}
+
+namespace detail {
+
+/// How one kind of load is called.
+struct load_words {
+    std::string_view what, bound;
+};
+
+[[nodiscard]] inline load_words words_of(request_hold::field what) noexcept {
+    if (what == &request_load::running) return {"requests that run", "running"};
+    if (what == &request_load::request_bytes) return {"bytes of requests", "request_bytes"};
+    if (what == &request_load::assembling_bytes)
+        return {"bytes of large messages that arrive", "assembling_bytes"};
+    return {"bytes of replies that wait to be read", "reply_bytes"};
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::optional<error> no_room(request_hold::field what, std::size_t amount,
+                                          const request_load& most, const request_load& held,
+                                          bool of_all, std::string_view peer, bool alone) {
+    const std::size_t now = held.*what, bound = most.*what;
+    if (amount <= bound && now <= bound - amount) return std::nullopt;
+    if (alone && now == 0) return std::nullopt;
+    const auto words = detail::words_of(what);
+    return error(errc::exhausted,
+                 fmt::format("no room for {} more of {}: {} {} are held for {}, {} {} is {}",
+                             amount, peer, now, words.what, of_all ? "all peers" : "it",
+                             of_all ? "the bound of all" : "its bound", words.bound, bound))
+        .with_hint("ask again when replies have come, and read them");
+}
+
+} // namespace skein::net
+
 // ======== skein/net/requests.hpp
 // Typed requests between two processes, over a link or a connection.
 //
@@ -16725,7 +16891,17 @@ struct request_options {
                                 << 10; ///< larger messages leave in chunks; at most 1 MiB
     std::size_t chunk_bytes = std::size_t{1} << 20;  ///< at most 4 MiB
     std::size_t most_message = std::size_t{1} << 30; ///< of one message, each way
-    std::size_t most_running = 1024;                 ///< handlers of one peer at a time
+    /// Of one peer; what is over is refused (exhausted). A request or reply alone may be larger.
+    request_load peer{.running = 1024,
+                      .request_bytes = std::size_t{1} << 30,
+                      .assembling_bytes = std::size_t{1} << 30,
+                      .reply_bytes = std::size_t{256} << 20};
+    /// Of our own large messages that have not left, because the peer does not read: above, call() waits and
+    /// tell() is refused. One alone may be larger.
+    std::size_t call_bytes = std::size_t{256} << 20;
+    /// Of small messages that have not left: above, call() and tell() are refused, and where it is a reply the peer
+    /// is given up. Links have link_options::most_bytes besides.
+    std::size_t unread_bytes = limit::queue_bytes;
 };
 
 /// Numbers for calls that may be repeated, on this link or on another one, and run once. One per process;
@@ -16793,6 +16969,12 @@ struct request_head;
 struct request_outcome;
 struct request_entry;
 class request_wire;
+
+/// What a handler holds while it runs.
+struct request_place {
+    request_hold running, bytes;
+};
+
 /// A decoded message, or an error that names it.
 template <class T>
 [[nodiscard]] T decode_message(byte_span body, std::string_view what) {
@@ -16818,12 +17000,13 @@ public:
         std::size_t bytes_per_client = std::size_t{16} << 20; ///< of replies
         std::size_t clients =
             1024; ///< the oldest is forgotten; its repeats are refused from then on
-        std::size_t assembling_bytes = std::size_t{4}
-                                       << 30; ///< of large messages that arrive, of all peers
+        request_load all = request_budget::most_by_default(); ///< in progress, of all peers
     };
 
     request_service();
     explicit request_service(bounds b);
+    /// With others that share `budget`, whose bounds hold instead of bounds::all.
+    request_service(bounds b, std::shared_ptr<request_budget> budget);
     request_service(const request_service&) = delete;
     request_service& operator=(const request_service&) = delete;
     /// close() first.
@@ -16855,8 +17038,8 @@ public:
 
     /// Calls that came again and were answered without running again.
     [[nodiscard]] std::uint64_t repeats() const noexcept { return repeats_; }
-    /// Bytes of large messages that have arrived in part, of all peers.
-    [[nodiscard]] std::size_t assembling_bytes() const noexcept { return assembling_; }
+    /// What is in progress, of all peers.
+    [[nodiscard]] const request_load& held() const noexcept { return budget_->held(); }
     /// Keys that are remembered.
     [[nodiscard]] std::size_t remembered() const noexcept;
 
@@ -16881,10 +17064,11 @@ private:
         co_return byte_buffer();
     }
     static task<void> run_once(request_service* self, std::uint64_t client, entry_ptr e,
-                               byte_buffer body, caller who, raw_handler* handler);
-    /// The call that runs, or nothing: it has been answered.
+                               byte_buffer body, caller who, raw_handler* handler,
+                               detail::request_place place);
+    /// The call that runs, or nothing: it has been answered. `full`: why it may not begin, if it may not.
     entry_ptr start_or_join(const detail::request_head& head, byte_buffer body, caller who,
-                            raw_handler* handler, waiting_caller from);
+                            raw_handler* handler, waiting_caller from, std::optional<error> full);
     client& client_of(std::uint64_t number);
     void trim(client& c) noexcept;
 
@@ -16898,7 +17082,7 @@ private:
     std::deque<std::uint64_t> client_order_;
     std::uint64_t generation_ = 0, repeats_ = 0;
     bool forgot_ = false; ///< a client: whoever is not known may have been it
-    std::size_t assembling_ = 0;
+    std::shared_ptr<request_budget> budget_;
     scope tasks_;
 };
 
@@ -16920,7 +17104,8 @@ public:
     ///   errors  of the handler, as it threw them (an exception that is no skein::error: remote_exception);
     ///           not_supported (nobody handles it), malformed (one side cannot read the other), timeout,
     ///           aborted (an older generation, or a repeat whose first run may have been forgotten),
-    ///           permission_denied (a key of another process), exhausted, too_large, the failure of the link, cancelled
+    ///           permission_denied (a key of another process), exhausted (a bound of request_options or of the
+    ///           peer's), too_large, the failure of the link, cancelled
     template <message Reply, message M>
     task<Reply> call(M what, request_call_options how = {}) {
         auto asking = call_raw(M::number, wire::encode(what), how);
@@ -16966,12 +17151,14 @@ private:
         std::uint64_t id = 0;
         byte_buffer body;
         std::size_t at = 0;
+        request_hold held{}; ///< of a reply
     };
     struct assembly {
         std::uint16_t kind = 0;
         std::uint64_t id = 0, total = 0, came = 0;
         bool refused = false; ///< the rest comes, and is not kept
         byte_buffer body;
+        request_hold held;
     };
 
     requests(std::unique_ptr<detail::request_wire> below, std::shared_ptr<request_service> service,
@@ -16979,7 +17166,16 @@ private:
     static handle start(std::unique_ptr<detail::request_wire> below,
                         std::shared_ptr<request_service> service, request_options options);
 
+    void check_open() const;
     void send(std::uint16_t kind, std::uint64_t id, byte_buffer body);
+    void send_large(std::uint16_t kind, std::uint64_t id, byte_buffer body);
+    [[nodiscard]] request_hold hold(request_hold::field what, std::size_t amount) const;
+    [[nodiscard]] std::optional<error> no_room(request_hold::field what, std::size_t amount,
+                                               bool alone) const;
+    [[nodiscard]] std::optional<error> no_room_to_run(std::size_t bytes) const;
+    [[nodiscard]] bool has_call_room(std::size_t bytes) const noexcept;
+    static task<mutex::guard> wait_call_room(requests* self, std::size_t bytes);
+    void give_call_room(std::size_t bytes) noexcept;
     void drop_transfer(std::uint64_t id) noexcept;
     static task<void> bulk_lane(core self);
     void send_chunk();
@@ -16995,7 +17191,9 @@ private:
     void refuse(std::uint64_t id, bool one_way, const error& why);
     void tell_unheard(const char* what, const error& why);
     static task<void> run(core self, std::uint64_t id, byte_buffer body, caller who, bool one_way,
-                          request_service::raw_handler* handler, cancel_token stop);
+                          request_service::raw_handler* handler, cancel_token stop,
+                          detail::request_place place);
+    [[nodiscard]] detail::request_place place_of(std::size_t bytes) const;
     void answer(std::uint64_t id, const detail::request_outcome& outcome) noexcept;
 
     void on_end(const error* why) noexcept;
@@ -17017,8 +17215,14 @@ private:
     std::map<std::uint64_t, pending*> calls_;
     std::map<std::uint64_t, served_request> running_;
 
+    std::shared_ptr<request_budget> budget_; ///< of the service, or our own
+    std::shared_ptr<request_load> held_;     ///< of this peer
+
     std::deque<transfer> bulk_;
     std::size_t bulk_bytes_ = 0;
+    std::size_t call_bytes_ = 0; ///< of them, our own requests
+    mutex call_line_;            ///< whoever waits for room among them, and those behind
+    wait_queue call_room_;
     bool bulk_runs_ = false;
     std::optional<assembly> arriving_;
     std::uint64_t named_ = 0; ///< the client that speaks on a plain connection
@@ -17031,42 +17235,9 @@ private:
 } // namespace skein::net
 
 
-// ======== skein/net/detail/request_service.ipp
-// Handlers, and the memory of calls that must not run twice.
+// ======== skein/net/detail/request_lanes.ipp
+// The two lanes of a link, and what of its peer finds room here.
 
-
-// ======== skein/net/detail/request_entry.hpp
-// A call that runs once, however often it is asked for.
-
-
-#include <cstdint>
-#include <vector>
-
-namespace skein::net::detail {
-
-/// How a handler has ended.
-struct request_outcome {
-    bool good = false;
-    byte_buffer bytes; ///< the encoded reply or error
-};
-
-/// A call with a key: it runs, or has run.
-struct request_entry {
-    std::uint64_t key = 0;
-    cancel_source stop;
-    std::vector<request_service::waiting_caller> waiting;
-    bool done = false, kept = true; ///< kept: the outcome is
-    request_outcome outcome;
-
-    /// A caller does not want it any more; the last one ends it.
-    void leave(const requests* who, std::uint64_t call) noexcept;
-};
-
-/// Runs a handler; its outcome as bytes. Never throws but bad_alloc.
-task<request_outcome> outcome_of(request_service::raw_handler* handler, byte_buffer body,
-                                 caller who, cancel_token stop);
-
-} // namespace skein::net::detail
 
 // ======== skein/net/detail/request_head.hpp
 // The frames of the request layer and what is below it.
@@ -17136,9 +17307,239 @@ public:
     virtual void set_closed_handler(unique_function<void(const error*)> handler) = 0;
     virtual task<void> close() = 0;
     virtual void abort(error why) noexcept = 0;
+    [[nodiscard]] virtual std::size_t queued_bytes() const noexcept = 0;
     [[nodiscard]] virtual const std::string& peer_name() const noexcept = 0;
     [[nodiscard]] virtual std::uint64_t peer_incarnation() const noexcept = 0;
 };
+
+} // namespace skein::net::detail
+
+
+// ======== skein/net/detail/request_lanes.ipp, continued
+#include <algorithm>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+/// Small messages go at once; large ones wait in a lane of their own.
+SKEIN_INLINE void requests::send(std::uint16_t kind, std::uint64_t id, byte_buffer body) {
+    if (body.size() > options_.most_message) {
+        throw error(errc::too_large,
+                    fmt::format("message of {} bytes to {} is above the limit of {}", body.size(),
+                                peer_name(), options_.most_message));
+    }
+    if (body.size() > options_.control_bytes) return send_large(kind, id, std::move(body));
+    const std::size_t unread = below_->queued_bytes();
+    if (unread > options_.unread_bytes && kind != detail::cancel_kind) {
+        throw error(errc::exhausted,
+                    fmt::format("{} bytes wait for {}, which does not read, unread_bytes is {}",
+                                unread, peer_name(), options_.unread_bytes));
+    }
+    below_->send(kind, 0, id, body, {});
+}
+
+SKEIN_INLINE void requests::send_large(std::uint16_t kind, std::uint64_t id, byte_buffer body) {
+    const std::size_t n = body.size();
+    transfer t{kind, id, std::move(body), 0};
+    bulk_bytes_ += n;
+    if (kind == detail::request_kind) {
+        call_bytes_ += n;
+    } else {
+        t.held = hold(&request_load::reply_bytes, n);
+    }
+    bulk_.push_back(std::move(t));
+    if (!std::exchange(bulk_runs_, true)) spawn(bulk_lane(self_));
+}
+
+// --- room -------------------------------------------------------------------------------------
+
+SKEIN_INLINE request_hold requests::hold(request_hold::field what, std::size_t amount) const {
+    request_hold h(budget_, held_, what);
+    h.add(amount);
+    return h;
+}
+
+SKEIN_INLINE std::optional<error> requests::no_room(request_hold::field what, std::size_t amount,
+                                                    bool alone) const {
+    auto full = net::no_room(what, amount, options_.peer, *held_, false, peer_name(), alone);
+    if (full) return full;
+    return net::no_room(what, amount, budget_->most(), budget_->held(), true, peer_name(), alone);
+}
+
+/// Why no more handler may run for the peer; a peer that does not read its replies gets no more of them.
+SKEIN_INLINE std::optional<error> requests::no_room_to_run(std::size_t bytes) const {
+    if (auto full = no_room(&request_load::running, 1, false)) return full;
+    if (auto full = no_room(&request_load::request_bytes, bytes, true)) return full;
+    return no_room(&request_load::reply_bytes, 1, true);
+}
+
+SKEIN_INLINE detail::request_place requests::place_of(std::size_t bytes) const {
+    return {hold(&request_load::running, 1), hold(&request_load::request_bytes, bytes)};
+}
+
+SKEIN_INLINE bool requests::has_call_room(std::size_t bytes) const noexcept {
+    return call_bytes_ == 0 ||
+           (bytes <= options_.call_bytes && call_bytes_ <= options_.call_bytes - bytes);
+}
+
+/// Calls with large messages leave in the order in which they came: the first waits for room, the others for it.
+SKEIN_INLINE task<mutex::guard> requests::wait_call_room(requests* self, std::size_t bytes) {
+    auto turn = self->call_line_.lock();
+    auto mine = co_await turn;
+    while (self->open_ && !self->has_call_room(bytes)) {
+        auto room = self->call_room_.wait();
+        co_await room;
+    }
+    self->check_open();
+    co_return mine;
+}
+
+SKEIN_INLINE void requests::give_call_room(std::size_t bytes) noexcept {
+    call_bytes_ -= bytes;
+    call_room_.wake_all();
+}
+
+// --- the lane of large messages ---------------------------------------------------------------
+
+/// A large message whose call was given up: what has not left, does not.
+SKEIN_INLINE void requests::drop_transfer(std::uint64_t id) noexcept {
+    const auto found = std::find_if(bulk_.begin(), bulk_.end(), [&](const transfer& t) {
+        return t.id == id && t.kind == detail::request_kind;
+    });
+    if (found == bulk_.end()) return;
+    bulk_bytes_ -= found->body.size() - found->at;
+    give_call_room(found->body.size());
+    if (found->at == 0) {
+        bulk_.erase(found);
+        return;
+    }
+    found->body = byte_buffer(); // the lane says that it is dropped
+    found->kind = 0;
+}
+
+/// One chunk at a time, and only when the one before has gone to the kernel: so a small message never
+/// waits for more than that.
+SKEIN_INLINE task<void> requests::bulk_lane(core self) {
+    requests& r = *self;
+    try {
+        while (r.open_ && !r.bulk_.empty()) {
+            auto room = r.below_->send_ready(r.options_.chunk_bytes / 2);
+            co_await room;
+            if (r.open_ && !r.bulk_.empty()) r.send_chunk();
+        }
+    } catch (const error& e) { // the end of the link is told elsewhere
+        if (r.open_ && e.code() != errc::cancelled && e.code() != errc::closed) throw;
+    }
+    r.bulk_runs_ = false;
+}
+
+SKEIN_INLINE void requests::send_chunk() {
+    transfer& t = bulk_.front();
+    if (t.kind == 0) {
+        below_->send(detail::chunk_kind, detail::dropped_chunk, t.id, {}, {});
+        bulk_.pop_front();
+        return;
+    }
+    std::byte head[detail::chunk_head_bytes];
+    std::uint16_t flags = 0;
+    if (t.at == 0) {
+        flags |= detail::first_chunk;
+        store_le(head, t.kind);
+        store_le(head + 2, t.id);
+        store_le(head + 10, static_cast<std::uint64_t>(t.body.size()));
+    }
+    const std::size_t n = std::min(options_.chunk_bytes, t.body.size() - t.at);
+    const auto piece = byte_span(t.body).subspan(t.at, n);
+    t.at += n;
+    bulk_bytes_ -= n;
+    if (t.at == t.body.size()) flags |= detail::last_chunk;
+    const bool first = (flags & detail::first_chunk) != 0;
+    below_->send(detail::chunk_kind, flags, t.id, first ? byte_span(head) : byte_span(), piece);
+    if ((flags & detail::last_chunk) == 0) return;
+    if (t.kind == detail::request_kind) give_call_room(t.body.size());
+    bulk_.pop_front();
+}
+
+SKEIN_INLINE void requests::on_chunk(const frame_view& f) {
+    byte_span body = f.body;
+    if ((f.flags & detail::first_chunk) != 0) {
+        if (arriving_ || body.size() < detail::chunk_head_bytes) {
+            throw error(errc::malformed, "a large message begins inside another one");
+        }
+        assembly a;
+        a.kind = load_le<std::uint16_t>(body.data());
+        a.id = load_le<std::uint64_t>(body.data() + 2);
+        a.total = load_le<std::uint64_t>(body.data() + 10);
+        if (a.total > options_.most_message) {
+            throw error(errc::too_large,
+                        fmt::format("message of {} bytes from {} is above the limit of {}", a.total,
+                                    peer_name(), options_.most_message));
+        }
+        arriving_ = std::move(a);
+        body = body.subspan(detail::chunk_head_bytes);
+    }
+    if (!arriving_) throw error(errc::malformed, "a chunk of no message");
+    if ((f.flags & detail::dropped_chunk) != 0) {
+        drop_arriving();
+        return;
+    }
+    if (body.size() > arriving_->total - arriving_->came) {
+        throw error(errc::malformed, "a large message is longer than it said");
+    }
+    keep_piece(body);
+    if ((f.flags & detail::last_chunk) == 0) return;
+    if (arriving_->came != arriving_->total) {
+        throw error(errc::malformed, "a large message is shorter than it said");
+    }
+    const auto kind = arriving_->kind;
+    const auto id = arriving_->id;
+    const bool refused = arriving_->refused;
+    byte_buffer whole;
+    whole.swap(arriving_->body);
+    arriving_.reset();
+    if (!refused) on_message(kind, id, std::move(whole));
+}
+
+SKEIN_INLINE void requests::drop_arriving() noexcept { arriving_.reset(); }
+
+} // namespace skein::net
+
+// ======== skein/net/detail/request_service.ipp
+// Handlers, and the memory of calls that must not run twice.
+
+
+// ======== skein/net/detail/request_entry.hpp
+// A call that runs once, however often it is asked for.
+
+
+#include <cstdint>
+#include <vector>
+
+namespace skein::net::detail {
+
+/// How a handler has ended.
+struct request_outcome {
+    bool good = false;
+    byte_buffer bytes; ///< the encoded reply or error
+};
+
+/// A call with a key: it runs, or has run.
+struct request_entry {
+    std::uint64_t key = 0;
+    cancel_source stop;
+    std::vector<request_service::waiting_caller> waiting;
+    bool done = false, kept = true; ///< kept: the outcome is
+    request_outcome outcome;
+
+    /// A caller does not want it any more; the last one ends it.
+    void leave(const requests* who, std::uint64_t call) noexcept;
+};
+
+/// Runs a handler; its outcome as bytes. Never throws but bad_alloc.
+task<request_outcome> outcome_of(request_service::raw_handler* handler, byte_buffer body,
+                                 caller who, cancel_token stop);
 
 } // namespace skein::net::detail
 
@@ -17166,8 +17567,11 @@ struct request_service::client {
     }
 };
 
-SKEIN_INLINE request_service::request_service() = default;
-SKEIN_INLINE request_service::request_service(bounds b) : bounds_(b) {}
+SKEIN_INLINE request_service::request_service() : request_service(bounds()) {}
+SKEIN_INLINE request_service::request_service(bounds b)
+    : request_service(b, std::make_shared<request_budget>(b.all)) {}
+SKEIN_INLINE request_service::request_service(bounds b, std::shared_ptr<request_budget> budget)
+    : bounds_(b), budget_(std::move(budget)) {}
 SKEIN_INLINE request_service::~request_service() = default;
 
 SKEIN_INLINE void request_service::add(std::uint16_t number, std::string_view name,
@@ -17225,13 +17629,16 @@ SKEIN_INLINE void request_service::trim(client& c) noexcept {
 
 SKEIN_INLINE request_service::entry_ptr request_service::start_or_join(
     const detail::request_head& head, byte_buffer body, caller who, raw_handler* handler,
-    waiting_caller from) {
+    waiting_caller from, std::optional<error> full) {
     const auto core = from.first.lock();
-    const auto answer_error = [&](errc code, std::string text) {
+    const auto answer_with = [&](const error& why) {
         detail::request_outcome out;
-        out.bytes = wire::encode(error(code, std::move(text)));
+        out.bytes = wire::encode(why);
         core->answer(from.second, out);
         return entry_ptr();
+    };
+    const auto answer_error = [&](errc code, std::string text) {
+        return answer_with(error(code, std::move(text)));
     };
     const bool repeat = (head.flags & detail::request_head::repeat) != 0;
     const auto refuse_repeat = [&] {
@@ -17267,20 +17674,25 @@ SKEIN_INLINE request_service::entry_ptr request_service::start_or_join(
                                         head.key, c.floor));
     }
     if (repeat && c.unsure) return refuse_repeat();
+    if (full) return answer_with(*full);
     auto e = std::make_shared<detail::request_entry>();
     e->key = head.key;
     e->waiting.push_back(std::move(from));
     c.calls.emplace(head.key, e);
     trim(c);
-    tasks_.spawn(run_once(this, head.client, e, std::move(body), std::move(who), handler));
+    auto place = core->place_of(body.size());
+    tasks_.spawn(
+        run_once(this, head.client, e, std::move(body), std::move(who), handler, std::move(place)));
     return e;
 }
 
 SKEIN_INLINE task<void> request_service::run_once(request_service* self, std::uint64_t client,
                                                   entry_ptr e, byte_buffer body, caller who,
-                                                  raw_handler* handler) {
+                                                  raw_handler* handler,
+                                                  detail::request_place place) {
     auto running = detail::outcome_of(handler, std::move(body), std::move(who), e->stop.token());
     e->outcome = co_await running;
+    place = {};
     e->done = true;
     const auto waiting = std::exchange(e->waiting, {});
     for (const auto& [from, call] : waiting) {
@@ -17366,6 +17778,9 @@ public:
     }
     task<void> close() override { return below_->close(); }
     void abort(error why) noexcept override { below_->abort(std::move(why)); }
+    [[nodiscard]] std::size_t queued_bytes() const noexcept override {
+        return below_->queued_bytes();
+    }
     [[nodiscard]] const std::string& peer_name() const noexcept override {
         return below_->peer_name();
     }
@@ -17377,6 +17792,14 @@ public:
 private:
     std::shared_ptr<Below> below_;
 };
+
+[[nodiscard]] inline std::optional<time_point> deadline_of(const request_head& head,
+                                                           time_point now) {
+    if (head.deadline_us == 0) return std::nullopt;
+    const auto most = std::uint64_t{1} << 50;
+    return deadline_after(now, std::chrono::microseconds(
+                                   static_cast<std::int64_t>(std::min(head.deadline_us, most))));
+}
 
 } // namespace detail
 
@@ -17395,7 +17818,10 @@ struct requests::pending {
 SKEIN_INLINE requests::requests(std::unique_ptr<detail::request_wire> below,
                                 std::shared_ptr<request_service> service, request_options options)
     : loop_(loop::current()), below_(std::move(below)), service_(std::move(service)),
-      options_(options) {
+      options_(options),
+      budget_(service_ ? service_->budget_
+                       : std::make_shared<request_budget>(request_budget::most_by_default())),
+      held_(budget_->share_of(below_->peer_incarnation())) {
     options_.control_bytes = std::min(options_.control_bytes, detail::most_control_bytes);
     options_.chunk_bytes =
         std::clamp<std::size_t>(options_.chunk_bytes, 1024, detail::most_chunk_bytes);
@@ -17432,12 +17858,25 @@ SKEIN_INLINE requests::handle requests::start(std::unique_ptr<detail::request_wi
 
 // --- calling ----------------------------------------------------------------------------------
 
+SKEIN_INLINE void requests::check_open() const {
+    if (open_) return;
+    if (failure_) throw *failure_;
+    throw error(errc::closed, "the link to " + peer_name() + " is closed");
+}
+
 SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buffer body,
                                                   request_call_options how) {
     const core keep = self_;
-    if (!open_) {
-        if (failure_) throw *failure_;
-        throw error(errc::closed, "the link to " + peer_name() + " is closed");
+    check_open();
+    std::optional<mutex::guard> turn;
+    const std::size_t bytes = detail::request_head::bytes + body.size();
+    if (bytes > options_.control_bytes && (call_line_.is_locked() || !has_call_room(bytes))) {
+        const auto begin = loop_.exact_now();
+        auto room = wait_call_room(this, bytes);
+        auto limited =
+            how.deadline ? with_timeout(std::move(room), *how.deadline) : std::move(room);
+        turn.emplace(co_await limited);
+        if (how.deadline) *how.deadline -= loop_.exact_now() - begin;
     }
     detail::request_head head;
     head.number = number;
@@ -17466,6 +17905,7 @@ SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buf
     } const place{*this, id};
     calls_.emplace(id, &mine);
     send(detail::request_kind, id, std::move(whole));
+    turn.reset();
     if (how.key != nullptr) how.key->asked_ = true;
     std::optional<error> gave_up;
     try {
@@ -17487,9 +17927,14 @@ SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buf
 
 SKEIN_INLINE void requests::tell_raw(std::uint16_t number, byte_buffer body,
                                      std::uint64_t generation) {
-    if (!open_) {
-        if (failure_) throw *failure_;
-        throw error(errc::closed, "the link to " + peer_name() + " is closed");
+    check_open();
+    const std::size_t bytes = detail::request_head::bytes + body.size();
+    if (bytes > options_.control_bytes && (call_line_.is_locked() || !has_call_room(bytes))) {
+        throw error(errc::exhausted,
+                    fmt::format("a message of {} bytes: {} bytes of large ones wait for {}, "
+                                "call_bytes is {}",
+                                bytes, call_bytes_, peer_name(), options_.call_bytes))
+            .with_hint("call() waits for room, tell() does not");
     }
     detail::request_head head;
     head.number = number;
@@ -17501,140 +17946,24 @@ SKEIN_INLINE void requests::tell_raw(std::uint16_t number, byte_buffer body,
     send(detail::request_kind, ++last_call_, std::move(whole));
 }
 
-// --- the two lanes ----------------------------------------------------------------------------
-
-/// Small messages go at once; large ones wait in a lane of their own.
-SKEIN_INLINE void requests::send(std::uint16_t kind, std::uint64_t id, byte_buffer body) {
-    if (body.size() > options_.most_message) {
-        throw error(errc::too_large,
-                    fmt::format("message of {} bytes to {} is above the limit of {}", body.size(),
-                                peer_name(), options_.most_message));
-    }
-    if (body.size() <= options_.control_bytes) {
-        below_->send(kind, 0, id, body, {});
-        return;
-    }
-    bulk_bytes_ += body.size();
-    bulk_.push_back({kind, id, std::move(body), 0});
-    if (!std::exchange(bulk_runs_, true)) spawn(bulk_lane(self_));
-}
-
-/// A large message whose call was given up: what has not left, does not.
-SKEIN_INLINE void requests::drop_transfer(std::uint64_t id) noexcept {
-    const auto found = std::find_if(bulk_.begin(), bulk_.end(), [&](const transfer& t) {
-        return t.id == id && t.kind == detail::request_kind;
-    });
-    if (found == bulk_.end()) return;
-    bulk_bytes_ -= found->body.size() - found->at;
-    if (found->at == 0) {
-        bulk_.erase(found);
-        return;
-    }
-    found->body.resize(found->at); // the lane says that it is dropped
-    found->kind = 0;
-}
-
-/// One chunk at a time, and only when the one before has gone to the kernel: so a small message never
-/// waits for more than that.
-SKEIN_INLINE task<void> requests::bulk_lane(core self) {
-    requests& r = *self;
-    try {
-        while (r.open_ && !r.bulk_.empty()) {
-            auto room = r.below_->send_ready(r.options_.chunk_bytes / 2);
-            co_await room;
-            if (r.open_ && !r.bulk_.empty()) r.send_chunk();
-        }
-    } catch (const error& e) { // the end of the link is told elsewhere
-        if (r.open_ && e.code() != errc::cancelled && e.code() != errc::closed) throw;
-    }
-    r.bulk_runs_ = false;
-}
-
-SKEIN_INLINE void requests::send_chunk() {
-    transfer& t = bulk_.front();
-    if (t.kind == 0) {
-        below_->send(detail::chunk_kind, detail::dropped_chunk, t.id, {}, {});
-        bulk_.pop_front();
-        return;
-    }
-    std::byte head[detail::chunk_head_bytes];
-    std::uint16_t flags = 0;
-    if (t.at == 0) {
-        flags |= detail::first_chunk;
-        store_le(head, t.kind);
-        store_le(head + 2, t.id);
-        store_le(head + 10, static_cast<std::uint64_t>(t.body.size()));
-    }
-    const std::size_t n = std::min(options_.chunk_bytes, t.body.size() - t.at);
-    const auto piece = byte_span(t.body).subspan(t.at, n);
-    t.at += n;
-    bulk_bytes_ -= n;
-    if (t.at == t.body.size()) flags |= detail::last_chunk;
-    const bool first = (flags & detail::first_chunk) != 0;
-    below_->send(detail::chunk_kind, flags, t.id, first ? byte_span(head) : byte_span(), piece);
-    if ((flags & detail::last_chunk) != 0) bulk_.pop_front();
-}
-
-SKEIN_INLINE void requests::on_chunk(const frame_view& f) {
-    byte_span body = f.body;
-    if ((f.flags & detail::first_chunk) != 0) {
-        if (arriving_ || body.size() < detail::chunk_head_bytes) {
-            throw error(errc::malformed, "a large message begins inside another one");
-        }
-        assembly a;
-        a.kind = load_le<std::uint16_t>(body.data());
-        a.id = load_le<std::uint64_t>(body.data() + 2);
-        a.total = load_le<std::uint64_t>(body.data() + 10);
-        if (a.total > options_.most_message) {
-            throw error(errc::too_large,
-                        fmt::format("message of {} bytes from {} is above the limit of {}", a.total,
-                                    peer_name(), options_.most_message));
-        }
-        arriving_ = std::move(a);
-        body = body.subspan(detail::chunk_head_bytes);
-    }
-    if (!arriving_) throw error(errc::malformed, "a chunk of no message");
-    if ((f.flags & detail::dropped_chunk) != 0) {
-        drop_arriving();
-        return;
-    }
-    if (body.size() > arriving_->total - arriving_->came) {
-        throw error(errc::malformed, "a large message is longer than it said");
-    }
-    keep_piece(body);
-    if ((f.flags & detail::last_chunk) == 0) return;
-    if (arriving_->came != arriving_->total) {
-        throw error(errc::malformed, "a large message is shorter than it said");
-    }
-    const auto kind = arriving_->kind;
-    const auto id = arriving_->id;
-    const bool refused = arriving_->refused;
-    byte_buffer whole;
-    if (service_) service_->assembling_ -= arriving_->body.size();
-    whole.swap(arriving_->body);
-    arriving_.reset();
-    if (!refused) on_message(kind, id, std::move(whole));
-}
+// --- being called -----------------------------------------------------------------------------
 
 /// Memory follows what has come. What finds no room is refused at once, and its call fails; the link goes on.
 SKEIN_INLINE void requests::keep_piece(byte_span piece) {
     assembly& a = *arriving_;
     a.came += piece.size();
     if (a.refused) return;
-    const std::size_t most = service_ ? service_->bounds_.assembling_bytes : options_.most_message;
-    const std::size_t held = service_ ? service_->assembling_ : a.body.size();
-    if (piece.size() <= most && held <= most - piece.size()) {
+    const auto full = no_room(&request_load::assembling_bytes, piece.size(), false);
+    if (!full) {
         append(a.body, piece);
-        if (service_) service_->assembling_ += piece.size();
+        if (a.held.amount() == 0) a.held = hold(&request_load::assembling_bytes, 0);
+        a.held.add(piece.size());
         return;
     }
-    if (service_) service_->assembling_ -= a.body.size();
+    a.held.drop();
     a.body = byte_buffer();
     a.refused = true;
-    const error why(errc::exhausted,
-                    fmt::format("no room for a message of {} bytes from {}: {} bytes of large "
-                                "messages arrive already",
-                                a.total, peer_name(), held));
+    const error why(full->code(), fmt::format("a message of {} bytes: {}", a.total, full->text()));
     if (a.kind == detail::request_kind) {
         refuse(a.id, false, why);
         return;
@@ -17644,13 +17973,6 @@ SKEIN_INLINE void requests::keep_piece(byte_span piece) {
     found->second->failure = why;
     found->second->done.set();
 }
-
-SKEIN_INLINE void requests::drop_arriving() noexcept {
-    if (arriving_ && service_) service_->assembling_ -= arriving_->body.size();
-    arriving_.reset();
-}
-
-// --- being called -----------------------------------------------------------------------------
 
 SKEIN_INLINE void requests::on_frame(const frame_view& f) {
     const core keep = self_;
@@ -17767,39 +18089,41 @@ SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
         refuse(id, one_way, why);
         return;
     }
-    if (running_.size() >= options_.most_running) {
-        refuse(id, one_way,
-               error(errc::exhausted,
-                     fmt::format("{} requests of {} run already", running_.size(), peer_name())));
+    const bool keyed = head.key != 0 && !one_way;
+    auto full = no_room_to_run(body.size() - detail::request_head::bytes);
+    const bool crowded = running_.size() >= options_.peer.running; // repeats of one key, too
+    if (!full && crowded)
+        full = net::no_room(&request_load::running, 1, options_.peer,
+                            request_load{.running = running_.size()}, false, peer_name(), false);
+    if (full && (!keyed || crowded)) {
+        refuse(id, one_way, *full);
         return;
     }
     caller who;
     who.peer = peer_name();
     who.incarnation = below_->peer_incarnation();
     who.generation = head.generation;
-    if (head.deadline_us != 0) {
-        const auto most = std::uint64_t{1} << 50;
-        who.deadline = deadline_after(
-            loop_.exact_now(),
-            std::chrono::microseconds(static_cast<std::int64_t>(std::min(head.deadline_us, most))));
-    }
+    who.deadline = detail::deadline_of(head, loop_.exact_now());
     body.erase(body.begin(), body.begin() + detail::request_head::bytes);
     const auto stop = running_[id].stop.token();
-    if (head.key != 0 && !one_way) {
+    if (keyed) { // what runs or has run already needs no room
         auto once = service_->start_or_join(head, std::move(body), std::move(who),
-                                            &found->second.run, {self_, id});
+                                            &found->second.run, {self_, id}, std::move(full));
         if (once) running_[id].once = std::move(once);
         return;
     }
-    spawn(run(self_, id, std::move(body), std::move(who), one_way, &found->second.run, stop));
+    auto place = place_of(body.size());
+    spawn(run(self_, id, std::move(body), std::move(who), one_way, &found->second.run, stop,
+              std::move(place)));
 }
 
 SKEIN_INLINE task<void> requests::run(core self, std::uint64_t id, byte_buffer body, caller who,
                                       bool one_way, request_service::raw_handler* handler,
-                                      cancel_token stop) {
+                                      cancel_token stop, detail::request_place place) {
     const auto service = self->service_; // the handler is its
     auto running = detail::outcome_of(handler, std::move(body), std::move(who), std::move(stop));
     const auto outcome = co_await running;
+    place = {};
     if (!one_way) {
         self->answer(id, outcome);
         co_return;
@@ -17824,6 +18148,9 @@ SKEIN_INLINE void requests::answer(std::uint64_t id,
     running_.erase(id);
     if (!open_) return;
     try {
+        if (outcome.bytes.size() > options_.control_bytes)
+            if (const auto full = no_room(&request_load::reply_bytes, outcome.bytes.size(), true))
+                return send(detail::failure_kind, id, wire::encode(*full));
         send(outcome.good ? detail::reply_kind : detail::failure_kind, id, outcome.bytes);
     } catch (const error& e) {
         if (e.code() != errc::too_large) { // what cannot be answered must not be waited for
@@ -17857,7 +18184,8 @@ SKEIN_INLINE void requests::on_end(const error* why) noexcept {
     // Calls with a key go on when the link broke: their caller may ask again on another one.
     running_.clear();
     bulk_.clear();
-    bulk_bytes_ = 0;
+    bulk_bytes_ = call_bytes_ = 0;
+    call_room_.wake_all();
     drop_arriving();
     tasks_.cancel();
     if (auto handler = std::move(closed_handler_)) {

@@ -106,7 +106,7 @@ task<void> converse(byte_span script) {
     net::identity peer;
     peer.name = "fuzzer";
     net::request_options how;
-    how.most_running = 4;
+    how.peer.running = 4;
     auto below = net::connection::over(
         std::make_unique<fuzz::scripted_stream>(frames_of(script), 20ms), options, std::move(peer));
     auto r = net::requests::over(std::move(below), service, how);

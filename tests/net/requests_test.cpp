@@ -432,7 +432,7 @@ TEST_CASE("a key of another process is refused, and the link goes on") {
 TEST_CASE("large messages that find no room fail their call, and the link goes on") {
     request_world w;
     net::request_service::bounds b;
-    b.assembling_bytes = std::size_t{2} << 20;
+    b.all.assembling_bytes = std::size_t{2} << 20;
     w.run(
         [](request_world& w, net::requests& r) -> task<void> {
             auto large = error_of(drop_value(r.call<blob>(blob_of(std::size_t{5} << 20))));
@@ -442,10 +442,115 @@ TEST_CASE("large messages that find no room fail their call, and the link goes o
             auto small = r.call<blob>(blob_of(std::size_t{1} << 20));
             const auto reply = co_await small;
             CHECK(reply.bytes.size() == std::size_t{1} << 20);
-            CHECK(w.service->assembling_bytes() == 0);
+            CHECK(w.service->held() == net::request_load());
             CHECK(r.is_open());
         },
         b);
+}
+
+TEST_CASE("handlers of one peer are bounded over all its links, and of all peers together") {
+    request_world w;
+    w.how.peer.running = 3;
+    net::request_service::bounds b;
+    b.all.running = 4;
+    w.run(
+        [](request_world& w, net::requests& r) -> task<void> {
+            auto again = w.connect(); // the same peer
+            const auto second = co_await again;
+            auto strange = w.connect(78);
+            const auto other = co_await strange;
+            scope asking;
+            for (auto* over : {&r, &r, second.get(), other.get()})
+                asking.spawn(drop_value(over->call<add_reply>(wait_of(1000))));
+            auto begun = sleep_for(100ms);
+            co_await begun;
+            CHECK(w.service->held().running == 4);
+            auto more = failure_of(*second, add_of({1, 2}));
+            const auto of_peer = co_await more;
+            REQUIRE(of_peer);
+            CHECK(of_peer->code() == errc::exhausted);
+            CHECK(of_peer->text().find("client") != std::string::npos);
+            CHECK(of_peer->text().find("running is 3") != std::string::npos);
+            auto one = failure_of(*other, add_of({1, 2}));
+            const auto of_all = co_await one;
+            REQUIRE(of_all);
+            CHECK(of_all->text().find("all peers") != std::string::npos);
+            auto joined = asking.join();
+            co_await joined;
+            CHECK(w.service->held() == net::request_load());
+            auto fine = failure_of(*second, add_of({1, 2}));
+            const auto none = co_await fine;
+            CHECK_FALSE(none);
+            for (const auto& l : {second, other}) {
+                auto closing = l->close();
+                co_await closing;
+            }
+        },
+        b);
+}
+
+TEST_CASE("large calls wait for room in order, large messages without an answer are refused") {
+    request_world w;
+    w.how.call_bytes = std::size_t{3} << 20;
+    w.run([](request_world& w, net::requests& r) -> task<void> {
+        w.network.partition("a", "b");
+        std::vector<std::size_t> came;
+        scope asking;
+        const auto ask = [](net::requests* r, std::vector<std::size_t>* came,
+                            std::size_t mib) -> task<void> {
+            auto asked = r->call<blob>(blob_of(mib << 20));
+            const auto reply = co_await asked;
+            came->push_back(reply.bytes.size() >> 20);
+        };
+        for (const std::size_t mib : {2, 3, 1}) asking.spawn(ask(&r, &came, mib));
+        auto begun = sleep_for(10ms);
+        co_await begun;
+        CHECK(r.bulk_bytes() <= (std::size_t{2} << 20) + 1000);
+        auto told = error_of([](net::requests* r) -> task<void> {
+            r->tell(blob_of(std::size_t{1} << 20));
+            co_return;
+        }(&r));
+        const auto refused = co_await told;
+        REQUIRE(refused);
+        CHECK(refused->code() == errc::exhausted);
+        CHECK(refused->text().find("call_bytes") != std::string::npos);
+        net::request_call_options soon;
+        soon.deadline = 50ms;
+        auto late = error_of(drop_value(r.call<blob>(blob_of(std::size_t{2} << 20), soon)));
+        const auto timed = co_await late;
+        REQUIRE(timed);
+        CHECK(timed->code() == errc::timeout);
+        w.network.heal("a", "b");
+        auto joined = asking.join();
+        co_await joined;
+        CHECK(came == std::vector<std::size_t>{2, 3, 1});
+        CHECK(r.bulk_bytes() == 0);
+    });
+}
+
+TEST_CASE("a peer that does not read its large replies gets no more of them") {
+    request_world w;
+    w.how.peer.reply_bytes = std::size_t{3} << 20;
+    w.run([](request_world& w, net::requests& r) -> task<void> {
+        scope asking;
+        int fine = 0, refused = 0;
+        const auto ask = [](net::requests* r, int* fine, int* refused) -> task<void> {
+            auto asked = as_result(r->call<blob>(blob_of(std::size_t{1} << 20)));
+            const auto got = co_await asked;
+            if (got)
+                ++*fine;
+            else if (got.error().code() == errc::exhausted &&
+                     got.error().text().find("reply_bytes") != std::string::npos)
+                ++*refused;
+        };
+        for (int i = 0; i < 16; ++i) asking.spawn(ask(&r, &fine, &refused));
+        auto joined = asking.join();
+        co_await joined;
+        CHECK(fine + refused == 16);
+        CHECK(fine >= 3);
+        CHECK(w.service->held() == net::request_load());
+        CHECK(r.is_open());
+    });
 }
 
 TEST_CASE("a request of an older generation is refused") {

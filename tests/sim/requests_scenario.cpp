@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // requests: typed calls over links that break. Each call gives exactly one outcome; a handler runs at most
 // once for each call, also for one that is repeated with its key on other links; what was told comes in
-// order; large messages come whole while small ones overtake them. After the calm all calls succeed.
+// order; large messages come whole while small ones overtake them. What peers have in progress keeps its bounds, for
+// each and over all, and is nothing in the end. After the calm all calls succeed.
 #include "sim/scenario.hpp"
 
 #include <skein/core/scope.hpp>
@@ -9,6 +10,7 @@
 #include <skein/net/link_endpoint.hpp>
 #include <skein/net/requests.hpp>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -42,6 +44,8 @@ struct request_town {
     std::shared_ptr<net::request_service> service;
     net::request_options how;
     std::string violation;
+    net::request_load most = net::request_budget::most_by_default();
+    std::map<std::uint64_t, std::size_t> running; ///< handlers, by client
 };
 
 net::connection_options request_end(const std::string& name) {
@@ -54,10 +58,18 @@ net::connection_options request_end(const std::string& name) {
 
 bool is_trouble_of_the_way(const error& e) {
     return e.code() == errc::reset || e.code() == errc::refused || e.code() == errc::timeout ||
-           e.code() == errc::closed || e.code() == errc::peer_lost || e.code() == errc::cancelled;
+           e.code() == errc::closed || e.code() == errc::peer_lost || e.code() == errc::cancelled ||
+           e.code() == errc::exhausted;
 }
 
 task<job_reply> do_job(request_town* t, job_request m, net::caller) {
+    const auto& held = t->service->held();
+    t->w->check(held.running <= t->most.running, "more handlers run than may");
+    t->w->check(++t->running[m.job / 1000] <= t->how.peer.running, "more of one peer");
+    struct leaving {
+        std::size_t& count;
+        ~leaving() { --count; }
+    } const left{t->running[m.job / 1000]};
     auto& runs = t->runs[m.job];
     ++runs;
     t->w->check(runs == 1, "a call with a key ran twice");
@@ -103,8 +115,10 @@ task<void> one_job(request_town* t, net::requests::handle* way, net::request_key
     const std::size_t load = w->chance(0.2) ? 1 + w->below(40'000) : w->below(200);
     const auto work = static_cast<std::uint32_t>(w->below(40));
     const auto key = keys->next();
+    std::string last;
+    int refusals = 0; // for want of room: each costs nothing, and others have it meanwhile
     for (int attempt = 0;; ++attempt) {
-        w->check(attempt < 400, "no call succeeds after the calm");
+        w->check(attempt < 400 && refusals < 20'000, "no call succeeds after the calm: " + last);
         const auto over = *way;
         if (over && over->is_open()) {
             try {
@@ -122,9 +136,11 @@ task<void> one_job(request_town* t, net::requests::handle* way, net::request_key
                 co_return;
             } catch (const error& e) {
                 if (!is_trouble_of_the_way(e)) throw;
+                last = e.what();
+                if (e.code() == errc::exhausted) --attempt, ++refusals;
             }
         }
-        auto pause = sleep_for(20ms);
+        auto pause = sleep_for(20ms * (1 + std::min(refusals, 20))); // refused: it backs off
         co_await pause;
     }
 }
@@ -246,7 +262,17 @@ task<void> reset_now_and_then(sim::world* w, std::uint64_t clients) {
 }
 
 task<void> calls(sim::world& w) {
-    request_town town{&w, {}, {}, 0, 0, std::make_shared<net::request_service>(), {}, {}};
+    request_town town{&w, {}, {}, 0, 0, nullptr, {}, {}, net::request_budget::most_by_default(),
+                      {}};
+    if (w.chance(0.5)) { // narrow: most calls are refused now and then
+        town.how.peer = {1 + w.below(8), 20'000 + w.below(60'000), 50'000,
+                         20'000 + w.below(60'000)};
+        town.how.call_bytes = 10'000 + w.below(60'000);
+        town.most = {1 + w.below(12), 100'000, 60'000 + w.below(60'000), 100'000};
+    }
+    net::request_service::bounds bounds;
+    bounds.all = town.most;
+    town.service = std::make_shared<net::request_service>(bounds);
     town.how.control_bytes = 1000 + w.below(20'000);
     town.how.chunk_bytes = 1024 + w.below(10'000);
     town.service->on<job_request, job_reply>([&](job_request m, net::caller who) {
@@ -282,6 +308,8 @@ task<void> calls(sim::world& w) {
     co_await ending;
     if (fault) throw *fault;
     w.check(town.violation.empty(), town.violation);
+    w.check(town.service->held() == net::request_load(),
+            "something is held for peers that have gone");
     w.loop.trace(town.done);
 }
 const sim::scenario calls_registered("requests", &calls);

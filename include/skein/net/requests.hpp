@@ -21,12 +21,15 @@
 #include <skein/core/event.hpp>
 #include <skein/core/function.hpp>
 #include <skein/core/loop.hpp>
+#include <skein/core/mutex.hpp>
 #include <skein/core/result.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/type_name.hpp>
+#include <skein/core/wait.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/link.hpp>
+#include <skein/net/request_budget.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -91,7 +94,17 @@ struct request_options {
                                 << 10; ///< larger messages leave in chunks; at most 1 MiB
     std::size_t chunk_bytes = std::size_t{1} << 20;  ///< at most 4 MiB
     std::size_t most_message = std::size_t{1} << 30; ///< of one message, each way
-    std::size_t most_running = 1024;                 ///< handlers of one peer at a time
+    /// Of one peer; what is over is refused (exhausted). A request or reply alone may be larger.
+    request_load peer{.running = 1024,
+                      .request_bytes = std::size_t{1} << 30,
+                      .assembling_bytes = std::size_t{1} << 30,
+                      .reply_bytes = std::size_t{256} << 20};
+    /// Of our own large messages that have not left, because the peer does not read: above, call() waits and
+    /// tell() is refused. One alone may be larger.
+    std::size_t call_bytes = std::size_t{256} << 20;
+    /// Of small messages that have not left: above, call() and tell() are refused, and where it is a reply the peer
+    /// is given up. Links have link_options::most_bytes besides.
+    std::size_t unread_bytes = limit::queue_bytes;
 };
 
 /// Numbers for calls that may be repeated, on this link or on another one, and run once. One per process;
@@ -159,6 +172,12 @@ struct request_head;
 struct request_outcome;
 struct request_entry;
 class request_wire;
+
+/// What a handler holds while it runs.
+struct request_place {
+    request_hold running, bytes;
+};
+
 /// A decoded message, or an error that names it.
 template <class T>
 [[nodiscard]] T decode_message(byte_span body, std::string_view what) {
@@ -184,12 +203,13 @@ public:
         std::size_t bytes_per_client = std::size_t{16} << 20; ///< of replies
         std::size_t clients =
             1024; ///< the oldest is forgotten; its repeats are refused from then on
-        std::size_t assembling_bytes = std::size_t{4}
-                                       << 30; ///< of large messages that arrive, of all peers
+        request_load all = request_budget::most_by_default(); ///< in progress, of all peers
     };
 
     request_service();
     explicit request_service(bounds b);
+    /// With others that share `budget`, whose bounds hold instead of bounds::all.
+    request_service(bounds b, std::shared_ptr<request_budget> budget);
     request_service(const request_service&) = delete;
     request_service& operator=(const request_service&) = delete;
     /// close() first.
@@ -221,8 +241,8 @@ public:
 
     /// Calls that came again and were answered without running again.
     [[nodiscard]] std::uint64_t repeats() const noexcept { return repeats_; }
-    /// Bytes of large messages that have arrived in part, of all peers.
-    [[nodiscard]] std::size_t assembling_bytes() const noexcept { return assembling_; }
+    /// What is in progress, of all peers.
+    [[nodiscard]] const request_load& held() const noexcept { return budget_->held(); }
     /// Keys that are remembered.
     [[nodiscard]] std::size_t remembered() const noexcept;
 
@@ -247,10 +267,11 @@ private:
         co_return byte_buffer();
     }
     static task<void> run_once(request_service* self, std::uint64_t client, entry_ptr e,
-                               byte_buffer body, caller who, raw_handler* handler);
-    /// The call that runs, or nothing: it has been answered.
+                               byte_buffer body, caller who, raw_handler* handler,
+                               detail::request_place place);
+    /// The call that runs, or nothing: it has been answered. `full`: why it may not begin, if it may not.
     entry_ptr start_or_join(const detail::request_head& head, byte_buffer body, caller who,
-                            raw_handler* handler, waiting_caller from);
+                            raw_handler* handler, waiting_caller from, std::optional<error> full);
     client& client_of(std::uint64_t number);
     void trim(client& c) noexcept;
 
@@ -264,7 +285,7 @@ private:
     std::deque<std::uint64_t> client_order_;
     std::uint64_t generation_ = 0, repeats_ = 0;
     bool forgot_ = false; ///< a client: whoever is not known may have been it
-    std::size_t assembling_ = 0;
+    std::shared_ptr<request_budget> budget_;
     scope tasks_;
 };
 
@@ -286,7 +307,8 @@ public:
     ///   errors  of the handler, as it threw them (an exception that is no skein::error: remote_exception);
     ///           not_supported (nobody handles it), malformed (one side cannot read the other), timeout,
     ///           aborted (an older generation, or a repeat whose first run may have been forgotten),
-    ///           permission_denied (a key of another process), exhausted, too_large, the failure of the link, cancelled
+    ///           permission_denied (a key of another process), exhausted (a bound of request_options or of the
+    ///           peer's), too_large, the failure of the link, cancelled
     template <message Reply, message M>
     task<Reply> call(M what, request_call_options how = {}) {
         auto asking = call_raw(M::number, wire::encode(what), how);
@@ -332,12 +354,14 @@ private:
         std::uint64_t id = 0;
         byte_buffer body;
         std::size_t at = 0;
+        request_hold held{}; ///< of a reply
     };
     struct assembly {
         std::uint16_t kind = 0;
         std::uint64_t id = 0, total = 0, came = 0;
         bool refused = false; ///< the rest comes, and is not kept
         byte_buffer body;
+        request_hold held;
     };
 
     requests(std::unique_ptr<detail::request_wire> below, std::shared_ptr<request_service> service,
@@ -345,7 +369,16 @@ private:
     static handle start(std::unique_ptr<detail::request_wire> below,
                         std::shared_ptr<request_service> service, request_options options);
 
+    void check_open() const;
     void send(std::uint16_t kind, std::uint64_t id, byte_buffer body);
+    void send_large(std::uint16_t kind, std::uint64_t id, byte_buffer body);
+    [[nodiscard]] request_hold hold(request_hold::field what, std::size_t amount) const;
+    [[nodiscard]] std::optional<error> no_room(request_hold::field what, std::size_t amount,
+                                               bool alone) const;
+    [[nodiscard]] std::optional<error> no_room_to_run(std::size_t bytes) const;
+    [[nodiscard]] bool has_call_room(std::size_t bytes) const noexcept;
+    static task<mutex::guard> wait_call_room(requests* self, std::size_t bytes);
+    void give_call_room(std::size_t bytes) noexcept;
     void drop_transfer(std::uint64_t id) noexcept;
     static task<void> bulk_lane(core self);
     void send_chunk();
@@ -361,7 +394,9 @@ private:
     void refuse(std::uint64_t id, bool one_way, const error& why);
     void tell_unheard(const char* what, const error& why);
     static task<void> run(core self, std::uint64_t id, byte_buffer body, caller who, bool one_way,
-                          request_service::raw_handler* handler, cancel_token stop);
+                          request_service::raw_handler* handler, cancel_token stop,
+                          detail::request_place place);
+    [[nodiscard]] detail::request_place place_of(std::size_t bytes) const;
     void answer(std::uint64_t id, const detail::request_outcome& outcome) noexcept;
 
     void on_end(const error* why) noexcept;
@@ -383,8 +418,14 @@ private:
     std::map<std::uint64_t, pending*> calls_;
     std::map<std::uint64_t, served_request> running_;
 
+    std::shared_ptr<request_budget> budget_; ///< of the service, or our own
+    std::shared_ptr<request_load> held_;     ///< of this peer
+
     std::deque<transfer> bulk_;
     std::size_t bulk_bytes_ = 0;
+    std::size_t call_bytes_ = 0; ///< of them, our own requests
+    mutex call_line_;            ///< whoever waits for room among them, and those behind
+    wait_queue call_room_;
     bool bulk_runs_ = false;
     std::optional<assembly> arriving_;
     std::uint64_t named_ = 0; ///< the client that speaks on a plain connection
@@ -397,6 +438,7 @@ private:
 } // namespace skein::net
 
 #if SKEIN_HEADER_ONLY
+#include <skein/net/detail/request_lanes.ipp>
 #include <skein/net/detail/request_service.ipp>
 #include <skein/net/detail/requests.ipp>
 #endif

@@ -69,7 +69,8 @@ SKEIN_INLINE task<void> agent::books::serve() {
 }
 
 SKEIN_INLINE std::shared_ptr<net::request_service> agent::books::make_service() {
-    auto out = std::make_shared<net::request_service>();
+    auto out = std::make_shared<net::request_service>(net::request_service::bounds(),
+                                                      detail::cluster_budget());
     out->on_tell<start_worker_order>(
         [this](start_worker_order m, const net::caller&) { start(std::move(m)); });
     out->on_tell<stop_worker_order>(

@@ -14,6 +14,7 @@
 #include <skein/net/requests.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -39,8 +40,16 @@ namespace skein::cluster::detail {
 [[nodiscard]] inline net::request_options cluster_requests() {
     net::request_options o;
     o.most_message = std::size_t{16} << 20;
-    o.most_running = std::size_t{1} << 17;
+    o.peer.running = std::size_t{1} << 17;
+    o.peer.request_bytes = o.peer.reply_bytes = o.call_bytes = std::size_t{64} << 20;
     return o;
+}
+
+/// What all peers of a cluster may have in progress here.
+[[nodiscard]] inline std::shared_ptr<net::request_budget> cluster_budget() {
+    auto most = net::request_budget::most_by_default();
+    most.running = std::size_t{1} << 20;
+    return std::make_shared<net::request_budget>(most);
 }
 
 /// The secret of a driver and its workers: derived, so that it never travels.

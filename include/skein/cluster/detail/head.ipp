@@ -120,7 +120,7 @@ SKEIN_INLINE task<void> head::books::serve_link(books* self, net::link::handle l
 }
 
 SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const session_ptr& s) {
-    auto out = std::make_shared<net::request_service>();
+    auto out = std::make_shared<net::request_service>(net::request_service::bounds(), in_progress);
     // The session owns the service: a pointer, not a share, or neither would ever end.
     const std::weak_ptr<detail::head_session> weak = s;
     const auto as_driver = [weak](auto does) {

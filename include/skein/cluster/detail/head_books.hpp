@@ -2,6 +2,7 @@
 #pragma once
 // What a head knows: sessions, nodes, jobs (one per driver), leases.
 
+#include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/core/event.hpp>
 #include <skein/net/link.hpp>
@@ -110,6 +111,7 @@ struct head::books {
     std::map<std::uint64_t, std::unique_ptr<detail::head_job>> jobs;   ///< by the driver's
     std::unordered_map<std::uint64_t, detail::head_lease*> by_tag;
     std::vector<session_ptr> sessions;
+    std::shared_ptr<net::request_budget> in_progress = detail::cluster_budget(); ///< of them
     std::uint64_t last_tag = 0;
     time_point since;
     event stopping;

@@ -125,7 +125,8 @@ SKEIN_INLINE task<void> leased_workers::books::keep_joined(books* self) {
 }
 
 SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::books::make_service() {
-    auto out = std::make_shared<net::request_service>();
+    auto out = std::make_shared<net::request_service>(net::request_service::bounds(),
+                                                      detail::cluster_budget());
     out->on_tell<lease_granted>(
         [this](const lease_granted& m, const net::caller&) { on_granted(m); });
     out->on_tell<lease_ended>([this](const lease_ended& m, const net::caller&) { on_ended(m); });

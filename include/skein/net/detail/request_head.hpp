@@ -71,6 +71,7 @@ public:
     virtual void set_closed_handler(unique_function<void(const error*)> handler) = 0;
     virtual task<void> close() = 0;
     virtual void abort(error why) noexcept = 0;
+    [[nodiscard]] virtual std::size_t queued_bytes() const noexcept = 0;
     [[nodiscard]] virtual const std::string& peer_name() const noexcept = 0;
     [[nodiscard]] virtual std::uint64_t peer_incarnation() const noexcept = 0;
 };

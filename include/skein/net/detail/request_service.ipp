@@ -29,8 +29,11 @@ struct request_service::client {
     }
 };
 
-SKEIN_INLINE request_service::request_service() = default;
-SKEIN_INLINE request_service::request_service(bounds b) : bounds_(b) {}
+SKEIN_INLINE request_service::request_service() : request_service(bounds()) {}
+SKEIN_INLINE request_service::request_service(bounds b)
+    : request_service(b, std::make_shared<request_budget>(b.all)) {}
+SKEIN_INLINE request_service::request_service(bounds b, std::shared_ptr<request_budget> budget)
+    : bounds_(b), budget_(std::move(budget)) {}
 SKEIN_INLINE request_service::~request_service() = default;
 
 SKEIN_INLINE void request_service::add(std::uint16_t number, std::string_view name,
@@ -88,13 +91,16 @@ SKEIN_INLINE void request_service::trim(client& c) noexcept {
 
 SKEIN_INLINE request_service::entry_ptr request_service::start_or_join(
     const detail::request_head& head, byte_buffer body, caller who, raw_handler* handler,
-    waiting_caller from) {
+    waiting_caller from, std::optional<error> full) {
     const auto core = from.first.lock();
-    const auto answer_error = [&](errc code, std::string text) {
+    const auto answer_with = [&](const error& why) {
         detail::request_outcome out;
-        out.bytes = wire::encode(error(code, std::move(text)));
+        out.bytes = wire::encode(why);
         core->answer(from.second, out);
         return entry_ptr();
+    };
+    const auto answer_error = [&](errc code, std::string text) {
+        return answer_with(error(code, std::move(text)));
     };
     const bool repeat = (head.flags & detail::request_head::repeat) != 0;
     const auto refuse_repeat = [&] {
@@ -130,20 +136,25 @@ SKEIN_INLINE request_service::entry_ptr request_service::start_or_join(
                                         head.key, c.floor));
     }
     if (repeat && c.unsure) return refuse_repeat();
+    if (full) return answer_with(*full);
     auto e = std::make_shared<detail::request_entry>();
     e->key = head.key;
     e->waiting.push_back(std::move(from));
     c.calls.emplace(head.key, e);
     trim(c);
-    tasks_.spawn(run_once(this, head.client, e, std::move(body), std::move(who), handler));
+    auto place = core->place_of(body.size());
+    tasks_.spawn(
+        run_once(this, head.client, e, std::move(body), std::move(who), handler, std::move(place)));
     return e;
 }
 
 SKEIN_INLINE task<void> request_service::run_once(request_service* self, std::uint64_t client,
                                                   entry_ptr e, byte_buffer body, caller who,
-                                                  raw_handler* handler) {
+                                                  raw_handler* handler,
+                                                  detail::request_place place) {
     auto running = detail::outcome_of(handler, std::move(body), std::move(who), e->stop.token());
     e->outcome = co_await running;
+    place = {};
     e->done = true;
     const auto waiting = std::exchange(e->waiting, {});
     for (const auto& [from, call] : waiting) {

@@ -38,6 +38,9 @@ public:
     }
     task<void> close() override { return below_->close(); }
     void abort(error why) noexcept override { below_->abort(std::move(why)); }
+    [[nodiscard]] std::size_t queued_bytes() const noexcept override {
+        return below_->queued_bytes();
+    }
     [[nodiscard]] const std::string& peer_name() const noexcept override {
         return below_->peer_name();
     }
@@ -49,6 +52,14 @@ public:
 private:
     std::shared_ptr<Below> below_;
 };
+
+[[nodiscard]] inline std::optional<time_point> deadline_of(const request_head& head,
+                                                           time_point now) {
+    if (head.deadline_us == 0) return std::nullopt;
+    const auto most = std::uint64_t{1} << 50;
+    return deadline_after(now, std::chrono::microseconds(
+                                   static_cast<std::int64_t>(std::min(head.deadline_us, most))));
+}
 
 } // namespace detail
 
@@ -67,7 +78,10 @@ struct requests::pending {
 SKEIN_INLINE requests::requests(std::unique_ptr<detail::request_wire> below,
                                 std::shared_ptr<request_service> service, request_options options)
     : loop_(loop::current()), below_(std::move(below)), service_(std::move(service)),
-      options_(options) {
+      options_(options),
+      budget_(service_ ? service_->budget_
+                       : std::make_shared<request_budget>(request_budget::most_by_default())),
+      held_(budget_->share_of(below_->peer_incarnation())) {
     options_.control_bytes = std::min(options_.control_bytes, detail::most_control_bytes);
     options_.chunk_bytes =
         std::clamp<std::size_t>(options_.chunk_bytes, 1024, detail::most_chunk_bytes);
@@ -104,12 +118,25 @@ SKEIN_INLINE requests::handle requests::start(std::unique_ptr<detail::request_wi
 
 // --- calling ----------------------------------------------------------------------------------
 
+SKEIN_INLINE void requests::check_open() const {
+    if (open_) return;
+    if (failure_) throw *failure_;
+    throw error(errc::closed, "the link to " + peer_name() + " is closed");
+}
+
 SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buffer body,
                                                   request_call_options how) {
     const core keep = self_;
-    if (!open_) {
-        if (failure_) throw *failure_;
-        throw error(errc::closed, "the link to " + peer_name() + " is closed");
+    check_open();
+    std::optional<mutex::guard> turn;
+    const std::size_t bytes = detail::request_head::bytes + body.size();
+    if (bytes > options_.control_bytes && (call_line_.is_locked() || !has_call_room(bytes))) {
+        const auto begin = loop_.exact_now();
+        auto room = wait_call_room(this, bytes);
+        auto limited =
+            how.deadline ? with_timeout(std::move(room), *how.deadline) : std::move(room);
+        turn.emplace(co_await limited);
+        if (how.deadline) *how.deadline -= loop_.exact_now() - begin;
     }
     detail::request_head head;
     head.number = number;
@@ -138,6 +165,7 @@ SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buf
     } const place{*this, id};
     calls_.emplace(id, &mine);
     send(detail::request_kind, id, std::move(whole));
+    turn.reset();
     if (how.key != nullptr) how.key->asked_ = true;
     std::optional<error> gave_up;
     try {
@@ -159,9 +187,14 @@ SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buf
 
 SKEIN_INLINE void requests::tell_raw(std::uint16_t number, byte_buffer body,
                                      std::uint64_t generation) {
-    if (!open_) {
-        if (failure_) throw *failure_;
-        throw error(errc::closed, "the link to " + peer_name() + " is closed");
+    check_open();
+    const std::size_t bytes = detail::request_head::bytes + body.size();
+    if (bytes > options_.control_bytes && (call_line_.is_locked() || !has_call_room(bytes))) {
+        throw error(errc::exhausted,
+                    fmt::format("a message of {} bytes: {} bytes of large ones wait for {}, "
+                                "call_bytes is {}",
+                                bytes, call_bytes_, peer_name(), options_.call_bytes))
+            .with_hint("call() waits for room, tell() does not");
     }
     detail::request_head head;
     head.number = number;
@@ -173,140 +206,24 @@ SKEIN_INLINE void requests::tell_raw(std::uint16_t number, byte_buffer body,
     send(detail::request_kind, ++last_call_, std::move(whole));
 }
 
-// --- the two lanes ----------------------------------------------------------------------------
-
-/// Small messages go at once; large ones wait in a lane of their own.
-SKEIN_INLINE void requests::send(std::uint16_t kind, std::uint64_t id, byte_buffer body) {
-    if (body.size() > options_.most_message) {
-        throw error(errc::too_large,
-                    fmt::format("message of {} bytes to {} is above the limit of {}", body.size(),
-                                peer_name(), options_.most_message));
-    }
-    if (body.size() <= options_.control_bytes) {
-        below_->send(kind, 0, id, body, {});
-        return;
-    }
-    bulk_bytes_ += body.size();
-    bulk_.push_back({kind, id, std::move(body), 0});
-    if (!std::exchange(bulk_runs_, true)) spawn(bulk_lane(self_));
-}
-
-/// A large message whose call was given up: what has not left, does not.
-SKEIN_INLINE void requests::drop_transfer(std::uint64_t id) noexcept {
-    const auto found = std::find_if(bulk_.begin(), bulk_.end(), [&](const transfer& t) {
-        return t.id == id && t.kind == detail::request_kind;
-    });
-    if (found == bulk_.end()) return;
-    bulk_bytes_ -= found->body.size() - found->at;
-    if (found->at == 0) {
-        bulk_.erase(found);
-        return;
-    }
-    found->body.resize(found->at); // the lane says that it is dropped
-    found->kind = 0;
-}
-
-/// One chunk at a time, and only when the one before has gone to the kernel: so a small message never
-/// waits for more than that.
-SKEIN_INLINE task<void> requests::bulk_lane(core self) {
-    requests& r = *self;
-    try {
-        while (r.open_ && !r.bulk_.empty()) {
-            auto room = r.below_->send_ready(r.options_.chunk_bytes / 2);
-            co_await room;
-            if (r.open_ && !r.bulk_.empty()) r.send_chunk();
-        }
-    } catch (const error& e) { // the end of the link is told elsewhere
-        if (r.open_ && e.code() != errc::cancelled && e.code() != errc::closed) throw;
-    }
-    r.bulk_runs_ = false;
-}
-
-SKEIN_INLINE void requests::send_chunk() {
-    transfer& t = bulk_.front();
-    if (t.kind == 0) {
-        below_->send(detail::chunk_kind, detail::dropped_chunk, t.id, {}, {});
-        bulk_.pop_front();
-        return;
-    }
-    std::byte head[detail::chunk_head_bytes];
-    std::uint16_t flags = 0;
-    if (t.at == 0) {
-        flags |= detail::first_chunk;
-        store_le(head, t.kind);
-        store_le(head + 2, t.id);
-        store_le(head + 10, static_cast<std::uint64_t>(t.body.size()));
-    }
-    const std::size_t n = std::min(options_.chunk_bytes, t.body.size() - t.at);
-    const auto piece = byte_span(t.body).subspan(t.at, n);
-    t.at += n;
-    bulk_bytes_ -= n;
-    if (t.at == t.body.size()) flags |= detail::last_chunk;
-    const bool first = (flags & detail::first_chunk) != 0;
-    below_->send(detail::chunk_kind, flags, t.id, first ? byte_span(head) : byte_span(), piece);
-    if ((flags & detail::last_chunk) != 0) bulk_.pop_front();
-}
-
-SKEIN_INLINE void requests::on_chunk(const frame_view& f) {
-    byte_span body = f.body;
-    if ((f.flags & detail::first_chunk) != 0) {
-        if (arriving_ || body.size() < detail::chunk_head_bytes) {
-            throw error(errc::malformed, "a large message begins inside another one");
-        }
-        assembly a;
-        a.kind = load_le<std::uint16_t>(body.data());
-        a.id = load_le<std::uint64_t>(body.data() + 2);
-        a.total = load_le<std::uint64_t>(body.data() + 10);
-        if (a.total > options_.most_message) {
-            throw error(errc::too_large,
-                        fmt::format("message of {} bytes from {} is above the limit of {}", a.total,
-                                    peer_name(), options_.most_message));
-        }
-        arriving_ = std::move(a);
-        body = body.subspan(detail::chunk_head_bytes);
-    }
-    if (!arriving_) throw error(errc::malformed, "a chunk of no message");
-    if ((f.flags & detail::dropped_chunk) != 0) {
-        drop_arriving();
-        return;
-    }
-    if (body.size() > arriving_->total - arriving_->came) {
-        throw error(errc::malformed, "a large message is longer than it said");
-    }
-    keep_piece(body);
-    if ((f.flags & detail::last_chunk) == 0) return;
-    if (arriving_->came != arriving_->total) {
-        throw error(errc::malformed, "a large message is shorter than it said");
-    }
-    const auto kind = arriving_->kind;
-    const auto id = arriving_->id;
-    const bool refused = arriving_->refused;
-    byte_buffer whole;
-    if (service_) service_->assembling_ -= arriving_->body.size();
-    whole.swap(arriving_->body);
-    arriving_.reset();
-    if (!refused) on_message(kind, id, std::move(whole));
-}
+// --- being called -----------------------------------------------------------------------------
 
 /// Memory follows what has come. What finds no room is refused at once, and its call fails; the link goes on.
 SKEIN_INLINE void requests::keep_piece(byte_span piece) {
     assembly& a = *arriving_;
     a.came += piece.size();
     if (a.refused) return;
-    const std::size_t most = service_ ? service_->bounds_.assembling_bytes : options_.most_message;
-    const std::size_t held = service_ ? service_->assembling_ : a.body.size();
-    if (piece.size() <= most && held <= most - piece.size()) {
+    const auto full = no_room(&request_load::assembling_bytes, piece.size(), false);
+    if (!full) {
         append(a.body, piece);
-        if (service_) service_->assembling_ += piece.size();
+        if (a.held.amount() == 0) a.held = hold(&request_load::assembling_bytes, 0);
+        a.held.add(piece.size());
         return;
     }
-    if (service_) service_->assembling_ -= a.body.size();
+    a.held.drop();
     a.body = byte_buffer();
     a.refused = true;
-    const error why(errc::exhausted,
-                    fmt::format("no room for a message of {} bytes from {}: {} bytes of large "
-                                "messages arrive already",
-                                a.total, peer_name(), held));
+    const error why(full->code(), fmt::format("a message of {} bytes: {}", a.total, full->text()));
     if (a.kind == detail::request_kind) {
         refuse(a.id, false, why);
         return;
@@ -316,13 +233,6 @@ SKEIN_INLINE void requests::keep_piece(byte_span piece) {
     found->second->failure = why;
     found->second->done.set();
 }
-
-SKEIN_INLINE void requests::drop_arriving() noexcept {
-    if (arriving_ && service_) service_->assembling_ -= arriving_->body.size();
-    arriving_.reset();
-}
-
-// --- being called -----------------------------------------------------------------------------
 
 SKEIN_INLINE void requests::on_frame(const frame_view& f) {
     const core keep = self_;
@@ -439,39 +349,41 @@ SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
         refuse(id, one_way, why);
         return;
     }
-    if (running_.size() >= options_.most_running) {
-        refuse(id, one_way,
-               error(errc::exhausted,
-                     fmt::format("{} requests of {} run already", running_.size(), peer_name())));
+    const bool keyed = head.key != 0 && !one_way;
+    auto full = no_room_to_run(body.size() - detail::request_head::bytes);
+    const bool crowded = running_.size() >= options_.peer.running; // repeats of one key, too
+    if (!full && crowded)
+        full = net::no_room(&request_load::running, 1, options_.peer,
+                            request_load{.running = running_.size()}, false, peer_name(), false);
+    if (full && (!keyed || crowded)) {
+        refuse(id, one_way, *full);
         return;
     }
     caller who;
     who.peer = peer_name();
     who.incarnation = below_->peer_incarnation();
     who.generation = head.generation;
-    if (head.deadline_us != 0) {
-        const auto most = std::uint64_t{1} << 50;
-        who.deadline = deadline_after(
-            loop_.exact_now(),
-            std::chrono::microseconds(static_cast<std::int64_t>(std::min(head.deadline_us, most))));
-    }
+    who.deadline = detail::deadline_of(head, loop_.exact_now());
     body.erase(body.begin(), body.begin() + detail::request_head::bytes);
     const auto stop = running_[id].stop.token();
-    if (head.key != 0 && !one_way) {
+    if (keyed) { // what runs or has run already needs no room
         auto once = service_->start_or_join(head, std::move(body), std::move(who),
-                                            &found->second.run, {self_, id});
+                                            &found->second.run, {self_, id}, std::move(full));
         if (once) running_[id].once = std::move(once);
         return;
     }
-    spawn(run(self_, id, std::move(body), std::move(who), one_way, &found->second.run, stop));
+    auto place = place_of(body.size());
+    spawn(run(self_, id, std::move(body), std::move(who), one_way, &found->second.run, stop,
+              std::move(place)));
 }
 
 SKEIN_INLINE task<void> requests::run(core self, std::uint64_t id, byte_buffer body, caller who,
                                       bool one_way, request_service::raw_handler* handler,
-                                      cancel_token stop) {
+                                      cancel_token stop, detail::request_place place) {
     const auto service = self->service_; // the handler is its
     auto running = detail::outcome_of(handler, std::move(body), std::move(who), std::move(stop));
     const auto outcome = co_await running;
+    place = {};
     if (!one_way) {
         self->answer(id, outcome);
         co_return;
@@ -496,6 +408,9 @@ SKEIN_INLINE void requests::answer(std::uint64_t id,
     running_.erase(id);
     if (!open_) return;
     try {
+        if (outcome.bytes.size() > options_.control_bytes)
+            if (const auto full = no_room(&request_load::reply_bytes, outcome.bytes.size(), true))
+                return send(detail::failure_kind, id, wire::encode(*full));
         send(outcome.good ? detail::reply_kind : detail::failure_kind, id, outcome.bytes);
     } catch (const error& e) {
         if (e.code() != errc::too_large) { // what cannot be answered must not be waited for
@@ -529,7 +444,8 @@ SKEIN_INLINE void requests::on_end(const error* why) noexcept {
     // Calls with a key go on when the link broke: their caller may ask again on another one.
     running_.clear();
     bulk_.clear();
-    bulk_bytes_ = 0;
+    bulk_bytes_ = call_bytes_ = 0;
+    call_room_.wake_all();
     drop_arriving();
     tasks_.cancel();
     if (auto handler = std::move(closed_handler_)) {
