@@ -41,7 +41,8 @@ std::vector<sample> read_shard(std::uint32_t shard) {
     std::mt19937 random(shard);
     std::vector<sample> out;
     for (int i = 0; i < 200; ++i) {
-        const vec x{random() / 4294967296.0, random() / 4294967296.0, 1};
+        const auto uniform = [&] { return static_cast<double>(random()) / 4294967296.0; };
+        const vec x{uniform(), uniform(), 1};
         out.push_back({x, 3 * x[0] - 2 * x[1] + 0.5}); // what is to be found
     }
     return out;

@@ -51,6 +51,7 @@
 #include <skein/rt/detail/run.ipp>
 #include <skein/rt/detail/runtime.ipp>
 #include <skein/rt/detail/runtime_context.ipp>
+#include <skein/rt/detail/runtime_demands.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_leases.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>

@@ -2,6 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <skein/rt/remote.hpp>
+#include <skein/rt/runtime_context.hpp>
 #include <tests/support/sim_nodes.hpp>
 
 using namespace skein;

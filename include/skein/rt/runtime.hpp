@@ -287,6 +287,7 @@ private:
 #if SKEIN_HEADER_ONLY
 #include <skein/rt/detail/call.ipp>
 #include <skein/rt/detail/runtime.ipp>
+#include <skein/rt/detail/runtime_demands.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_leases.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>

@@ -163,6 +163,10 @@ struct peer {
 
 namespace detail {
 
+[[nodiscard]] inline place_id place_of(const peer& worker) noexcept {
+    return place_id(worker.number.value());
+}
+
 /// Driver: which tasks wait for which cores, and who holds some. Bodies in runtime_leases.ipp.
 struct lease_books {
     using peers = std::vector<std::shared_ptr<peer>>;
