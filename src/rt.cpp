@@ -50,11 +50,13 @@
 #include <skein/rt/detail/resources.ipp>
 #include <skein/rt/detail/run.ipp>
 #include <skein/rt/detail/runtime.ipp>
+#include <skein/rt/detail/runtime_actors.ipp>
 #include <skein/rt/detail/runtime_context.ipp>
 #include <skein/rt/detail/runtime_demands.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_leases.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
+#include <skein/rt/detail/runtime_restarts.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
 #include <skein/rt/detail/scheduler.ipp>
 #include <skein/rt/detail/scheduler_groups.ipp>

@@ -4,6 +4,7 @@
 // Written by scripts/check_mirror.py --write.
 
 #include <skein/rt/actor.hpp>
+#include <skein/rt/actor_options.hpp>
 #include <skein/rt/boot.hpp>
 #include <skein/rt/build_id.hpp>
 #include <skein/rt/children.hpp>

@@ -10,14 +10,18 @@
 // Calls of one caller run in the order in which they were made, also when an argument is a ref that
 // is still pending. Plain methods run one after the other; coroutine methods start in order and
 // interleave only where they suspend. A call runs at most once. When the worker dies, the actor is
-// gone and its calls fail with worker_lost. The actor ends with the last handle in the process that
-// made it; a handle given to a remote call as an argument keeps it for that call.
+// gone and its calls fail with worker_lost, unless it was made with .restarts. The actor ends with the
+// last handle to it, in whatever process of the program that is.
+//
+// Options: actor<T>.with({.restarts = 3, .name = "table"})(args...), see rt/actor_options.hpp.
 
+#include <skein/rt/actor_options.hpp>
+#include <skein/rt/detail/actor.hpp>
 #include <skein/rt/remote.hpp>
 
-#include <concepts>
-#include <string>
-#include <type_traits>
+#include <cstdint>
+#include <memory>
+#include <string_view>
 #include <utility>
 
 namespace skein {
@@ -54,133 +58,86 @@ private:
     counted_ptr<rt::detail::actor_state> lane_;
 };
 
-namespace rt::detail {
-
-/// How a constructor argument travels: decayed, text as std::string.
-template <class A>
-struct travelling {
-    using type = std::decay_t<A>;
-};
-template <class A>
-    requires(unwrap_ref<std::remove_cvref_t<A>>::is_ref)
-struct travelling<A> {
-    using type = typename unwrap_ref<std::remove_cvref_t<A>>::type;
-};
-template <class A>
-    requires(std::is_convertible_v<std::decay_t<A>, std::string_view>)
-struct travelling<A> {
-    using type = std::string;
-};
-
-template <class T, class... A>
-void invoke_create(incoming_call& call) {
-    std::tuple<A...> arguments;
-    if (auto decoded = decode_arguments(call.arguments, arguments); !decoded)
-        return call.refuse(decoded.error());
-    try {
-        auto box = std::apply(
-            [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
-            arguments);
-        call.self.insert_actor(call.target, std::move(box));
-        call.self.reply(*call.from, call.slot, [](wire::writer&) {});
-    } catch (...) {
-        call.reply_thrown();
-    }
-}
-
-/// Names a constructor for the registry.
-template <class T, class... A>
-struct constructor_of {};
-
-template <class T, class... A>
-struct create_record {
-    static std::uint64_t signature_hash() { return wire::schema_hash<std::tuple<A...>>(); }
-    static std::string signature_text() { return wire::schema_text<std::tuple<A...>>(); }
-    static function_record& entry() {
-        static function_record made = [] {
-            function_record r;
-            r.mangled = typeid(constructor_of<T, A...>).name();
-            r.is_constructor = true;
-            r.actor = &typeid(T);
-            r.invoke = &invoke_create<T, A...>;
-            r.signature_hash = &signature_hash;
-            r.signature_text = &signature_text;
-            return r;
-        }();
-        return made;
-    }
-    static inline const bool registered = (registry::add(entry()), true);
-};
-
-template <class T, class... A>
-concept makes =
-    std::is_constructible_v<T, A...> || requires(A&&... a) { T{std::forward<A>(a)...}; };
-
-/// Waits for the constructor's reply. Who makes an actor chooses its id, so it holds the lane already: if
-/// this task is dropped, before the reply or after it, so is the actor.
+/// Makes actors of type T: actor<T>(args...), actor<T>.with({...})(args...).
 template <class T>
-task<actor_handle<T>> finish_create(ref<void> made, counted_ptr<actor_state> lane) {
-    co_await made;
-    co_return actor_handle<T>(std::move(lane));
-}
+class actor_maker {
+public:
+    constexpr actor_maker() noexcept = default;
 
-} // namespace rt::detail
-
-/// Makes a T on the worker with the fewest actors, from these arguments (aggregates too).
-/// Submitted at once; suspends until the constructor has returned.
-///   errors  remote_error (the constructor threw), worker_lost
-template <class T, class... A>
-[[nodiscard]] task<actor_handle<T>> actor(A&&... args) {
-    using namespace rt::detail;
-    constexpr bool can_make = makes<T, typename travelling<A>::type...>;
-    static_assert(can_make,
-                  "skein: the actor cannot be made from these arguments: its constructor (or "
-                  "its fields) must take their values, or refs to them");
-    constexpr bool can_send = (true && ... && wire::encodable<typename travelling<A>::type>);
-    static_assert(can_send,
-                  "skein: an argument type cannot be sent: make it a plain aggregate of types "
-                  "that can, or specialise skein::wire::codec for it");
-    if constexpr (can_make && can_send) {
-        (void)create_record<T, typename travelling<A>::type...>::registered;
-        auto& by = rt::runtime::current();
-        counted_ptr<ref_state<void>> call(new ref_state<void>);
-        apply_options(by, *call, create_record<T, typename travelling<A>::type...>::entry(), {},
-                      call_kind::create);
-        call->target = by.new_actor_id();
-        auto lane = by.actor_lane(call->target);
-        lane->owned = true; // means nothing until the actor is somewhere
-        submission<std::tuple<typename travelling<A>::type...>, A...>::go(by, call,
-                                                                          std::forward<A>(args)...);
-        return finish_create<T>(ref<void>(std::move(call)), std::move(lane));
-    } else {
-        return {};
+    /// The same with options for the actor that follows.
+    [[nodiscard]] constexpr actor_maker with(actor_options how) const noexcept {
+        actor_maker copy = *this;
+        copy.how_ = how;
+        return copy;
     }
+    /// Makes a T on the worker with the fewest actors, from these arguments (aggregates too).
+    /// Submitted at once; suspends until the constructor has returned.
+    ///   errors  remote_error (the constructor threw), worker_lost, already_exists (the name), mismatch (.get_if_exists:
+    ///           the one of that name is of another type)
+    template <class... A>
+    [[nodiscard]] task<actor_handle<T>> operator()(A&&... args) const {
+        return rt::detail::make_actor<T>(how_, std::forward<A>(args)...);
+    }
+
+private:
+    actor_options how_;
+};
+
+/// Makes a T on some worker: co_await actor<T>(args...).
+template <class T>
+inline constexpr actor_maker<T> actor{};
+
+/// The actor of that name, in any process of the program. One that is being made counts: its calls wait.
+///   errors  not_found (the text lists some names that there are), mismatch (it is no T)
+template <class T>
+[[nodiscard]] task<actor_handle<T>> get_actor(std::string_view name) {
+    return rt::detail::look_up<T>(name);
 }
+
+/// Ends an actor at once: calls that wait fail with not_found, coroutine methods that run are cancelled, a plain one
+/// that runs ends as it would. It is not made again. Nothing happens if it has ended.
+template <class T>
+void kill(const actor_handle<T>& handle) {
+    rt::detail::runtime_of(handle.lane()).kill_actor(handle.id());
+}
+
+/// In a method: the actor ends when this call has ended, and is not made again. Coroutine methods that run go on to
+/// their end; calls behind it fail with not_found.
+///   errors  invalid_argument: not inside a method
+inline void leave_actor() { rt::runtime::current().leave_actor(); }
 
 } // namespace skein
 
-/// A handle travels as the actor's id; it is decoded while a call runs on a runtime.
+/// A handle travels as the actor's id and its .max_pending; it is decoded while a call runs on a runtime, and in results.
 template <class T>
 struct skein::wire::codec<skein::actor_handle<T>> {
     static constexpr const char* schema = "actor";
     static void encode(writer& to, const skein::actor_handle<T>& h) {
         to.fixed(h.id().value().incarnation);
         to.fixed(h.id().value().number);
-        // A handle given as an argument, or inside one, keeps its actor until the call is done.
+        to.fixed(h ? h.lane()->max_pending : std::uint32_t{0});
+        if (!h) return;
+        // A handle given as an argument, or inside one, keeps its actor until the call is done; one in a result
+        // until who gets it has it.
         using lane = skein::counted_ptr<skein::rt::detail::actor_state>;
-        if (auto* call = skein::rt::runtime::encoding(); call != nullptr && h)
+        if (auto* call = skein::rt::runtime::encoding(); call != nullptr)
             call->keep(std::make_shared<lane>(h.lane()));
+        else if (auto* by = skein::rt::runtime::replying(); by != nullptr)
+            by->lend_actor(h.id());
     }
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
         skein::unique_number id;
-        if (!from.fixed(id.incarnation) || !from.fixed(id.number)) return from.status();
+        std::uint32_t max_pending = 0;
+        if (!from.fixed(id.incarnation) || !from.fixed(id.number) || !from.fixed(max_pending))
+            return from.status();
         auto* here = skein::rt::runtime::executing();
         if (here == nullptr)
             return error(errc::not_supported,
-                         "not supported: an actor_handle in the result of a call")
-                .with_hint("make the actor in the process that uses it and pass the handle as an "
-                           "argument");
-        if (actor_id(id)) into = skein::actor_handle<T>(here->actor_lane(actor_id(id)));
+                         "not supported: an actor_handle that is decoded outside of a call")
+                .with_hint("handles travel in the arguments and results of calls, and in what "
+                           "load() of an actor takes");
+        if (actor_id(id))
+            into = skein::actor_handle<T>(here->borrow_actor(actor_id(id), max_pending));
         return {};
     }
 };

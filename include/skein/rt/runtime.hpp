@@ -15,13 +15,17 @@
 
 #include <skein/core/function.hpp>
 #include <skein/core/task.hpp>
+#include <skein/rt/actor_options.hpp>
+#include <skein/rt/detail/actor_box.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/claims.hpp>
 #include <skein/rt/registry.hpp>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -58,16 +62,10 @@ struct runtime_stats {
 
 namespace detail {
 
+struct actor_entry;
+struct actor_terms;
 struct call_head;
 struct lease_line;
-
-/// An actor where it lives.
-struct actor_box {
-    explicit actor_box(const std::type_info& t) noexcept : type(t) {}
-    virtual ~actor_box() = default;
-    const std::type_info& type;
-    std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
-};
 
 /// A call that arrived, while it is being looked at.
 struct incoming_call {
@@ -78,6 +76,7 @@ struct incoming_call {
     actor_id target;
     wire::reader& arguments;
     std::shared_ptr<actor_box> box; ///< of a method's actor
+    bool has_terms = false;         ///< a constructor's arguments stand behind an actor_terms
 
     /// The arguments cannot be read: tells the submitter.
     void refuse(const error& why) const;
@@ -130,6 +129,8 @@ public:
     [[nodiscard]] static runtime* executing() noexcept { return executing_; }
     /// The call whose arguments are being encoded on this thread, if any.
     [[nodiscard]] static detail::call_base* encoding() noexcept { return encoding_; }
+    /// The runtime that encodes a result on this thread, if any.
+    [[nodiscard]] static runtime* replying() noexcept { return replying_; }
 
     /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
     /// "killed by signal 9 (SIGKILL)". May be empty.
@@ -198,10 +199,49 @@ public:
     /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
     [[nodiscard]] counted_ptr<detail::actor_state> actor_lane(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
+
+    // For actor<T>, get_actor<T>, kill() and leave_actor(); in detail/runtime_actors.ipp.
+
+    /// The lane of the actor that `call` will make; or of the one that has its name already, and `exists`.
+    ///   errors  the call fails: already_exists, mismatch
+    [[nodiscard]] counted_ptr<detail::actor_state> declare_actor(detail::call_base& call,
+                                                                 const actor_options& how,
+                                                                 bool& exists);
+    /// Asks for the actor of that name: gives its lane, or lets `call` get it or fail.
+    [[nodiscard]] counted_ptr<detail::actor_state> find_actor(
+        const counted_ptr<detail::call_base>& call, std::string_view name,
+        const std::type_info& type);
+    void kill_actor(actor_id id);
+    void leave_actor();
+    /// The lane of a handle that is decoded here.
+    [[nodiscard]] counted_ptr<detail::actor_state> borrow_actor(actor_id id,
+                                                                std::uint32_t max_pending);
+    /// The same of a handle that the driver counts as held here.
+    [[nodiscard]] counted_ptr<detail::actor_state> hold_actor(actor_id id,
+                                                              std::uint32_t max_pending);
+    /// A handle is encoded in a result.
+    void lend_actor(actor_id id);
+    /// There are handles here that came as arguments, and that the driver does not know of.
+    [[nodiscard]] bool has_borrowed() const noexcept;
+    /// Worker: makes an actor what its options say.
+    [[nodiscard]] result<void> set_terms(detail::actor_box& box, const detail::actor_terms& terms,
+                                         byte_span snapshot);
+    /// A method is done and replies next. May throw what save() throws.
+    void method_ended(peer& to, detail::actor_box& box, bool changes);
+    void method_failed(peer& to, detail::actor_box& box, bool changes) noexcept;
+    /// Waits for the turn of a coroutine call of an actor that takes few at a time. False: it has replied.
+    [[nodiscard]] task<bool> take_turn(std::shared_ptr<peer> from, slot_id id,
+                                       const function_record* fn,
+                                       std::shared_ptr<detail::actor_box> box);
+    /// Of a call whose actor has ended before it.
+    void reply_over(peer& to, slot_id id, const function_record& fn, const detail::actor_box& box);
+    void create_failed(actor_id id, const failure& why);
     /// What the tasks of this process that are no call belong to.
     [[nodiscard]] counted_ptr<task_context> root_context() const noexcept;
 
     void reply(peer& to, slot_id id, detail::encoder encode);
+    /// A value that is encoded already.
+    void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
     void reply_failure(peer& to, slot_id id, const failure& why);
     /// The same for the exception that is being handled.
     void reply_thrown(peer& to, slot_id id, const function_record& fn);
@@ -219,9 +259,37 @@ private:
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
     void on_reply(peer& from, const net::frame_view& f);
     void on_cancel(peer& from, slot_id id);
-    void on_drop(peer& from, byte_span body);
-    static void send_drop(peer& to, actor_id id);
     void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
+    void take_reply(peer& from, detail::call_base& call, const net::frame_view& f);
+
+    // Actors: names, handles and ends in detail/runtime_actors.ipp, restarts in detail/runtime_restarts.ipp.
+    void on_actor_frame(peer& from, const net::frame_view& f);
+    void on_snapshot(peer& from, const net::frame_view& f);
+    void on_release(peer& from, byte_span body);
+    void on_find(peer& from, const net::frame_view& f);
+    void on_kill(peer& from, actor_id id);
+    [[nodiscard]] bool admit_actor(peer& from, const net::frame_view& f, const function_record& fn,
+                                   const detail::call_head& head, wire::reader& in);
+    [[nodiscard]] std::optional<error> take_name(actor_id id, const detail::actor_terms& terms,
+                                                 const std::type_info& type, actor_id& known);
+    [[nodiscard]] error no_such_actor(std::string_view name) const;
+    [[nodiscard]] bool is_held(actor_id id, const detail::actor_entry& entry) const;
+    void let_go(actor_id id);
+    void end_actor(actor_id id, std::uint16_t tell, const failure* why);
+    void actor_is_placed(actor_id id);
+    void send_waiting(actor_id id);
+    void tell_holds(peer& to);
+    static void send_actor(peer& to, std::uint16_t kind, actor_id id);
+    void reply_handle(peer& to, slot_id id, actor_id actor);
+
+    void remember_plan(detail::call_base& call);
+    [[nodiscard]] bool keeps_body(const detail::call_base& call) const;
+    void begin_restarts(peer& l, losses& into);
+    [[nodiscard]] bool take_moved(const counted_ptr<detail::call_base>& call, bool sent,
+                                  losses& into);
+    void resume_restarts(losses& lost);
+    void make_again(actor_id id);
+    void give_late_holds_back(actor_id restarted);
     void arrived(const std::shared_ptr<peer>& from, const net::frame_view& f);
     task<void> run_backlog();
     [[nodiscard]] detail::call_context& context_for(const detail::call_head& head,
@@ -244,8 +312,6 @@ private:
     void lose(peer& l, const std::string& how);
     [[nodiscard]] bool has_calls(const peer& at) const;
     void take_lost(peer& l, losses& into);
-    std::vector<actor_id> forget_actors(const peer& l);
-    void drop_orphan(actor_id id);
     void fail_lost(losses& lost);
     void run_again(const losses& lost);
     void fail_lane(detail::actor_state& lane);
@@ -278,6 +344,7 @@ private:
     static inline constinit thread_local runtime* current_ = nullptr;
     static inline constinit thread_local runtime* executing_ = nullptr;
     static inline constinit thread_local detail::call_base* encoding_ = nullptr;
+    static inline constinit thread_local runtime* replying_ = nullptr;
 
     std::unique_ptr<books> books_;
 };
@@ -287,9 +354,11 @@ private:
 #if SKEIN_HEADER_ONLY
 #include <skein/rt/detail/call.ipp>
 #include <skein/rt/detail/runtime.ipp>
+#include <skein/rt/detail/runtime_actors.ipp>
 #include <skein/rt/detail/runtime_demands.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_leases.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
+#include <skein/rt/detail/runtime_restarts.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
 #endif

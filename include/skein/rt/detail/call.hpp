@@ -170,10 +170,13 @@ public:
     runtime* owner = nullptr;
     actor_id id;
     peer* on = nullptr;                          ///< where its calls go
-    bool owned = false;                          ///< dropping the last handle ends the actor
     std::vector<counted_ptr<call_base>> waiting; ///< in order; [first_, end)
     std::size_t first = 0;
-    std::optional<failure> lost; ///< set when its worker died
+    std::optional<failure> lost; ///< why it is gone
+    bool moving = false;         ///< it is being made, or made again: its calls wait
+    bool lasts = false;          ///< its calls keep their arguments
+    std::uint32_t holds = 0;     ///< worker: times its driver knows of the handles here
+    std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number
 
 private:
     void last_use_gone() noexcept;

@@ -49,6 +49,7 @@ SKEIN_INLINE void call_base::finish_with_bytes(byte_span value) {
 
 SKEIN_INLINE void call_base::fail(failure why) {
     failure_ = std::make_unique<rt::failure>(std::move(why));
+    if (kind == call_kind::create && owner != nullptr) owner->create_failed(target, *failure_);
     take_failure(*failure_);
     finished();
 }
@@ -82,6 +83,7 @@ SKEIN_INLINE void call_base::finished() {
         rare->kept.clear();
         rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
     }
+    if (lane) --lane->pending;
     lane = {};
     list_node<call_base>::unlink();
     parent = {};

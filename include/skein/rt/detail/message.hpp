@@ -6,7 +6,18 @@
 //     reply    id = the call, flags: ok or failed, body = value or wire_failure
 //     started  id = the call: it runs and has suspended            executor -> submitter
 //     cancel   id = the call                                       submitter -> executor
-//     drop     body = the actor: its last handle is gone            owner -> worker
+//     drop     body = the actor: its last handle is gone            driver -> worker
+//     kill     body = the actor: it ends at once                     worker -> driver -> worker
+//
+// Of actors, from a worker to its driver; each body begins with the actor's number:
+//
+//     snapshot   its state, after a call whose reply follows
+//     hold       there are handles to it here, once more
+//     release    and so often there are none any more
+//     left       it has ended by itself
+//     find       id = who asks, body = type and name                a reply brings its number
+//
+// A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the value.
 
 #include <skein/rt/detail/call.hpp>
 #include <skein/wire/reader.hpp>
@@ -17,6 +28,7 @@
 #include <exception>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace skein::rt::detail {
 
@@ -26,8 +38,14 @@ enum message : std::uint16_t {
     message_started = 3,
     message_cancel = 4,
     message_drop = 5,
+    message_snapshot = 6,
+    message_hold = 7,
+    message_release = 8,
+    message_kill = 10,
+    message_left = 11,
+    message_find = 12,
 };
-inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1;
+inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 
 /// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
 /// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, and the text of a
@@ -126,6 +144,16 @@ struct worker_hello {
     std::uint16_t cpus = 1;
     bool shares_memory = false;    ///< it has the page of claims that its driver gave it
     std::uint64_t incarnation = 0; ///< of its process, see unique_number
+};
+
+/// The parts of the body of a reply that lends.
+struct lending_reply {
+    byte_span value;
+    std::vector<actor_id> actors;
+
+    static void append(wire::writer& to, const std::vector<actor_id>& actors);
+    /// False if the bytes are too short.
+    [[nodiscard]] bool decode(byte_span body);
 };
 
 void encode_failure(wire::writer& to, const failure& f);

@@ -3,6 +3,7 @@
 // The bodies of rt/detail/message.hpp: how a failure travels.
 
 #include <skein/core/type_name.hpp>
+#include <skein/rt/detail/actor_terms.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -22,6 +23,25 @@ struct wire_failure {
     std::string worker, host, type, text;
     std::int64_t pid = 0;
 };
+
+SKEIN_INLINE void lending_reply::append(wire::writer& to, const std::vector<actor_id>& actors) {
+    for (const auto id : actors) put_actor(to, id);
+    to.fixed(static_cast<std::uint32_t>(actors.size()));
+}
+
+SKEIN_INLINE bool lending_reply::decode(byte_span body) {
+    std::uint32_t n = 0;
+    if (body.size() < sizeof(n)) return false;
+    wire::reader end(body.last(sizeof(n)));
+    (void)end.fixed(n);
+    const auto rest = body.first(body.size() - sizeof(n));
+    if (n > rest.size() / sizeof(unique_number)) return false;
+    value = rest.first(rest.size() - n * sizeof(unique_number));
+    wire::reader numbers(rest.last(n * sizeof(unique_number)));
+    actors.resize(n);
+    for (auto& id : actors) (void)get_actor_id(numbers, id);
+    return true;
+}
 
 SKEIN_INLINE void encode_failure(wire::writer& to, const failure& f) {
     wire_failure out;

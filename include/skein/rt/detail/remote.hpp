@@ -36,6 +36,19 @@ struct box_of : actor_box {
     template <class... A>
     explicit box_of(std::in_place_t, A&&... args)
         : actor_box(typeid(T)), value(make(std::forward<A>(args)...)) {}
+    void save(wire::writer& to) const override {
+        if constexpr (restorable<T>) wire::encode(to, value.save());
+    }
+    result<void> load(wire::reader& from) override {
+        if constexpr (restorable<T>) {
+            std::remove_cvref_t<decltype(value.save())> saved;
+            if (auto decoded = wire::decode(from, saved); !decoded) return decoded.error();
+            value.load(std::move(saved));
+        }
+        return {};
+    }
+    [[nodiscard]] bool is_restorable() const noexcept override { return restorable<T>; }
+
     T value;
 
 private:
@@ -64,23 +77,55 @@ decltype(auto) call_now(actor_box* box, Arguments& arguments) {
         arguments);
 }
 
+template <class M>
+inline constexpr bool is_const_method = false;
+template <class R, class C, class... P>
+inline constexpr bool is_const_method<R (C::*)(P...) const> = true;
+template <class R, class C, class... P>
+inline constexpr bool is_const_method<R (C::*)(P...) const noexcept> = true;
+
+/// What follows a method and precedes its reply: its arguments go, so that handles which it has not kept are not told
+/// as held, and its actor is saved or ends.
+template <auto F, class Arguments>
+void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
+    if constexpr (std::is_move_assignable_v<Arguments>)
+        if (self.has_borrowed()) arguments = Arguments();
+    if (box != nullptr) self.method_ended(to, *box, !is_const_method<decltype(F)>);
+}
+
 /// A coroutine call: owns its arguments and its actor until it has replied.
 template <auto F, class T>
 task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
                          const function_record* fn, std::shared_ptr<actor_box> box,
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
-    if (box) --box->not_started;
+    if (box && box->gate.limit != 0) {
+        auto turn = self->take_turn(from, id, fn, box);
+        const bool may_start = co_await turn;
+        if (!may_start) co_return;
+    } else if (box) {
+        --box->not_started;
+        if (box->over != nullptr) {
+            self->reply_over(*from, id, *fn, *box);
+            co_return;
+        }
+    }
+    const start_gate::seat seat(box ? &box->gate : nullptr);
     try {
-        auto work = call_now<F, T>(box.get(), arguments);
         if constexpr (std::is_void_v<result_type>) {
-            co_await work;
+            {
+                auto work = call_now<F, T>(box.get(), arguments);
+                co_await work;
+            }
+            after_call<F>(*self, *from, box.get(), arguments);
             self->reply(*from, id, [](wire::writer&) {});
         } else {
-            auto value = co_await work;
+            auto value = co_await call_now<F, T>(box.get(), arguments);
+            after_call<F>(*self, *from, box.get(), arguments);
             self->reply(*from, id, [&](wire::writer& w) { wire::encode(w, value); });
         }
     } catch (...) {
+        if (box) self->method_failed(*from, *box, !is_const_method<decltype(F)>);
         self->reply_thrown(*from, id, *fn);
     }
 }
@@ -122,13 +167,25 @@ void invoke(incoming_call& call) {
         try {
             if constexpr (std::is_void_v<typename traits::result>) {
                 call_now<F, T>(call.box.get(), arguments);
+                after_call<F>(call.self, *call.from, call.box.get(), arguments);
                 call.self.reply(*call.from, call.slot, [](wire::writer&) {});
+            } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
+                                                                             arguments))>) {
+                const auto& value =
+                    call_now<F, T>(call.box.get(), arguments); // of an argument, perhaps
+                if (call.box)
+                    call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
+                call.self.reply(*call.from, call.slot,
+                                [&](wire::writer& w) { wire::encode(w, value); });
             } else {
                 const auto& value = call_now<F, T>(call.box.get(), arguments);
+                after_call<F>(call.self, *call.from, call.box.get(), arguments);
                 call.self.reply(*call.from, call.slot,
                                 [&](wire::writer& w) { wire::encode(w, value); });
             }
         } catch (...) {
+            if (call.box)
+                call.self.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
             call.reply_thrown();
         }
     }

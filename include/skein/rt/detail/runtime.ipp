@@ -9,7 +9,6 @@
 #include <skein/rt/detail/runtime_books.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -88,6 +87,7 @@ SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
     return books_->root;
 }
 SKEIN_INLINE void runtime::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
+    box->id = id;
     books_->boxes.insert_or_assign(id, std::move(box));
 }
 SKEIN_INLINE void runtime::count_outcome(bool failed) noexcept {
@@ -122,6 +122,15 @@ SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
         error why(bad.code(), fmt::format("{} did not run: {}", call.name(), bad.text()));
         if (!bad.hint().empty()) why.with_hint(bad.hint());
         refuse(call, std::move(why));
+        return false;
+    }
+    if (call.lane && ++call.lane->pending > call.lane->max_pending && call.lane->max_pending != 0) {
+        refuse(call, error(errc::exhausted,
+                           fmt::format(
+                               "{} did not run: {} calls of actor {} have no outcome yet, as many "
+                               "as .max_pending allows",
+                               call.name(), call.lane->max_pending, call.lane->id))
+                         .with_hint("wait for some of them first, or raise .max_pending"));
         return false;
     }
     if (!call.rare || call.rare->limit == no_deadline) return true;
@@ -204,6 +213,7 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
         encoding_ = &call;
         detail::encode_head(to, call, books_->incarnation, books_->upstream != nullptr,
                             books_->leases.demands);
+        if (call.rare && call.rare->terms) call.rare->terms->encode(to);
         encode(to);
         return true;
     } catch (...) {
@@ -221,7 +231,7 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
         // The common case: nothing waits, the worker is there, nothing has to be kept.
         auto& lane = *call->lane;
         if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->wire->is_open() &&
-            !books_->closing) [[likely]] {
+            !lane.lasts && !books_->closing) [[likely]] {
             books_->scratch.clear();
             if (!encode_call(books_->scratch, *call, encode)) return;
             auto& raw = *call;
@@ -306,13 +316,14 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
     }
     if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
     if (call->kind == detail::call_kind::method) { // passed on for a worker
-        const auto found = books_->actors.find(call->target);
-        if (found == books_->actors.end() || found->second.where == nullptr)
+        auto* const found = books_->actors.find(call->target);
+        if (found == nullptr)
             return refuse(*call,
                           error(errc::not_found, fmt::format("actor {} is gone", call->target))
-                              .with_hint("the last handle in the process that made it was "
-                                         "dropped, or its worker died"));
-        return send(*found->second.where, std::move(call));
+                              .with_hint("its last handle was dropped, it was killed or left, or "
+                                         "its worker died"));
+        if (found->where == nullptr) return found->waiting.push_back(std::move(call));
+        return send(*found->where, std::move(call));
     }
     if (books_->given_up) return refuse(*call, *books_->given_up);
     if (books_->start_workers) {
@@ -339,14 +350,14 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
     const counted_ptr<detail::actor_state> hold(&lane);
     while (lane.first != lane.waiting.size()) {
         auto& front = lane.waiting[lane.first];
-        if (front->state == detail::phase::preparing) break;
+        if (front->state == detail::phase::preparing || (lane.moving && !front->is_done())) break;
         auto call = std::exchange(front, {});
         ++lane.first;
         if (call->is_done()) continue;
         if (lane.lost) {
-            call->fail(
-                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
-                 nullptr});
+            call->fail({error(lane.lost->what.code(),
+                              call->name() + " did not run: " + lane.lost->what.text()),
+                        nullptr});
         } else if (lane.on == nullptr) {
             refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
         } else {
@@ -419,28 +430,13 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
     lane->id = id;
     if (books_->upstream != nullptr) {
         lane->on = books_->upstream;
-    } else if (const auto found = books_->actors.find(id); found != books_->actors.end()) {
-        lane->on = found->second.where;
+    } else if (const auto* const found = books_->actors.find(id)) {
+        lane->on = found->where;
+        lane->moving = found->where == nullptr;
+        lane->lasts = found->lasts();
+        if (found->plan) lane->max_pending = found->plan->terms.max_pending;
     }
     return counted_ptr<detail::actor_state>(lane);
-}
-
-SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
-    books_->lanes.erase(lane.id);
-    if (!lane.owned || lane.on == nullptr) return;
-    if (books_->upstream == nullptr) {
-        --lane.on->actors;
-        books_->actors.erase(lane.id);
-    }
-    send_drop(*lane.on, lane.id);
-}
-
-SKEIN_INLINE void runtime::send_drop(peer& to, actor_id id) {
-    if (!to.wire->is_open()) return;
-    std::array<std::byte, 16> body;
-    store_le(body.data(), id.value().incarnation);
-    store_le(body.data() + 8, id.value().number);
-    to.wire->send(detail::message_drop, 0, 0, body, {});
 }
 
 /// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still
@@ -450,9 +446,9 @@ SKEIN_INLINE void runtime::fail_lane(detail::actor_state& lane) {
     for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
         const auto call = lane.waiting[i];
         if (call && !call->is_done())
-            call->fail(
-                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
-                 nullptr});
+            call->fail({error(lane.lost->what.code(),
+                              call->name() + " did not run: " + lane.lost->what.text()),
+                        nullptr});
     }
     drain(lane);
 }

@@ -7,6 +7,7 @@
 #include <skein/core/scope.hpp>
 #include <skein/core/timer_wheel.hpp>
 #include <skein/net/connection.hpp>
+#include <skein/rt/detail/actor_books.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/demand_table.hpp>
@@ -35,12 +36,14 @@ struct lease_line;
 struct running_call {
     cancel_source stop;
     counted_ptr<call_context> context;
-    bool told = false; ///< the submitter knows that it has started
+    bool told = false;  ///< the submitter knows that it has started
+    bool waits = false; ///< it has not, see start_gate
 };
 
 struct call_base::rarities {
     std::string name;
     std::unique_ptr<deferred_arguments> arguments;
+    std::unique_ptr<actor_terms> terms;             ///< of a constructor, if it has options
     std::size_t pending = 0;                        ///< refs among the arguments not done yet
     std::vector<counted_ptr<call_base>> dependents; ///< calls that take this one's ref
     std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
@@ -103,8 +106,6 @@ struct lease_line {
 };
 
 } // namespace detail
-
-using peer_id = strong_id<struct peer_tag>;
 
 /// A connection as the runtime sees it. Owned by the task that serves it.
 struct peer {
@@ -270,12 +271,15 @@ public:
         : id(who.id), self_(self), leases_(leases), origin_(std::move(origin)),
           origin_id_(origin_id), asker_(who.parent) {}
 
-    const call_id id; ///< as its worker numbers it
+    const call_id id;   ///< as its worker numbers it
+    bool lends = false; ///< the value is that of a reply that lends
+
+    [[nodiscard]] const peer& origin() const noexcept { return *origin_; }
 
 protected:
     result<void> take_value(byte_span bytes) override {
         if (!origin_->up) return {};
-        self_.reply(*origin_, origin_id_, [&](wire::writer& w) { w.raw(bytes); });
+        self_.pass_reply(*origin_, origin_id_, bytes, lends);
         return {};
     }
     void take_failure(const failure& why) override {
@@ -311,11 +315,6 @@ struct runtime::books {
         counted_ptr<detail::call_base> call;
         std::uint32_t generation = 1;
     };
-    struct actor_entry {
-        peer* where = nullptr;
-        peer_id owner; ///< of the link that holds its handle; none: this process
-        const std::type_info* type = nullptr;
-    };
     detail::process_name name;
     runtime_stats stats;
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
@@ -333,7 +332,7 @@ struct runtime::books {
     bool settling = false;
 
     std::unordered_map<actor_id, detail::actor_state*> lanes;
-    std::unordered_map<actor_id, actor_entry> actors; ///< of a driver
+    detail::actor_books actors;
     std::unordered_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;

@@ -32,11 +32,18 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
         return;
     case detail::message_cancel: return on_cancel(*from, slot_id(f.id));
     case detail::message_drop:
-        return books_->upstream == nullptr ? on_drop(*from, f.body) : arrived(from, f);
-    default:
-        throw error(errc::malformed,
-                    fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
+        if (books_->upstream == nullptr) break;
+        return arrived(from, f);
+    case detail::message_snapshot:
+    case detail::message_hold:
+    case detail::message_release:
+    case detail::message_kill:
+    case detail::message_left:
+    case detail::message_find: return on_actor_frame(*from, f);
+    default: break;
     }
+    throw error(errc::malformed,
+                fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
 }
 
 /// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
@@ -52,7 +59,7 @@ SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, slot_id id) {
 }
 
 SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
-    if (f.flags != detail::reply_ok && f.flags != detail::reply_failed)
+    if (f.flags > detail::reply_lends)
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
     if (call_at(from, slot_id(f.id)) == nullptr) return;
@@ -63,6 +70,8 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
     if (!call->is_done()) {
         if (f.flags == detail::reply_ok) {
             call->finish_with_bytes(f.body);
+        } else if (f.flags == detail::reply_lends) {
+            take_reply(from, *call, f);
         } else {
             call->fail(detail::decode_failure(f.body));
         }
@@ -80,49 +89,6 @@ SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
     }
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
         cancel(*found->second);
-}
-
-namespace detail {
-
-SKEIN_INLINE actor_id dropped_actor(byte_span body, const std::string& who) {
-    wire::reader in(body);
-    unique_number id;
-    if (!in.fixed(id.incarnation) || !in.fixed(id.number) || !in.finish())
-        throw error(errc::malformed, fmt::format("a drop that cannot be read from {}", who));
-    return actor_id(id);
-}
-
-} // namespace detail
-
-/// Driver: a worker has let go of the last handle to an actor that it made.
-SKEIN_INLINE void runtime::on_drop(peer& from, byte_span body) {
-    const auto id = detail::dropped_actor(body, from.who);
-    const auto found = books_->actors.find(id);
-    if (found == books_->actors.end() || found->second.owner != from.number) return;
-    auto* where = found->second.where;
-    books_->actors.erase(found);
-    if (where == nullptr) return;
-    --where->actors;
-    send_drop(*where, id);
-}
-
-/// Driver: an actor was made, or its constructor threw.
-SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& call,
-                                         std::uint16_t outcome) {
-    const auto known = books_->actors.find(call.target); // made by a worker that is still there
-    const auto lane = books_->lanes.find(call.target);   // made by this process
-    const bool wanted = call.nested ? known != books_->actors.end()
-                                    : lane != books_->lanes.end() && !call.is_done();
-    if (outcome == detail::reply_ok && wanted) {
-        auto& entry = books_->actors[call.target];
-        entry.where = &from;
-        entry.type = call.fn->actor;
-        if (lane != books_->lanes.end()) lane->second->on = &from;
-        return;
-    }
-    if (known != books_->actors.end()) books_->actors.erase(known);
-    --from.actors;
-    if (outcome == detail::reply_ok) send_drop(from, call.target);
 }
 
 namespace detail {
@@ -173,13 +139,13 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     if (head.who.id.value().incarnation != from.incarnation)
         throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
     if (head.kind == detail::call_kind::method) {
-        const auto found = books_->actors.find(head.target);
-        if (found != books_->actors.end() && found->second.type != nullptr &&
-            *found->second.type != *fn.actor)
-            throw detail::wrong_actor(from.who, fn, head.target, *found->second.type);
+        const auto* const found = books_->actors.find(head.target);
+        if (found != nullptr && found->type != nullptr && *found->type != *fn.actor)
+            throw detail::wrong_actor(from.who, fn, head.target, *found->type);
     }
     if (from.forwarded.contains(slot_id(f.id)))
         throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
+    if (head.kind == detail::call_kind::create && !admit_actor(from, f, fn, head, in)) return;
     std::shared_ptr<peer> origin;
     for (const auto& l : books_->links)
         if (l.get() == &from) origin = l;
@@ -194,15 +160,6 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     call->nested = true;
     call->body = f.take_body();
     if (head.who.until != time_point::max()) call->extra().until = head.who.until;
-    if (head.kind == detail::call_kind::create) {
-        const bool is_new = head.target.value().incarnation == from.incarnation &&
-                            !books_->actors.contains(head.target);
-        if (!is_new)
-            throw error(
-                errc::malformed,
-                fmt::format("{} makes an actor under a number that is not its own", from.who));
-        books_->actors[call->target] = {nullptr, from.number, fn.actor};
-    }
     from.forwarded[slot_id(f.id)] = call.get();
     books_->leases.begin_wait(from, head.who.parent);
     if (prepare(*call)) {
@@ -215,8 +172,26 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
 SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
-    encode(books_->scratch);
-    send_scratch(to, detail::reply_ok, id);
+    auto& lent = books_->actors.lent;
+    lent.clear();
+    {
+        struct replying_guard {
+            runtime* before = replying_;
+            ~replying_guard() { replying_ = before; }
+        } const guard;
+        replying_ = this;
+        encode(books_->scratch);
+    }
+    if (lent.empty()) return send_scratch(to, detail::reply_ok, id);
+    detail::lending_reply::append(books_->scratch, lent);
+    send_scratch(to, detail::reply_lends, id);
+}
+
+SKEIN_INLINE void runtime::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
+    if (!to.wire->is_open()) return;
+    books_->scratch.clear();
+    books_->scratch.raw(value);
+    send_scratch(to, lends ? detail::reply_lends : detail::reply_ok, id);
 }
 
 SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
@@ -228,6 +203,7 @@ SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& wh
 
 /// A reply. The memory of a large one goes with it, so that it is given back.
 SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id id) {
+    if (!books_->actors.borrowed.empty()) tell_holds(to);
     if (books_->scratch.size() < limit::inline_bytes)
         return to.wire->send(detail::message_reply, outcome, id.value(), books_->scratch.bytes(),
                              {});
@@ -257,7 +233,7 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
         return;
     }
     if (is_drop) {
-        books_->boxes.erase(detail::dropped_actor(f.body, from->who));
+        books_->boxes.erase(detail::actor_of(f.body, from->who));
         return;
     }
     auto& here = loop::current();
@@ -316,7 +292,7 @@ SKEIN_INLINE task<void> runtime::run_backlog() {
 SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
     try {
         if (one.is_drop) {
-            books_->boxes.erase(detail::dropped_actor(one.body, one.from->who));
+            books_->boxes.erase(detail::actor_of(one.body, one.from->who));
             return;
         }
         if (books_->unwanted.erase(one.slot) == 0)
@@ -345,8 +321,9 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
         const auto found = books_->boxes.find(head.target);
         if (found == books_->boxes.end()) {
             const error gone =
-                error(errc::not_found, fmt::format("actor {} is gone", head.target))
-                    .with_hint("the last handle in the process that made it was dropped");
+                error(errc::not_found,
+                      fmt::format("{} did not run: actor {} is gone", fn.name, head.target))
+                    .with_hint("its last handle was dropped, or it was killed, or has left");
             return reply_failure(*from, id, {gone, nullptr});
         }
         box = found->second;
@@ -358,8 +335,10 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
             return;
         }
     }
+    if (box && box->over != nullptr) return reply_over(*from, id, fn, *box);
     ++books_->stats.executed;
-    detail::incoming_call call{*this, from, id, fn, head.target, in, std::move(box)};
+    detail::incoming_call call{
+        *this, from, id, fn, head.target, in, std::move(box), head.retries != 0};
     struct executing_guard {
         runtime* before = executing_;
         ~executing_guard() { executing_ = before; }
@@ -384,14 +363,22 @@ SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_
                                                byte_buffer body,
                                                std::shared_ptr<detail::actor_box> box,
                                                time_point came) {
+    if (box->gate.limit != 0) {
+        detail::start_gate::turn turn(box->gate, false);
+        try {
+            co_await turn;
+        } catch (const error&) { // its driver has gone
+            co_return;
+        }
+    }
     --box->not_started;
     execute(from, id, body, std::move(box), came);
-    co_return;
 }
 
 SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
     auto& running = call.from->running[call.slot];
     running.context = books_->spare;
+    running.waits = call.box && call.box->gate.limit != 0;
     auto guarded = with_cancel(running.stop.token(), std::move(work));
     books_->calls.spawn(run_call(call.from, call.slot, std::move(guarded)));
     books_->fresh.push_back(call.slot);
@@ -413,7 +400,9 @@ SKEIN_INLINE task<void> runtime::tell_started(std::shared_ptr<peer> to) {
     co_await yield();
     for (const auto id : std::exchange(books_->fresh, {})) {
         const auto found = to->running.find(id);
-        if (found == to->running.end() || found->second.told || !to->wire->is_open()) continue;
+        if (found == to->running.end() || found->second.told || found->second.waits ||
+            !to->wire->is_open())
+            continue;
         found->second.told = true;
         to->wire->send(detail::message_started, 0, id.value(), {}, {});
     }

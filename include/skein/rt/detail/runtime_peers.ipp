@@ -6,6 +6,7 @@
 #include <skein/core/check.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/runtime_losses.hpp>
 
 #include <algorithm>
 #include <map>
@@ -185,59 +186,6 @@ SKEIN_INLINE task<void> runtime::close() {
     co_await sure;
 }
 
-namespace detail {
-
-/// What a worker took along, to be told in the error of each call among it.
-class loss_report {
-public:
-    static constexpr const char* runs_again = "runs again";
-
-    void add(const char* state, std::string name) {
-        ++lost_[{state, std::move(name)}];
-        ++total_;
-    }
-    /// "; lost with it: f(int) x2 (may have run), g() (did not run)": all but one call of that name.
-    [[nodiscard]] const std::string& others(const char* state, const std::string& name) {
-        constexpr std::size_t shown = 8;
-        const key self(state, name);
-        auto [at, is_new] = told_.try_emplace(self);
-        if (!is_new) return at->second;
-        std::size_t listed = 0, left_out = total_ - 1;
-        for (const auto& [other, all] : lost_) {
-            const std::size_t n = all - (other == self ? 1 : 0);
-            if (n == 0) continue;
-            if (listed == shown) break; // of thousands, each would look at all others
-            left_out -= n;
-            at->second +=
-                fmt::format("{}{}{} ({})", listed++ == 0 ? "; lost with it: " : ", ", other.second,
-                            n == 1 ? "" : fmt::format(" x{}", n), other.first);
-        }
-        if (left_out > 0) at->second += fmt::format(", and {} more", left_out);
-        return at->second;
-    }
-
-private:
-    using key = std::pair<std::string_view, std::string>; // how far it got, its name
-    std::map<key, std::size_t> lost_;
-    std::size_t total_ = 0;
-    std::map<key, std::string> told_;
-};
-
-/// Its cancellation was on the way to the worker that is lost.
-SKEIN_INLINE bool is_unwanted(const call_base& call) noexcept {
-    return call.rare && call.rare->cancel_requested;
-}
-
-} // namespace detail
-
-/// The calls that a broken link took along.
-struct runtime::losses {
-    std::vector<counted_ptr<detail::call_base>> again, dead;
-    counted_ptr<detail::call_base> suspect; ///< of `again`: it ran when the worker died
-    detail::loss_report report;
-    std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
-};
-
 /// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
 SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     if (books_->upstream == nullptr && !books_->closing) ++books_->stats.workers_lost;
@@ -257,6 +205,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
 
     losses lost;
     lost.summary = fmt::format("{} was lost: {}", l.who, how);
+    if (books_->upstream == nullptr) begin_restarts(l, lost);
     take_lost(l, lost);
 
     // The actors are gone before any call fails: what that sets free must not go to the dead link.
@@ -266,13 +215,14 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
     for (const auto& lane : gone) {
         lane->on = nullptr;
-        lane->lost = failure{error(errc::worker_lost, lost.summary), nullptr};
+        lane->lost =
+            failure{error(errc::worker_lost, lost.summary + lost.note_of(lane->id)), nullptr};
     }
-    const auto orphaned = forget_actors(l);
     fail_lost(lost);
     for (const auto& lane : gone) fail_lane(*lane);
-    for (const auto id : orphaned) drop_orphan(id);
+    for (const auto id : lost.orphaned) let_go(id);
     run_again(lost);
+    resume_restarts(lost);
     if (l.kind != 0) tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
 }
 
@@ -304,30 +254,11 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
             into.again.push_back(std::move(call));
             continue;
         }
-        if (call->kind == detail::call_kind::create) books_->actors.erase(call->target);
+        if (take_moved(call, sent, into)) continue;
         if (sent && is_task) ++call->lost_attempts;
         into.report.add(call->progress(), call->name());
         into.dead.push_back(std::move(call));
     }
-}
-
-/// Driver: the actors that lived at the link are gone. Gives those elsewhere whose handle it held.
-SKEIN_INLINE std::vector<actor_id> runtime::forget_actors(const peer& l) {
-    std::vector<actor_id> orphaned;
-    if (books_->upstream != nullptr) return orphaned;
-    for (const auto& [id, entry] : books_->actors)
-        if (entry.where != &l && entry.owner == l.number) orphaned.push_back(id);
-    std::erase_if(books_->actors, [&](const auto& item) { return item.second.where == &l; });
-    std::sort(orphaned.begin(), orphaned.end());
-    return orphaned;
-}
-
-SKEIN_INLINE void runtime::drop_orphan(actor_id id) {
-    auto* where = books_->actors[id].where;
-    books_->actors.erase(id);
-    if (where == nullptr) return; // its constructor runs: settle_create() drops it
-    --where->actors;
-    send_drop(*where, id);
 }
 
 SKEIN_INLINE void runtime::fail_lost(losses& lost) {
@@ -337,6 +268,7 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
                                                                            : errc::worker_lost;
         const auto name = call->name();
         std::string text = fmt::format("{} {}: {}", name, call->progress(), lost.summary);
+        if (call->kind == detail::call_kind::method) text += lost.note_of(call->target);
         if (call->lost_attempts > 1)
             text +=
                 fmt::format("; {} attempts were made, each lost its worker", call->lost_attempts);

@@ -117,7 +117,8 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     // when it was taken back; and one that was not sent.
     const bool keep = raw.kind == detail::call_kind::task && books_->upstream == nullptr &&
                       (raw.retries_left > 0 || to.page);
-    if (keep) {
+    if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) remember_plan(raw);
+    if (keep || keeps_body(raw)) {
         transmit(to, raw, raw.body, nullptr);
     } else {
         const counted_ptr<detail::call_base> hold(&raw);

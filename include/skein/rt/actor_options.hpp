@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a program may say about one actor when it makes it.
+//
+//     auto table = co_await skein::actor<counts>.with({.restarts = 3, .name = "table"})(10);
+//     auto same = co_await skein::get_actor<counts>("table");      // in any process of the program
+//
+// With .restarts the actor is made again on another worker when its own dies. A type that has save() and
+// load() gets its state back, as it was before the last call that was answered:
+//
+//     struct counts {
+//         std::map<std::string, int> of;
+//         int add(std::string word) { return ++of[word]; }
+//         auto save() const { return of; }
+//         void load(std::map<std::string, int> saved) { of = std::move(saved); }
+//     };
+//
+// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
+
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <string_view>
+#include <type_traits>
+
+namespace skein {
+
+/// Options of one actor.
+struct actor_options {
+    int restarts = 0; ///< times it is made again after its worker died; -1: for ever
+    /// With restarts: times a call that was under way is sent again. 0: it fails with worker_lost; else it may run
+    /// more than once.
+    int call_retries = 0;
+    int snapshot_every = 1;     ///< a restorable actor is saved after so many calls
+    int max_pending = 0;        ///< calls of one process without an outcome; one more fails; 0: any
+    int max_concurrency = 0;    ///< coroutine methods under way at a time; 0: any
+    std::string_view name{};    ///< unique among the actors of the program; copied at submit
+    bool get_if_exists = false; ///< gives the actor that has the name already, if there is one
+};
+static_assert(std::is_trivially_destructible_v<actor_options>);
+
+/// An actor whose state can be saved and put into a new instance.
+///   laws  what load(save()) gives behaves as the one that was saved; save() changes nothing
+template <class T>
+concept restorable = requires(const T& from, T& into) {
+    requires wire::encodable<std::remove_cvref_t<decltype(from.save())>>;
+    into.load(from.save());
+};
+
+} // namespace skein

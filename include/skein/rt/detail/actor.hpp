@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The templates behind rt/actor.hpp: how actors are made, here and where they live, and found by name.
+
+#include <skein/rt/actor_options.hpp>
+#include <skein/rt/detail/actor_terms.hpp>
+#include <skein/rt/detail/remote.hpp>
+
+#include <concepts>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+namespace skein {
+
+template <class T>
+class actor_handle;
+
+} // namespace skein
+
+namespace skein::rt::detail {
+
+/// How a constructor argument travels: decayed, text as std::string.
+template <class A>
+struct travelling {
+    using type = std::decay_t<A>;
+};
+template <class A>
+    requires(unwrap_ref<std::remove_cvref_t<A>>::is_ref)
+struct travelling<A> {
+    using type = typename unwrap_ref<std::remove_cvref_t<A>>::type;
+};
+template <class A>
+    requires(std::is_convertible_v<std::decay_t<A>, std::string_view>)
+struct travelling<A> {
+    using type = std::string;
+};
+
+/// Options, arguments, and the state of an actor that is made again.
+template <class Arguments>
+result<void> decode_creation(incoming_call& call, actor_terms& terms, Arguments& into,
+                             byte_span& saved) {
+    auto& in = call.arguments;
+    if (!call.has_terms) return decode_arguments(in, into);
+    if (!terms.decode(in)) {
+        (void)in.fail(errc::malformed, "no options of an actor");
+        return in.status();
+    }
+    const auto head = in.position();
+    const auto rest = in.rest();
+    saved = rest.last(terms.snapshot_bytes);
+    wire::reader all(byte_span(rest.data() - head, head + rest.size() - saved.size()));
+    byte_span skipped;
+    all.raw(head, skipped); // padding counts from the first byte of the message
+    return decode_arguments(all, into);
+}
+
+template <class T, class... A>
+void invoke_create(incoming_call& call) {
+    std::tuple<A...> arguments;
+    actor_terms terms;
+    byte_span saved;
+    if (auto decoded = decode_creation(call, terms, arguments, saved); !decoded)
+        return call.refuse(decoded.error());
+    try {
+        auto box = std::apply(
+            [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
+            arguments);
+        if (call.has_terms)
+            if (auto set = call.self.set_terms(*box, terms, saved); !set)
+                return call.refuse(set.error());
+        call.self.insert_actor(call.target, std::move(box));
+        call.self.reply(*call.from, call.slot, [](wire::writer&) {});
+    } catch (...) {
+        call.reply_thrown();
+    }
+}
+
+/// Names a constructor for the registry.
+template <class T, class... A>
+struct constructor_of {};
+
+template <class T, class... A>
+struct create_record {
+    static std::uint64_t signature_hash() { return wire::schema_hash<std::tuple<A...>>(); }
+    static std::string signature_text() { return wire::schema_text<std::tuple<A...>>(); }
+    static function_record& entry() {
+        static function_record made = [] {
+            function_record r;
+            r.mangled = typeid(constructor_of<T, A...>).name();
+            r.is_constructor = true;
+            r.actor = &typeid(T);
+            r.invoke = &invoke_create<T, A...>;
+            r.signature_hash = &signature_hash;
+            r.signature_text = &signature_text;
+            return r;
+        }();
+        return made;
+    }
+    static inline const bool registered = (registry::add(entry()), true);
+};
+
+template <class T, class... A>
+concept makes =
+    std::is_constructible_v<T, A...> || requires(A&&... a) { T{std::forward<A>(a)...}; };
+
+/// A call that gives an actor: a constructor, or the question for a name.
+class actor_call final : public ref_state<void> {
+public:
+    counted_ptr<actor_state> known; ///< the lane of one that there was already
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        if (!bytes.empty()) {
+            wire::reader in(bytes);
+            actor_id id;
+            std::uint32_t max_pending = 0;
+            if (!get_actor_id(in, id) || !in.fixed(max_pending) || !in.finish()) return in.status();
+            known = owner->hold_actor(id, max_pending);
+        }
+        return ref_state<void>::take_value({});
+    }
+};
+
+/// Waits for the reply. Who makes an actor chooses its id, so it holds the lane already: if
+/// this task is dropped, before the reply or after it, so is the actor.
+template <class T>
+task<actor_handle<T>> finish_create(counted_ptr<actor_call> call, counted_ptr<actor_state> lane) {
+    const ref<void> made(call);
+    co_await made;
+    co_return actor_handle<T>(call->known ? std::move(call->known) : std::move(lane));
+}
+template <class T>
+task<actor_handle<T>> give_handle(counted_ptr<actor_state> lane) {
+    co_return actor_handle<T>(std::move(lane));
+}
+
+template <class T, class... A>
+[[nodiscard]] task<actor_handle<T>> make_actor(const actor_options& how, A&&... args) {
+    constexpr bool can_make = makes<T, typename travelling<A>::type...>;
+    static_assert(can_make,
+                  "skein: the actor cannot be made from these arguments: its constructor (or "
+                  "its fields) must take their values, or refs to them");
+    constexpr bool can_send = (true && ... && wire::encodable<typename travelling<A>::type>);
+    static_assert(can_send,
+                  "skein: an argument type cannot be sent: make it a plain aggregate of types "
+                  "that can, or specialise skein::wire::codec for it");
+    if constexpr (can_make && can_send) {
+        using made = create_record<T, typename travelling<A>::type...>;
+        (void)made::registered;
+        auto& by = runtime::current();
+        counted_ptr<actor_call> call(new actor_call);
+        apply_options(by, *call, made::entry(), {}, call_kind::create);
+        bool exists = false;
+        auto lane = by.declare_actor(*call, how, exists);
+        if (exists) return give_handle<T>(std::move(lane));
+        if (!call->is_done())
+            submission<std::tuple<typename travelling<A>::type...>, A...>::go(
+                by, call, std::forward<A>(args)...);
+        return finish_create<T>(std::move(call), std::move(lane));
+    } else {
+        return {};
+    }
+}
+
+template <class T>
+[[nodiscard]] task<actor_handle<T>> look_up(std::string_view name) {
+    counted_ptr<actor_call> call(new actor_call);
+    auto lane = runtime::current().find_actor(call, name, typeid(T));
+    if (lane) return give_handle<T>(std::move(lane));
+    return finish_create<T>(std::move(call), {});
+}
+
+} // namespace skein::rt::detail
