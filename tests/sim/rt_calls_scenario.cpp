@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // rt_calls: a driver calls tasks and actors on workers that die, while links are cut, reset and slow; the
-// tasks call others, and make actors of their own.
+// tasks call others, and make actors of their own. Beside them there are actors with names that are made again when
+// their worker dies, are killed, leave, and are held by other actors.
 //
 // Invariants: every call ends exactly once, with its own value or an expected error; a value means it
 // ran, "did not run" means it did not; a call runs at most once on one worker process, a method at most
-// once at all; calls to an actor run in the order in which they were made; after the calm all calls
-// end, and no call, coroutine, actor or stream is left.
+// once at all; calls to an actor run in the order in which they were made; the state of an actor that is made again
+// has all calls that were answered; an actor lives while anybody holds it; after the calm all calls
+// end, and no call, coroutine, actor, name or stream is left.
 #include "sim/scenario.hpp"
 
 #include <tests/support/sim_cluster.hpp>
@@ -232,6 +234,9 @@ task<void> caller(sim::world* w, test::sim_cluster* cluster, history* seen, std:
     }
     w->check(seen->violation.empty(), seen->violation);
     calls.clear();
+}
+
+task<void> check_nothing_left(sim::world* w, test::sim_cluster* cluster) {
     // The last coroutines hear of their cancellation, the last actors of their handles' end.
     for (int i = 0;
          i < 200 && (cluster->driver().pending() + cluster->running() + cluster->actors()) != 0;
@@ -242,6 +247,207 @@ task<void> caller(sim::world* w, test::sim_cluster* cluster, history* seen, std:
     w->check(cluster->actors() == 0, "an actor is left on a worker");
 }
 
+// ---- actors that are made again -------------------------------------------------------------------
+
+/// Its state is what has run.
+struct ledger {
+    std::vector<int> seen;
+    int under_way = 0;
+    struct presence {
+        explicit presence(int& in) : count(in) { ++count; }
+        presence(const presence&) = delete;
+        ~presence() { --count; }
+        int& count;
+    };
+
+    int note(int position) {
+        seen.push_back(position);
+        return position;
+    }
+    task<int> note_slowly(int position, int ms, int most) {
+        seen.push_back(position);
+        const presence here(under_way); // also of a cancelled one
+        if (under_way > most && most > 0)
+            now->violation = "more calls of an actor are under way than it takes";
+        co_await sleep_for(std::chrono::milliseconds(ms));
+        co_return position;
+    }
+    int last(int position) {
+        leave_actor();
+        return position;
+    }
+    std::vector<int> all() const { return seen; }
+    std::vector<int> save() const { return seen; }
+    void load(std::vector<int> saved) { seen = std::move(saved); }
+};
+
+/// Keeps a handle between calls, also when it is made again.
+struct keeper {
+    actor_handle<ledger> kept;
+    void keep(actor_handle<ledger> it) { kept = std::move(it); }
+    actor_handle<ledger> give() const { return kept; }
+    actor_handle<ledger> save() const { return kept; }
+    void load(actor_handle<ledger> saved) { kept = std::move(saved); }
+};
+
+task<int> note_by_name(std::string name, int position) {
+    auto found = skein::get_actor<ledger>(name);
+    auto l = co_await found;
+    auto noted = l.call<&ledger::note>(position);
+    co_return co_await noted;
+}
+/// Gives a handle through the driver to whoever asks for it.
+task<actor_handle<ledger>> pass_on(actor_handle<keeper> from) {
+    auto given = from.call<&keeper::give>();
+    co_return co_await given;
+}
+task<int> note_through(actor_handle<keeper> from, int position) {
+    auto passed = remote<&pass_on>.with({.cpus = 0})(from);
+    auto l = co_await passed;
+    auto noted = l.call<&ledger::note>(position);
+    co_return co_await noted;
+}
+
+struct lasting {
+    actor_handle<ledger> handle;
+    actor_handle<keeper> holder;
+    std::string name;
+    int most = 0; ///< .max_concurrency
+    bool runs_once = true;
+    bool is_over = false; ///< killed, or told to leave
+    std::vector<std::pair<int, ref<int>>> calls;
+};
+
+/// One random call; gives false if the actor is ended by it.
+void use(sim::world* w, lasting* one, int position) {
+    const int ms = static_cast<int>(w->below(100));
+    const auto kind = w->below(10);
+    if (one->handle && kind < 5) {
+        one->calls.emplace_back(position, one->handle.call<&ledger::note>(position));
+    } else if (one->handle && kind < 8) {
+        one->calls.emplace_back(position,
+                                one->handle.call<&ledger::note_slowly>(position, ms, one->most));
+        if (w->chance(0.1)) one->calls.back().second.cancel();
+    } else if (one->holder && kind == 8) {
+        one->calls.emplace_back(
+            position, remote<&note_through>.with({.cpus = 0, .retries = 0})(one->holder, position));
+    } else {
+        one->calls.emplace_back(
+            position, remote<&note_by_name>.with({.cpus = 0, .retries = 0})(one->name, position));
+    }
+}
+
+/// An answered call is in the state, whatever has happened since.
+task<void> check_state(sim::world* w, lasting* one) {
+    std::vector<int> answered;
+    for (auto& [position, r] : one->calls) {
+        auto limited = with_timeout(r, 300s);
+        auto asked = as_result(std::move(limited));
+        const auto outcome = co_await asked;
+        w->check(r.ready(), "a call of an actor has no outcome long after the calm");
+        if (outcome) {
+            w->check(*outcome == position, "a call of an actor got another's value");
+            answered.push_back(position);
+        } else {
+            w->check(is_expected(outcome.error()), outcome.error().what());
+        }
+    }
+    if (!one->handle) co_return;
+    auto limited = with_timeout(one->handle.call<&ledger::all>(), 300s);
+    auto asked = as_result(std::move(limited));
+    const auto seen = co_await asked;
+    if (!seen) {
+        w->check(is_expected(seen.error()), seen.error().what());
+        co_return;
+    }
+    w->check(!one->is_over, "an actor answers after its end");
+    std::map<int, int> times;
+    for (const int position : *seen) ++times[position];
+    for (const int position : answered)
+        w->check(times.contains(position), "an actor has forgotten a call that was answered");
+    for (const auto& [position, n] : times)
+        w->check(n == 1 || !one->runs_once, "a call is in the state of an actor twice");
+}
+
+task<void> make_lasting(sim::world* w, lasting* one, std::string name) {
+    one->name = std::move(name);
+    actor_options how;
+    how.restarts = static_cast<int>(w->below(4)) - 1;
+    how.call_retries = static_cast<int>(w->below(3));
+    how.max_concurrency = one->most = static_cast<int>(w->below(3));
+    how.name = one->name;
+    how.get_if_exists = w->chance(0.5);
+    one->runs_once = how.restarts == 0 || how.call_retries == 0;
+    auto made = skein::actor<ledger>.with(how)();
+    auto limited = with_timeout(std::move(made), 5s);
+    auto asked = as_result(std::move(limited));
+    auto outcome = co_await asked;
+    if (!outcome) {
+        w->check(is_expected(outcome.error()), outcome.error().what());
+        co_return;
+    }
+    one->handle = *outcome;
+    if (!w->chance(0.5)) co_return;
+    auto keeping = skein::actor<keeper>.with({.restarts = -1, .call_retries = 100})();
+    auto soon = with_timeout(std::move(keeping), 5s);
+    auto sure = as_result(std::move(soon));
+    auto kept = co_await sure;
+    if (!kept) co_return;
+    one->holder = *kept;
+    auto keep = as_result(one->holder.call<&keeper::keep>(one->handle));
+    const auto done = co_await keep;
+    // From here on the other one keeps it, wherever it is.
+    if (done && w->chance(0.5)) one->handle = {};
+}
+
+task<void> lasting_actors(sim::world* w) {
+    std::vector<lasting> all(1 + w->below(3));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        auto made = make_lasting(w, &all[i], "ledger-" + std::to_string(i));
+        co_await made;
+    }
+    const int count = static_cast<int>(w->below(60));
+    for (int i = 1; i <= count; ++i) {
+        auto& one = all[w->below(all.size())];
+        use(w, &one, i);
+        if (one.handle && w->chance(0.01)) {
+            kill(one.handle);
+            one.is_over = true;
+        } else if (one.handle && w->chance(0.01)) {
+            auto asked = as_result(one.handle.call<&ledger::last>(0));
+            const auto left = co_await asked;
+            one.is_over = one.is_over || left.has_value();
+        }
+        if (w->chance(0.3)) co_await sleep_for(std::chrono::milliseconds(w->below(200)));
+    }
+    co_await sleep_for(5s); // the calm has come
+    w->network.stop_faults();
+    for (auto& one : all) {
+        auto checked = check_state(w, &one);
+        co_await checked;
+    }
+    std::vector<std::string> names;
+    for (const auto& one : all) names.push_back(one.name);
+    all.clear();
+    co_await sleep_for(2s);
+    for (const auto& name : names) {
+        auto asked = as_result(skein::get_actor<ledger>(name));
+        const auto left = co_await asked;
+        w->check(!left, "a name is taken that nobody holds");
+    }
+}
+
+task<void> everything(sim::world* w, test::sim_cluster* cluster, history* seen,
+                      std::uint16_t cpus) {
+    scope both;
+    if (w->chance(0.6)) both.spawn(lasting_actors(w));
+    both.spawn(caller(w, cluster, seen, cpus));
+    auto joined = both.join();
+    co_await joined;
+    auto rest = check_nothing_left(w, cluster);
+    co_await rest;
+}
+
 task<void> scenario(sim::world& w) {
     history seen;
     now = &seen;
@@ -249,7 +455,7 @@ task<void> scenario(sim::world& w) {
     const auto cpus = static_cast<std::uint16_t>(1 + w.below(3));
     test::sim_cluster cluster(w.loop, w.network, workers, cpus);
     if (w.chance(0.5)) cluster.share_no_memory();
-    auto body = [&](test::sim_cluster& c) { return caller(&w, &c, &seen, cpus); };
+    auto body = [&](test::sim_cluster& c) { return everything(&w, &c, &seen, cpus); };
     auto running = cluster.run(body);
     co_await running;
 }
