@@ -18271,22 +18271,131 @@ SKEIN_INLINE void requests::release() noexcept {
 // Calls of one caller run in the order in which they were made, also when an argument is a ref that
 // is still pending. Plain methods run one after the other; coroutine methods start in order and
 // interleave only where they suspend. A call runs at most once. When the worker dies, the actor is
-// gone and its calls fail with worker_lost. The actor ends with the last handle in the process that
-// made it; a handle given to a remote call as an argument keeps it for that call.
-
-
-// ======== skein/rt/remote.hpp
-// remote<&f>(args...): calls a function on some worker and gives a ref to its result.
+// gone and its calls fail with worker_lost, unless it was made with .restarts. The actor ends with the
+// last handle to it, in whatever process of the program that is.
 //
-//     row load(int shard);                               // plain function or coroutine
-//     auto r = skein::remote<&load>(7);                  // submitted now
-//     auto s = skein::remote<&score>.with({.cpus = 2})(r, 2.f);
-//     float x = co_await s;
-//
-// Arguments are converted to the parameter types here and encoded once. A ref<T> stands for its T:
-// the call is sent when it is there. A task may run again after its worker died (.retries); what it
-// does twice is the program's concern. Methods of actors: remote<&T::m>(handle, args...).
+// Options: actor<T>.with({.restarts = 3, .name = "table"})(args...), see rt/actor_options.hpp.
 
+
+// ======== skein/rt/actor_options.hpp
+// What a program may say about one actor when it makes it.
+//
+//     auto table = co_await skein::actor<counts>.with({.restarts = 3, .name = "table"})(10);
+//     auto same = co_await skein::get_actor<counts>("table");      // in any process of the program
+//
+// With .restarts the actor is made again on another worker when its own dies. A type that has save() and
+// load() gets its state back, as it was before the last call that was answered:
+//
+//     struct counts {
+//         std::map<std::string, int> of;
+//         int add(std::string word) { return ++of[word]; }
+//         auto save() const { return of; }
+//         void load(std::map<std::string, int> saved) { of = std::move(saved); }
+//     };
+//
+// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
+
+
+#include <string_view>
+#include <type_traits>
+
+namespace skein {
+
+/// Options of one actor.
+struct actor_options {
+    int restarts = 0; ///< times it is made again after its worker died; -1: for ever
+    /// With restarts: times a call that was under way is sent again. 0: it fails with worker_lost; else it may run
+    /// more than once.
+    int call_retries = 0;
+    int snapshot_every = 1;     ///< a restorable actor is saved after so many calls
+    int max_pending = 0;        ///< calls of one process without an outcome; one more fails; 0: any
+    int max_concurrency = 0;    ///< coroutine methods under way at a time; 0: any
+    std::string_view name{};    ///< unique among the actors of the program; copied at submit
+    bool get_if_exists = false; ///< gives the actor that has the name already, if there is one
+};
+static_assert(std::is_trivially_destructible_v<actor_options>);
+
+/// An actor whose state can be saved and put into a new instance.
+///   laws  what load(save()) gives behaves as the one that was saved; save() changes nothing
+template <class T>
+concept restorable = requires(const T& from, T& into) {
+    requires wire::encodable<std::remove_cvref_t<decltype(from.save())>>;
+    into.load(from.save());
+};
+
+} // namespace skein
+
+// ======== skein/rt/detail/actor.hpp
+// The templates behind rt/actor.hpp: how actors are made, here and where they live, and found by name.
+
+
+// ======== skein/rt/detail/actor_terms.hpp
+// What travels of an actor's options: in front of a constructor's arguments, if any is set.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::rt::detail {
+
+/// A multiple of 16 bytes, so that what follows stays aligned. A saved state follows the arguments.
+struct actor_terms {
+    std::int32_t restarts = 0;
+    std::uint32_t snapshot_every = 1, max_concurrency = 0, max_pending = 0;
+    std::uint16_t call_retries = 0;
+    bool get_if_exists = false;
+    bool has_snapshot = false;
+    std::uint64_t snapshot_bytes = 0;
+    std::string name;
+
+    static constexpr std::size_t longest_name = 255;
+
+    void encode(wire::writer& to) const {
+        to.fixed(restarts);
+        to.fixed(snapshot_every);
+        to.fixed(max_concurrency);
+        to.fixed(max_pending);
+        to.fixed(call_retries);
+        to.fixed(static_cast<std::uint8_t>((get_if_exists ? 1 : 0) | (has_snapshot ? 2 : 0)));
+        to.fixed(static_cast<std::uint8_t>(name.size()));
+        to.fixed(std::uint32_t{0});
+        to.fixed(snapshot_bytes);
+        to.raw(as_bytes(name));
+        for (auto rest = name.size(); rest % 16 != 0; ++rest) to.fixed(std::uint8_t{0});
+    }
+    /// False if the bytes are no terms.
+    bool decode(wire::reader& from) {
+        std::uint8_t flags = 0, length = 0, padding = 0;
+        std::uint32_t zero = 0;
+        byte_span text;
+        if (!from.fixed(restarts) || !from.fixed(snapshot_every) || !from.fixed(max_concurrency) ||
+            !from.fixed(max_pending) || !from.fixed(call_retries) || !from.fixed(flags) ||
+            !from.fixed(length) || !from.fixed(zero) || !from.fixed(snapshot_bytes) ||
+            !from.raw(length, text))
+            return false;
+        for (std::size_t rest = length; rest % 16 != 0; ++rest)
+            if (!from.fixed(padding) || padding != 0) return false;
+        get_if_exists = (flags & 1) != 0;
+        has_snapshot = (flags & 2) != 0;
+        name = to_string(text);
+        return flags < 4 && zero == 0 && restarts >= -1 && snapshot_every > 0 &&
+               snapshot_bytes <= from.remaining() && (has_snapshot || snapshot_bytes == 0);
+    }
+};
+
+/// The number of an actor in a message.
+inline void put_actor(wire::writer& to, actor_id id) {
+    to.fixed(id.value().incarnation);
+    to.fixed(id.value().number);
+}
+[[nodiscard]] inline bool get_actor_id(wire::reader& from, actor_id& into) {
+    unique_number id;
+    if (!from.fixed(id.incarnation) || !from.fixed(id.number)) return false;
+    into = actor_id(id);
+    return true;
+}
+
+} // namespace skein::rt::detail
 
 // ======== skein/rt/detail/remote.hpp
 // The templates behind rt/remote.hpp: what a function's record does with a call that arrives, and how a
@@ -19268,10 +19377,13 @@ public:
     runtime* owner = nullptr;
     actor_id id;
     peer* on = nullptr;                          ///< where its calls go
-    bool owned = false;                          ///< dropping the last handle ends the actor
     std::vector<counted_ptr<call_base>> waiting; ///< in order; [first_, end)
     std::size_t first = 0;
-    std::optional<failure> lost; ///< set when its worker died
+    std::optional<failure> lost; ///< why it is gone
+    bool moving = false;         ///< it is being made, or made again: its calls wait
+    bool lasts = false;          ///< its calls keep their arguments
+    std::uint32_t holds = 0;     ///< worker: times its driver knows of the handles here
+    std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number
 
 private:
     void last_use_gone() noexcept;
@@ -19441,6 +19553,104 @@ template <class T>
 // Programs use skein::run, which makes the runtime and its workers.
 
 
+// ======== skein/rt/detail/actor_box.hpp
+// An actor where it lives: its value, the order in which its calls start, and what is kept of its options.
+
+
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <typeinfo>
+
+namespace skein::rt::detail {
+
+/// The line in front of an actor that takes few coroutine calls at a time: first come, first started.
+class start_gate {
+public:
+    /// Coroutine calls under way at a time; 0: any number, and nobody waits here.
+    std::uint32_t limit = 0;
+
+    /// A place in the line. A plain call takes no seat: it starts when all before it have.
+    class turn : public waiter {
+    public:
+        turn(start_gate& at, bool takes_seat) noexcept : at_(at), takes_seat_(takes_seat) {}
+        bool await_ready() noexcept {
+            if (!at_.waiting_.empty() || (takes_seat_ && at_.taken_ >= at_.limit)) return false;
+            at_.taken_ += takes_seat_ ? 1U : 0U;
+            return true;
+        }
+        template <skein::detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            at_.waiting_.push_back(*this);
+            return true;
+        }
+        void await_resume() const { throw_if_cancelled(); }
+
+    protected:
+        void cancel_requested() noexcept override {
+            auto& at = at_;
+            end_cancelled();
+            at.admit();
+        }
+
+    private:
+        friend class start_gate;
+        start_gate& at_;
+        bool takes_seat_;
+    };
+
+    /// A seat, given back at the end. Of an actor without a limit: nothing.
+    class seat {
+    public:
+        explicit seat(start_gate* at) noexcept : at_(at) {}
+        seat(const seat&) = delete;
+        seat& operator=(const seat&) = delete;
+        ~seat() {
+            if (at_ == nullptr || at_->limit == 0) return;
+            --at_->taken_;
+            at_->admit();
+        }
+
+    private:
+        start_gate* at_;
+    };
+
+private:
+    void admit() noexcept {
+        while (!waiting_.empty()) {
+            auto& next = static_cast<turn&>(waiting_.front());
+            if (next.takes_seat_ && taken_ >= limit) return;
+            taken_ += next.takes_seat_ ? 1U : 0U;
+            next.wake();
+        }
+    }
+
+    intrusive_list<waiter, waiter> waiting_;
+    std::uint32_t taken_ = 0;
+};
+
+/// An actor of any type.
+struct actor_box {
+    explicit actor_box(const std::type_info& t) noexcept : type(t) {}
+    virtual ~actor_box() = default;
+    /// Appends the state that load() takes.
+    virtual void save(wire::writer&) const {}
+    virtual result<void> load(wire::reader&) { return {}; }
+    [[nodiscard]] virtual bool is_restorable() const noexcept { return false; }
+
+    const std::type_info& type;
+    std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
+    actor_id id;
+    const char* over = nullptr;   ///< why no more calls start: "was killed"
+    call_id last;                 ///< the actor ends after this one, which has called leave_actor()
+    std::uint32_t save_every = 0; ///< calls; 0: nobody keeps its state
+    std::uint32_t not_saved = 0;  ///< calls since it was saved
+    start_gate gate;
+};
+
+} // namespace skein::rt::detail
+
 // ======== skein/rt/detail/claims.hpp
 // claims: memory that a worker and its driver on the same host share, where the worker notes each call before it
 // runs it. So the driver knows exactly what a dead worker has begun, and can take back what has been sent and not
@@ -19564,7 +19774,9 @@ SKEIN_INLINE claims::claims(shared_memory in) : memory_(std::move(in)) {
 // ======== skein/rt/runtime.hpp, continued
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -19601,16 +19813,10 @@ struct runtime_stats {
 
 namespace detail {
 
+struct actor_entry;
+struct actor_terms;
 struct call_head;
 struct lease_line;
-
-/// An actor where it lives.
-struct actor_box {
-    explicit actor_box(const std::type_info& t) noexcept : type(t) {}
-    virtual ~actor_box() = default;
-    const std::type_info& type;
-    std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
-};
 
 /// A call that arrived, while it is being looked at.
 struct incoming_call {
@@ -19621,6 +19827,7 @@ struct incoming_call {
     actor_id target;
     wire::reader& arguments;
     std::shared_ptr<actor_box> box; ///< of a method's actor
+    bool has_terms = false;         ///< a constructor's arguments stand behind an actor_terms
 
     /// The arguments cannot be read: tells the submitter.
     void refuse(const error& why) const;
@@ -19673,6 +19880,8 @@ public:
     [[nodiscard]] static runtime* executing() noexcept { return executing_; }
     /// The call whose arguments are being encoded on this thread, if any.
     [[nodiscard]] static detail::call_base* encoding() noexcept { return encoding_; }
+    /// The runtime that encodes a result on this thread, if any.
+    [[nodiscard]] static runtime* replying() noexcept { return replying_; }
 
     /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
     /// "killed by signal 9 (SIGKILL)". May be empty.
@@ -19741,10 +19950,49 @@ public:
     /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
     [[nodiscard]] counted_ptr<detail::actor_state> actor_lane(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
+
+    // For actor<T>, get_actor<T>, kill() and leave_actor(); in detail/runtime_actors.ipp.
+
+    /// The lane of the actor that `call` will make; or of the one that has its name already, and `exists`.
+    ///   errors  the call fails: already_exists, mismatch
+    [[nodiscard]] counted_ptr<detail::actor_state> declare_actor(detail::call_base& call,
+                                                                 const actor_options& how,
+                                                                 bool& exists);
+    /// Asks for the actor of that name: gives its lane, or lets `call` get it or fail.
+    [[nodiscard]] counted_ptr<detail::actor_state> find_actor(
+        const counted_ptr<detail::call_base>& call, std::string_view name,
+        const std::type_info& type);
+    void kill_actor(actor_id id);
+    void leave_actor();
+    /// The lane of a handle that is decoded here.
+    [[nodiscard]] counted_ptr<detail::actor_state> borrow_actor(actor_id id,
+                                                                std::uint32_t max_pending);
+    /// The same of a handle that the driver counts as held here.
+    [[nodiscard]] counted_ptr<detail::actor_state> hold_actor(actor_id id,
+                                                              std::uint32_t max_pending);
+    /// A handle is encoded in a result.
+    void lend_actor(actor_id id);
+    /// There are handles here that came as arguments, and that the driver does not know of.
+    [[nodiscard]] bool has_borrowed() const noexcept;
+    /// Worker: makes an actor what its options say.
+    [[nodiscard]] result<void> set_terms(detail::actor_box& box, const detail::actor_terms& terms,
+                                         byte_span snapshot);
+    /// A method is done and replies next. May throw what save() throws.
+    void method_ended(peer& to, detail::actor_box& box, bool changes);
+    void method_failed(peer& to, detail::actor_box& box, bool changes) noexcept;
+    /// Waits for the turn of a coroutine call of an actor that takes few at a time. False: it has replied.
+    [[nodiscard]] task<bool> take_turn(std::shared_ptr<peer> from, slot_id id,
+                                       const function_record* fn,
+                                       std::shared_ptr<detail::actor_box> box);
+    /// Of a call whose actor has ended before it.
+    void reply_over(peer& to, slot_id id, const function_record& fn, const detail::actor_box& box);
+    void create_failed(actor_id id, const failure& why);
     /// What the tasks of this process that are no call belong to.
     [[nodiscard]] counted_ptr<task_context> root_context() const noexcept;
 
     void reply(peer& to, slot_id id, detail::encoder encode);
+    /// A value that is encoded already.
+    void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
     void reply_failure(peer& to, slot_id id, const failure& why);
     /// The same for the exception that is being handled.
     void reply_thrown(peer& to, slot_id id, const function_record& fn);
@@ -19762,9 +20010,37 @@ private:
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
     void on_reply(peer& from, const net::frame_view& f);
     void on_cancel(peer& from, slot_id id);
-    void on_drop(peer& from, byte_span body);
-    static void send_drop(peer& to, actor_id id);
     void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
+    void take_reply(peer& from, detail::call_base& call, const net::frame_view& f);
+
+    // Actors: names, handles and ends in detail/runtime_actors.ipp, restarts in detail/runtime_restarts.ipp.
+    void on_actor_frame(peer& from, const net::frame_view& f);
+    void on_snapshot(peer& from, const net::frame_view& f);
+    void on_release(peer& from, byte_span body);
+    void on_find(peer& from, const net::frame_view& f);
+    void on_kill(peer& from, actor_id id);
+    [[nodiscard]] bool admit_actor(peer& from, const net::frame_view& f, const function_record& fn,
+                                   const detail::call_head& head, wire::reader& in);
+    [[nodiscard]] std::optional<error> take_name(actor_id id, const detail::actor_terms& terms,
+                                                 const std::type_info& type, actor_id& known);
+    [[nodiscard]] error no_such_actor(std::string_view name) const;
+    [[nodiscard]] bool is_held(actor_id id, const detail::actor_entry& entry) const;
+    void let_go(actor_id id);
+    void end_actor(actor_id id, std::uint16_t tell, const failure* why);
+    void actor_is_placed(actor_id id);
+    void send_waiting(actor_id id);
+    void tell_holds(peer& to);
+    static void send_actor(peer& to, std::uint16_t kind, actor_id id);
+    void reply_handle(peer& to, slot_id id, actor_id actor);
+
+    void remember_plan(detail::call_base& call);
+    [[nodiscard]] bool keeps_body(const detail::call_base& call) const;
+    void begin_restarts(peer& l, losses& into);
+    [[nodiscard]] bool take_moved(const counted_ptr<detail::call_base>& call, bool sent,
+                                  losses& into);
+    void resume_restarts(losses& lost);
+    void make_again(actor_id id);
+    void give_late_holds_back(actor_id restarted);
     void arrived(const std::shared_ptr<peer>& from, const net::frame_view& f);
     task<void> run_backlog();
     [[nodiscard]] detail::call_context& context_for(const detail::call_head& head,
@@ -19787,8 +20063,6 @@ private:
     void lose(peer& l, const std::string& how);
     [[nodiscard]] bool has_calls(const peer& at) const;
     void take_lost(peer& l, losses& into);
-    std::vector<actor_id> forget_actors(const peer& l);
-    void drop_orphan(actor_id id);
     void fail_lost(losses& lost);
     void run_again(const losses& lost);
     void fail_lane(detail::actor_state& lane);
@@ -19821,6 +20095,7 @@ private:
     static inline constinit thread_local runtime* current_ = nullptr;
     static inline constinit thread_local runtime* executing_ = nullptr;
     static inline constinit thread_local detail::call_base* encoding_ = nullptr;
+    static inline constinit thread_local runtime* replying_ = nullptr;
 
     std::unique_ptr<books> books_;
 };
@@ -19835,6 +20110,114 @@ private:
 // ======== skein/rt/detail/runtime_books.hpp
 // The books of rt/runtime.hpp: what only the bodies of runtime and of its calls see.
 
+
+// ======== skein/rt/detail/actor_books.hpp
+// What a driver knows of the actors of its program. Part of detail/runtime_books.hpp.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <typeinfo>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+using peer_id = strong_id<struct peer_tag>;
+
+namespace detail {
+
+/// The actor that a message of its number alone is about.
+[[nodiscard]] inline actor_id actor_of(byte_span body, const std::string& who) {
+    wire::reader in(body);
+    actor_id id;
+    if (!get_actor_id(in, id) || !in.finish())
+        throw error(errc::malformed,
+                    fmt::format("a message about an actor that cannot be read from {}", who));
+    return id;
+}
+
+/// What it takes to make an actor again.
+struct actor_plan {
+    actor_terms terms;
+    const function_record* fn = nullptr;
+    byte_buffer arguments; ///< as they were encoded
+    std::optional<byte_buffer> snapshot;
+    std::int32_t made_again = 0;
+
+    [[nodiscard]] bool lasts() const noexcept { return terms.restarts != 0; }
+    [[nodiscard]] bool may_restart() const noexcept {
+        return terms.restarts < 0 || made_again < terms.restarts;
+    }
+};
+
+struct actor_entry {
+    peer* where = nullptr; ///< nullptr: it is being made, or made again
+    const std::type_info* type = nullptr;
+    std::unique_ptr<actor_plan> plan; ///< of those with options
+    /// Links at which there are handles, and how often they were told so. Those of this process are its lane.
+    std::vector<std::pair<peer_id, std::uint32_t>> holders;
+    std::deque<counted_ptr<call_base>> waiting; ///< calls of workers, until it is made
+
+    [[nodiscard]] bool lasts() const noexcept { return plan && plan->lasts(); }
+    void add_hold(peer_id by) {
+        for (auto& [link, times] : holders)
+            if (link == by) {
+                ++times;
+                return;
+            }
+        holders.emplace_back(by, 1);
+    }
+    /// False: it has not so many.
+    [[nodiscard]] bool remove_holds(peer_id by, std::uint32_t n) {
+        const auto found =
+            std::find_if(holders.begin(), holders.end(), [&](auto& h) { return h.first == by; });
+        if (found == holders.end() || found->second < n) return false;
+        found->second -= n;
+        if (found->second == 0) holders.erase(found);
+        return true;
+    }
+    void remove_all_holds(peer_id by) {
+        std::erase_if(holders, [&](auto& h) { return h.first == by; });
+    }
+    [[nodiscard]] bool is_held_besides(peer_id one) const {
+        return std::any_of(holders.begin(), holders.end(), [&](auto& h) { return h.first != one; });
+    }
+};
+
+/// The constructor of an actor that is made again: who waits for it are the calls in its line.
+class remake_call final : public call_base {
+protected:
+    result<void> take_value(byte_span) override { return {}; }
+};
+
+struct actor_books {
+    std::unordered_map<actor_id, actor_entry> entries;
+    std::map<std::string, actor_id, std::less<>> names;
+    /// Links that are lost while actors that lived there are made again: the handles which those have in their
+    /// arguments and snapshots count until they are back.
+    std::map<peer_id, std::vector<actor_id>> late_holds;
+    // Of a worker:
+    std::unordered_set<actor_id> borrowed; ///< with handles here that the driver does not know of
+    std::vector<actor_id> lent;            ///< with handles in the result that is being encoded
+
+    [[nodiscard]] actor_entry* find(actor_id id) {
+        const auto at = entries.find(id);
+        return at != entries.end() ? &at->second : nullptr;
+    }
+};
+
+} // namespace detail
+} // namespace skein::rt
 
 // ======== skein/rt/detail/demand_table.hpp
 // The different demands of a runtime's calls, each with a number: calls carry the number alone.
@@ -19996,7 +20379,18 @@ SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
 //     reply    id = the call, flags: ok or failed, body = value or wire_failure
 //     started  id = the call: it runs and has suspended            executor -> submitter
 //     cancel   id = the call                                       submitter -> executor
-//     drop     body = the actor: its last handle is gone            owner -> worker
+//     drop     body = the actor: its last handle is gone            driver -> worker
+//     kill     body = the actor: it ends at once                     worker -> driver -> worker
+//
+// Of actors, from a worker to its driver; each body begins with the actor's number:
+//
+//     snapshot   its state, after a call whose reply follows
+//     hold       there are handles to it here, once more
+//     release    and so often there are none any more
+//     left       it has ended by itself
+//     find       id = who asks, body = type and name                a reply brings its number
+//
+// A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the value.
 
 
 #include <algorithm>
@@ -20004,6 +20398,7 @@ SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
 #include <exception>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace skein::rt::detail {
 
@@ -20013,8 +20408,14 @@ enum message : std::uint16_t {
     message_started = 3,
     message_cancel = 4,
     message_drop = 5,
+    message_snapshot = 6,
+    message_hold = 7,
+    message_release = 8,
+    message_kill = 10,
+    message_left = 11,
+    message_find = 12,
 };
-inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1;
+inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 
 /// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
 /// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, and the text of a
@@ -20115,6 +20516,16 @@ struct worker_hello {
     std::uint64_t incarnation = 0; ///< of its process, see unique_number
 };
 
+/// The parts of the body of a reply that lends.
+struct lending_reply {
+    byte_span value;
+    std::vector<actor_id> actors;
+
+    static void append(wire::writer& to, const std::vector<actor_id>& actors);
+    /// False if the bytes are too short.
+    [[nodiscard]] bool decode(byte_span body);
+};
+
 void encode_failure(wire::writer& to, const failure& f);
 [[nodiscard]] failure decode_failure(byte_span body);
 
@@ -20145,6 +20556,25 @@ struct wire_failure {
     std::string worker, host, type, text;
     std::int64_t pid = 0;
 };
+
+SKEIN_INLINE void lending_reply::append(wire::writer& to, const std::vector<actor_id>& actors) {
+    for (const auto id : actors) put_actor(to, id);
+    to.fixed(static_cast<std::uint32_t>(actors.size()));
+}
+
+SKEIN_INLINE bool lending_reply::decode(byte_span body) {
+    std::uint32_t n = 0;
+    if (body.size() < sizeof(n)) return false;
+    wire::reader end(body.last(sizeof(n)));
+    (void)end.fixed(n);
+    const auto rest = body.first(body.size() - sizeof(n));
+    if (n > rest.size() / sizeof(unique_number)) return false;
+    value = rest.first(rest.size() - n * sizeof(unique_number));
+    wire::reader numbers(rest.last(n * sizeof(unique_number)));
+    actors.resize(n);
+    for (auto& id : actors) (void)get_actor_id(numbers, id);
+    return true;
+}
 
 SKEIN_INLINE void encode_failure(wire::writer& to, const failure& f) {
     wire_failure out;
@@ -23210,12 +23640,14 @@ struct lease_line;
 struct running_call {
     cancel_source stop;
     counted_ptr<call_context> context;
-    bool told = false; ///< the submitter knows that it has started
+    bool told = false;  ///< the submitter knows that it has started
+    bool waits = false; ///< it has not, see start_gate
 };
 
 struct call_base::rarities {
     std::string name;
     std::unique_ptr<deferred_arguments> arguments;
+    std::unique_ptr<actor_terms> terms;             ///< of a constructor, if it has options
     std::size_t pending = 0;                        ///< refs among the arguments not done yet
     std::vector<counted_ptr<call_base>> dependents; ///< calls that take this one's ref
     std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
@@ -23279,8 +23711,6 @@ struct lease_line {
 
 } // namespace detail
 
-using peer_id = strong_id<struct peer_tag>;
-
 /// A connection as the runtime sees it. Owned by the task that serves it.
 struct peer {
     std::shared_ptr<net::connection> wire;
@@ -23337,6 +23767,10 @@ struct peer {
 };
 
 namespace detail {
+
+[[nodiscard]] inline place_id place_of(const peer& worker) noexcept {
+    return place_id(worker.number.value());
+}
 
 /// Driver: which tasks wait for which cores, and who holds some. Bodies in runtime_leases.ipp.
 struct lease_books {
@@ -23441,12 +23875,15 @@ public:
         : id(who.id), self_(self), leases_(leases), origin_(std::move(origin)),
           origin_id_(origin_id), asker_(who.parent) {}
 
-    const call_id id; ///< as its worker numbers it
+    const call_id id;   ///< as its worker numbers it
+    bool lends = false; ///< the value is that of a reply that lends
+
+    [[nodiscard]] const peer& origin() const noexcept { return *origin_; }
 
 protected:
     result<void> take_value(byte_span bytes) override {
         if (!origin_->up) return {};
-        self_.reply(*origin_, origin_id_, [&](wire::writer& w) { w.raw(bytes); });
+        self_.pass_reply(*origin_, origin_id_, bytes, lends);
         return {};
     }
     void take_failure(const failure& why) override {
@@ -23482,11 +23919,6 @@ struct runtime::books {
         counted_ptr<detail::call_base> call;
         std::uint32_t generation = 1;
     };
-    struct actor_entry {
-        peer* where = nullptr;
-        peer_id owner; ///< of the link that holds its handle; none: this process
-        const std::type_info* type = nullptr;
-    };
     detail::process_name name;
     runtime_stats stats;
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
@@ -23504,7 +23936,7 @@ struct runtime::books {
     bool settling = false;
 
     std::unordered_map<actor_id, detail::actor_state*> lanes;
-    std::unordered_map<actor_id, actor_entry> actors; ///< of a driver
+    detail::actor_books actors;
     std::unordered_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
@@ -23582,6 +24014,7 @@ SKEIN_INLINE void call_base::finish_with_bytes(byte_span value) {
 
 SKEIN_INLINE void call_base::fail(failure why) {
     failure_ = std::make_unique<rt::failure>(std::move(why));
+    if (kind == call_kind::create && owner != nullptr) owner->create_failed(target, *failure_);
     take_failure(*failure_);
     finished();
 }
@@ -23615,6 +24048,7 @@ SKEIN_INLINE void call_base::finished() {
         rare->kept.clear();
         rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
     }
+    if (lane) --lane->pending;
     lane = {};
     list_node<call_base>::unlink();
     parent = {};
@@ -23664,7 +24098,6 @@ SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_state>& lane) {
 
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -23743,6 +24176,7 @@ SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
     return books_->root;
 }
 SKEIN_INLINE void runtime::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
+    box->id = id;
     books_->boxes.insert_or_assign(id, std::move(box));
 }
 SKEIN_INLINE void runtime::count_outcome(bool failed) noexcept {
@@ -23777,6 +24211,15 @@ SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
         error why(bad.code(), fmt::format("{} did not run: {}", call.name(), bad.text()));
         if (!bad.hint().empty()) why.with_hint(bad.hint());
         refuse(call, std::move(why));
+        return false;
+    }
+    if (call.lane && ++call.lane->pending > call.lane->max_pending && call.lane->max_pending != 0) {
+        refuse(call, error(errc::exhausted,
+                           fmt::format(
+                               "{} did not run: {} calls of actor {} have no outcome yet, as many "
+                               "as .max_pending allows",
+                               call.name(), call.lane->max_pending, call.lane->id))
+                         .with_hint("wait for some of them first, or raise .max_pending"));
         return false;
     }
     if (!call.rare || call.rare->limit == no_deadline) return true;
@@ -23859,6 +24302,7 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
         encoding_ = &call;
         detail::encode_head(to, call, books_->incarnation, books_->upstream != nullptr,
                             books_->leases.demands);
+        if (call.rare && call.rare->terms) call.rare->terms->encode(to);
         encode(to);
         return true;
     } catch (...) {
@@ -23876,7 +24320,7 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
         // The common case: nothing waits, the worker is there, nothing has to be kept.
         auto& lane = *call->lane;
         if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->wire->is_open() &&
-            !books_->closing) [[likely]] {
+            !lane.lasts && !books_->closing) [[likely]] {
             books_->scratch.clear();
             if (!encode_call(books_->scratch, *call, encode)) return;
             auto& raw = *call;
@@ -23961,13 +24405,14 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
     }
     if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
     if (call->kind == detail::call_kind::method) { // passed on for a worker
-        const auto found = books_->actors.find(call->target);
-        if (found == books_->actors.end() || found->second.where == nullptr)
+        auto* const found = books_->actors.find(call->target);
+        if (found == nullptr)
             return refuse(*call,
                           error(errc::not_found, fmt::format("actor {} is gone", call->target))
-                              .with_hint("the last handle in the process that made it was "
-                                         "dropped, or its worker died"));
-        return send(*found->second.where, std::move(call));
+                              .with_hint("its last handle was dropped, it was killed or left, or "
+                                         "its worker died"));
+        if (found->where == nullptr) return found->waiting.push_back(std::move(call));
+        return send(*found->where, std::move(call));
     }
     if (books_->given_up) return refuse(*call, *books_->given_up);
     if (books_->start_workers) {
@@ -23994,14 +24439,14 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
     const counted_ptr<detail::actor_state> hold(&lane);
     while (lane.first != lane.waiting.size()) {
         auto& front = lane.waiting[lane.first];
-        if (front->state == detail::phase::preparing) break;
+        if (front->state == detail::phase::preparing || (lane.moving && !front->is_done())) break;
         auto call = std::exchange(front, {});
         ++lane.first;
         if (call->is_done()) continue;
         if (lane.lost) {
-            call->fail(
-                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
-                 nullptr});
+            call->fail({error(lane.lost->what.code(),
+                              call->name() + " did not run: " + lane.lost->what.text()),
+                        nullptr});
         } else if (lane.on == nullptr) {
             refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
         } else {
@@ -24074,28 +24519,13 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
     lane->id = id;
     if (books_->upstream != nullptr) {
         lane->on = books_->upstream;
-    } else if (const auto found = books_->actors.find(id); found != books_->actors.end()) {
-        lane->on = found->second.where;
+    } else if (const auto* const found = books_->actors.find(id)) {
+        lane->on = found->where;
+        lane->moving = found->where == nullptr;
+        lane->lasts = found->lasts();
+        if (found->plan) lane->max_pending = found->plan->terms.max_pending;
     }
     return counted_ptr<detail::actor_state>(lane);
-}
-
-SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
-    books_->lanes.erase(lane.id);
-    if (!lane.owned || lane.on == nullptr) return;
-    if (books_->upstream == nullptr) {
-        --lane.on->actors;
-        books_->actors.erase(lane.id);
-    }
-    send_drop(*lane.on, lane.id);
-}
-
-SKEIN_INLINE void runtime::send_drop(peer& to, actor_id id) {
-    if (!to.wire->is_open()) return;
-    std::array<std::byte, 16> body;
-    store_le(body.data(), id.value().incarnation);
-    store_le(body.data() + 8, id.value().number);
-    to.wire->send(detail::message_drop, 0, 0, body, {});
 }
 
 /// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still
@@ -24105,11 +24535,593 @@ SKEIN_INLINE void runtime::fail_lane(detail::actor_state& lane) {
     for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
         const auto call = lane.waiting[i];
         if (call && !call->is_done())
-            call->fail(
-                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
-                 nullptr});
+            call->fail({error(lane.lost->what.code(),
+                              call->name() + " did not run: " + lane.lost->what.text()),
+                        nullptr});
     }
     drain(lane);
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_actors.ipp
+// Part of the bodies of rt/runtime.hpp: how actors begin and end. Their names, who holds handles to them, and the
+// frames about them. What follows the loss of a worker is in runtime_restarts.ipp.
+//
+// An actor ends when nobody holds a handle to it. The driver counts for each link how often it was told, or has told,
+// that there are handles; a worker says `release` with the same count when its last one is gone. So a handle that is
+// on its way to a worker is never lost to a release that crosses it.
+
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// nullptr: none is set.
+SKEIN_INLINE std::unique_ptr<actor_terms> terms_of(const actor_options& how) {
+    SKEIN_CHECK(how.restarts >= -1, ".restarts = {} is not a number of times", how.restarts);
+    SKEIN_CHECK(how.call_retries >= 0 && how.call_retries < 65536,
+                ".call_retries = {} is not a number of times", how.call_retries);
+    SKEIN_CHECK(how.snapshot_every >= 1, ".snapshot_every = {} is not a number of calls",
+                how.snapshot_every);
+    SKEIN_CHECK(how.max_pending >= 0 && how.max_concurrency >= 0,
+                ".max_pending = {}, .max_concurrency = {}: they cannot be less than none",
+                how.max_pending, how.max_concurrency);
+    SKEIN_CHECK(how.name.size() <= actor_terms::longest_name,
+                "the name of an actor has {} bytes, at most {} are allowed", how.name.size(),
+                actor_terms::longest_name);
+    SKEIN_CHECK(!how.get_if_exists || !how.name.empty(), ".get_if_exists needs a .name");
+    if (how.restarts == 0 && how.max_pending == 0 && how.max_concurrency == 0 && how.name.empty())
+        return nullptr;
+    auto terms = std::make_unique<actor_terms>();
+    terms->restarts = how.restarts;
+    terms->call_retries = static_cast<std::uint16_t>(how.call_retries);
+    terms->snapshot_every = static_cast<std::uint32_t>(how.snapshot_every);
+    terms->max_pending = static_cast<std::uint32_t>(how.max_pending);
+    terms->max_concurrency = static_cast<std::uint32_t>(how.max_concurrency);
+    terms->name = std::string(how.name);
+    terms->get_if_exists = how.get_if_exists;
+    return terms;
+}
+
+SKEIN_INLINE error wrong_type(std::string_view name, const char* is, const char* wanted) {
+    return error(errc::mismatch, fmt::format("actor \"{}\" is a {}, not a {}", name,
+                                             readable_name(is), readable_name(wanted)))
+        .with_hint("ask for it as what it is, or choose another name");
+}
+
+SKEIN_INLINE failure ended(actor_id id, std::string_view how) {
+    return {error(errc::not_found, fmt::format("actor {} {}", id, how)), nullptr};
+}
+
+} // namespace detail
+
+// ---- making ------------------------------------------------------------------------------------
+
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::declare_actor(detail::call_base& call,
+                                                                     const actor_options& how,
+                                                                     bool& exists) {
+    auto terms = detail::terms_of(how);
+    call.target = new_actor_id();
+    auto& actors = books_->actors;
+    if (books_->upstream == nullptr) {
+        actor_id known;
+        if (terms && !terms->name.empty()) {
+            if (auto why = take_name(call.target, *terms, *call.fn->actor, known)) {
+                refuse(call, std::move(*why));
+                return {};
+            }
+        }
+        exists = static_cast<bool>(known);
+        if (exists) return actor_lane(known);
+        auto& entry = actors.entries[call.target];
+        entry.type = call.fn->actor;
+        if (terms) {
+            entry.plan = std::make_unique<detail::actor_plan>();
+            entry.plan->terms = *terms;
+        }
+    }
+    auto lane = actor_lane(call.target);
+    lane->max_pending = terms ? terms->max_pending : 0;
+    if (books_->upstream != nullptr) lane->holds = 1; // the driver counts who makes an actor
+    if (terms) {
+        call.extra().terms = std::move(terms);
+        call.retries_left = 1; // says that they are there
+    }
+    return lane;
+}
+
+/// Driver: a name is taken, or `known` has it already.
+SKEIN_INLINE std::optional<error> runtime::take_name(actor_id id, const detail::actor_terms& terms,
+                                                     const std::type_info& type, actor_id& known) {
+    auto& actors = books_->actors;
+    const auto [at, is_new] = actors.names.try_emplace(terms.name, id);
+    if (is_new) return std::nullopt;
+    const auto& entry = actors.entries.at(at->second);
+    if (!terms.get_if_exists)
+        return error(errc::already_exists,
+                     fmt::format("there is an actor named \"{}\" already, a {}", terms.name,
+                                 readable_name(entry.type->name())))
+            .with_hint("get_actor gives it; .get_if_exists = true makes it only if it is missing");
+    if (*entry.type != type) return detail::wrong_type(terms.name, entry.type->name(), type.name());
+    known = at->second;
+    return std::nullopt;
+}
+
+/// Driver: a worker makes an actor. False: it has its answer already.
+SKEIN_INLINE bool runtime::admit_actor(peer& from, const net::frame_view& f,
+                                       const function_record& fn, const detail::call_head& head,
+                                       wire::reader& in) {
+    auto& actors = books_->actors;
+    const auto number = head.target.value();
+    if (number.incarnation != from.incarnation || actors.find(head.target) != nullptr)
+        throw error(errc::malformed,
+                    fmt::format("{} makes an actor under a number that is not its own", from.who));
+    detail::actor_terms terms;
+    const bool has_terms = head.retries != 0;
+    if (has_terms && (!terms.decode(in) || terms.has_snapshot))
+        throw error(errc::malformed,
+                    fmt::format("options of an actor that cannot be read from {}", from.who));
+    if (!terms.name.empty()) {
+        actor_id known;
+        if (auto why = take_name(head.target, terms, *fn.actor, known)) {
+            reply_failure(from, slot_id(f.id), {std::move(*why), nullptr});
+            return false;
+        }
+        if (known) {
+            reply_handle(from, slot_id(f.id), known);
+            return false;
+        }
+    }
+    auto& entry = actors.entries[head.target];
+    entry.type = fn.actor;
+    entry.add_hold(from.number);
+    if (has_terms) {
+        entry.plan = std::make_unique<detail::actor_plan>();
+        entry.plan->terms = std::move(terms);
+    }
+    return true;
+}
+
+/// Driver: an actor was made, or its constructor threw; then its call fails next and tells who waits.
+SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& call,
+                                         std::uint16_t outcome) {
+    auto* const entry = books_->actors.find(call.target);
+    if (outcome != detail::reply_failed && entry != nullptr) {
+        entry->where = &from;
+        actor_is_placed(call.target);
+        return;
+    }
+    --from.actors;
+    if (outcome != detail::reply_failed) send_actor(from, detail::message_drop, call.target);
+}
+
+/// Driver: the calls that have waited for it go out.
+SKEIN_INLINE void runtime::actor_is_placed(actor_id id) {
+    auto* const entry = books_->actors.find(id);
+    if (const auto found = books_->lanes.find(id); found != books_->lanes.end()) {
+        const counted_ptr<detail::actor_state> lane(found->second);
+        lane->on = entry->where;
+        lane->moving = false;
+        drain(*lane);
+    }
+    send_waiting(id);
+    give_late_holds_back(id);
+    let_go(id);
+}
+
+SKEIN_INLINE void runtime::send_waiting(actor_id id) {
+    auto* entry = books_->actors.find(id);
+    if (entry == nullptr) return;
+    for (auto& call : std::exchange(entry->waiting, {})) {
+        if (call->is_done()) continue;
+        call->state = detail::phase::queued;
+        place(std::move(call)); // it may have ended meanwhile
+    }
+}
+
+/// Driver: a constructor has failed, or was never called.
+SKEIN_INLINE void runtime::create_failed(actor_id id, const failure& why) {
+    if (books_->upstream != nullptr) return;
+    const auto* const entry = books_->actors.find(id);
+    if (entry == nullptr || entry->where != nullptr) return;
+    const auto again = entry->plan ? entry->plan->made_again : 0;
+    std::string text = fmt::format("actor {} could not be made{}: {}", id,
+                                   again > 0 ? " again" : "", why.what.text());
+    if (again > 0) text += fmt::format("; it was made again {} times, this one included", again);
+    const failure told{error(why.what.code(), std::move(text)), why.from};
+    end_actor(id, 0, &told);
+}
+
+// ---- handles -----------------------------------------------------------------------------------
+
+SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
+    books_->lanes.erase(lane.id);
+    if (books_->upstream == nullptr) return let_go(lane.id);
+    if (lane.holds == 0) {
+        books_->actors.borrowed.erase(lane.id);
+        return;
+    }
+    if (!books_->upstream->wire->is_open()) return;
+    wire::writer body;
+    detail::put_actor(body, lane.id);
+    body.fixed(lane.holds);
+    books_->upstream->wire->send(detail::message_release, 0, 0, body.bytes(), {});
+}
+
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::borrow_actor(actor_id id,
+                                                                    std::uint32_t max_pending) {
+    const bool is_new = !books_->lanes.contains(id);
+    auto lane = actor_lane(id);
+    if (is_new) lane->max_pending = max_pending;
+    if (is_new && books_->upstream != nullptr) books_->actors.borrowed.insert(id);
+    return lane;
+}
+
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::hold_actor(actor_id id,
+                                                                  std::uint32_t max_pending) {
+    auto lane = borrow_actor(id, max_pending);
+    if (books_->upstream == nullptr) return lane;
+    ++lane->holds;
+    books_->actors.borrowed.erase(id);
+    return lane;
+}
+
+SKEIN_INLINE bool runtime::has_borrowed() const noexcept {
+    return !books_->actors.borrowed.empty();
+}
+
+SKEIN_INLINE void runtime::lend_actor(actor_id id) {
+    auto& lent = books_->actors.lent;
+    if (std::find(lent.begin(), lent.end(), id) == lent.end()) lent.push_back(id);
+}
+
+/// Worker: a call is answered, and there are handles that came as arguments.
+SKEIN_INLINE void runtime::tell_holds(peer& to) {
+    auto& borrowed = books_->actors.borrowed;
+    std::vector<actor_id> all(borrowed.begin(), borrowed.end());
+    borrowed.clear();
+    std::sort(all.begin(), all.end());
+    for (const auto id : all) {
+        books_->lanes.at(id)->holds = 1;
+        send_actor(to, detail::message_hold, id);
+    }
+}
+
+SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id) {
+    if (!to.wire->is_open()) return;
+    wire::writer body;
+    detail::put_actor(body, id);
+    to.wire->send(kind, 0, 0, body.bytes(), {});
+}
+
+/// Driver: a worker gets a handle, and holds it from now on.
+SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
+    auto& entry = books_->actors.entries.at(actor);
+    entry.add_hold(to.number);
+    const auto max_pending = entry.plan ? entry.plan->terms.max_pending : 0;
+    reply(to, id, [&](wire::writer& w) {
+        detail::put_actor(w, actor);
+        w.fixed(max_pending);
+    });
+}
+
+/// The value of a call has handles in it: who gets it holds them before who gave it can let go.
+SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
+                                      const net::frame_view& f) {
+    detail::lending_reply parts;
+    if (!parts.decode(f.body))
+        throw error(errc::malformed, fmt::format("a reply that cannot be read from {}", from.who));
+    if (books_->upstream == nullptr && call.nested) {
+        auto& passed = static_cast<detail::forwarded_call&>(call);
+        passed.lends = true;
+        if (passed.origin().up)
+            for (const auto id : parts.actors)
+                if (auto* const entry = books_->actors.find(id))
+                    entry->add_hold(passed.origin().number);
+        return call.finish_with_bytes(f.body);
+    }
+    std::vector<counted_ptr<detail::actor_state>> lanes;
+    for (const auto id : parts.actors) lanes.push_back(hold_actor(id, 0));
+    struct executing_guard {
+        runtime* before = executing_;
+        ~executing_guard() { executing_ = before; }
+    } const guard;
+    executing_ = this;
+    call.finish_with_bytes(parts.value);
+}
+
+SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
+    return books_->lanes.contains(id) || !entry.holders.empty() || !entry.waiting.empty();
+}
+
+/// Driver: a handle is gone; it may have been the last one.
+SKEIN_INLINE void runtime::let_go(actor_id id) {
+    const auto* const entry = books_->actors.find(id);
+    if (entry != nullptr && !is_held(id, *entry)) end_actor(id, detail::message_drop, nullptr);
+}
+
+// ---- ends --------------------------------------------------------------------------------------
+
+/// Driver: forgets an actor. tell: what its worker hears, 0: nothing. why: what calls that wait hear.
+SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const failure* why) {
+    auto& actors = books_->actors;
+    auto node = actors.entries.extract(id);
+    if (node.empty()) return;
+    auto entry = std::move(node.mapped());
+    if (entry.plan && !entry.plan->terms.name.empty()) actors.names.erase(entry.plan->terms.name);
+    counted_ptr<detail::actor_state> lane;
+    if (const auto found = books_->lanes.find(id); found != books_->lanes.end())
+        lane = counted_ptr<detail::actor_state>(found->second);
+    if (lane) {
+        lane->on = nullptr;
+        lane->moving = false;
+        lane->lost = why != nullptr ? *why : detail::ended(id, "is gone");
+    }
+    if (entry.where != nullptr) {
+        --entry.where->actors;
+        if (tell != 0) send_actor(*entry.where, tell, id);
+    }
+    const auto& told = why != nullptr ? *why : detail::ended(id, "is gone");
+    if (tell == detail::message_kill) // what its worker has not begun
+        for (std::size_t i = 0; i < books_->slots.size(); ++i) {
+            const auto call = books_->slots[i].call;
+            if (call && call->target == id && call->kind == detail::call_kind::method &&
+                !call->is_done() && take_back(*call))
+                entry.waiting.push_back(call);
+        }
+    for (const auto& call : entry.waiting)
+        if (!call->is_done())
+            call->fail({error(told.what.code(), call->name() + " did not run: " + told.what.text()),
+                        nullptr});
+    if (lane) fail_lane(*lane);
+    give_late_holds_back(id);
+}
+
+SKEIN_INLINE void runtime::kill_actor(actor_id id) {
+    if (books_->upstream != nullptr) return send_actor(*books_->upstream, detail::message_kill, id);
+    const auto why = detail::ended(id, "was killed");
+    end_actor(id, detail::message_kill, &why);
+}
+
+/// Worker: nothing of it goes on; a plain call that runs ends as it would.
+SKEIN_INLINE void runtime::on_kill(peer& from, actor_id id) {
+    const auto found = books_->boxes.find(id);
+    if (found == books_->boxes.end()) return;
+    found->second->over = "was killed";
+    books_->boxes.erase(found);
+    for (auto& [slot, call] : from.running) {
+        if (call.context->actor != id) continue;
+        call.stop.request();
+        call.context->cancel_children();
+    }
+}
+
+SKEIN_INLINE void runtime::leave_actor() {
+    const auto* const context = detail::call_context::current();
+    const auto found = context != nullptr && context->is_call() && context->actor
+                           ? books_->boxes.find(context->actor)
+                           : books_->boxes.end();
+    if (found == books_->boxes.end())
+        throw error(errc::invalid_argument,
+                    "leave_actor() is called by something that is no method of an actor")
+            .with_hint("kill(handle) ends an actor from outside");
+    if (!found->second->last) found->second->last = context->who.id;
+}
+
+SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool changes) {
+    if (box.last && box.last == detail::call_context::current()->who.id && box.over == nullptr) {
+        box.over = "has left";
+        send_actor(to, detail::message_left, box.id);
+        books_->boxes.erase(box.id);
+        return;
+    }
+    if (!changes || box.save_every == 0 || box.over != nullptr ||
+        ++box.not_saved < box.save_every || !to.wire->is_open())
+        return;
+    box.not_saved = 0;
+    wire::writer state;
+    box.save(state);
+    wire::writer body;
+    detail::put_actor(body, box.id);
+    body.raw(state.bytes());
+    net::frame f;
+    f.kind = detail::message_snapshot;
+    f.body = std::move(body).take();
+    to.wire->send(std::move(f));
+}
+
+SKEIN_INLINE void runtime::method_failed(peer& to, detail::actor_box& box, bool changes) noexcept {
+    try {
+        method_ended(to, box, changes);
+    } catch (...) {
+        try {
+            logging::warn("rt", fmt::format("the state of actor {} was not saved: {}", box.id,
+                                            to_error(std::current_exception()).what()));
+        } catch (...) { // no memory for a line
+        }
+    }
+}
+
+SKEIN_INLINE result<void> runtime::set_terms(detail::actor_box& box,
+                                             const detail::actor_terms& terms, byte_span snapshot) {
+    box.gate.limit = terms.max_concurrency;
+    if (terms.restarts != 0 && box.is_restorable()) box.save_every = terms.snapshot_every;
+    if (!terms.has_snapshot) return {};
+    wire::reader in(snapshot);
+    auto loaded = box.load(in);
+    if (loaded && !in.finish()) return in.status();
+    return loaded;
+}
+
+SKEIN_INLINE void runtime::reply_over(peer& to, slot_id id, const function_record& fn,
+                                      const detail::actor_box& box) {
+    reply_failure(
+        to, id,
+        {error(errc::not_found, fmt::format("{} did not run: actor {} {}", fn.name, box.id,
+                                            box.over != nullptr ? box.over : "is gone")),
+         nullptr});
+}
+
+SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id id,
+                                           const function_record* fn,
+                                           std::shared_ptr<detail::actor_box> box) {
+    detail::start_gate::turn turn(box->gate, true);
+    bool cancelled = false;
+    try {
+        co_await turn;
+    } catch (const error&) {
+        cancelled = true;
+    }
+    --box->not_started;
+    if (!cancelled && box->over == nullptr) {
+        if (const auto found = from->running.find(id); found != from->running.end()) {
+            found->second.waits = false;
+            books_->fresh.push_back(id);
+            if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(from));
+        }
+        co_return true;
+    }
+    if (!cancelled) const detail::start_gate::seat unused(&box->gate);
+    if (box->over != nullptr)
+        reply_over(*from, id, *fn, *box);
+    else
+        reply_failure(
+            *from, id,
+            {error(errc::cancelled, fn->name + " was cancelled; it did not run"), nullptr});
+    co_return false;
+}
+
+// ---- names -------------------------------------------------------------------------------------
+
+SKEIN_INLINE error runtime::no_such_actor(std::string_view name) const {
+    constexpr std::size_t shown = 5;
+    const auto& names = books_->actors.names;
+    std::string list;
+    std::size_t n = 0;
+    for (const auto& [other, id] : names) {
+        if (n++ == shown) break;
+        list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", other);
+    }
+    if (names.size() > shown) list += fmt::format(" and {} more", names.size() - shown);
+    return error(errc::not_found,
+                 fmt::format("there is no actor named \"{}\"; {}{}", name,
+                             names.empty() ? "none has a name" : "there are: ", list))
+        .with_hint("an actor has its name from .with({.name = ...}) until it ends");
+}
+
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::find_actor(
+    const counted_ptr<detail::call_base>& call, std::string_view name, const std::type_info& type) {
+    call->extra().name = fmt::format("get_actor(\"{}\")", name);
+    auto& actors = books_->actors;
+    if (books_->upstream == nullptr) {
+        const auto found = actors.names.find(name);
+        if (found == actors.names.end()) {
+            refuse(*call, no_such_actor(name));
+            return {};
+        }
+        const auto& is = *actors.entries.at(found->second).type;
+        if (is == type) return actor_lane(found->second);
+        refuse(*call, detail::wrong_type(name, is.name(), type.name()));
+        return {};
+    }
+    if (!prepare(*call)) return {};
+    call->slot = take_slot(call);
+    call->on = books_->upstream;
+    call->state = detail::phase::queued;
+    if (!books_->upstream->wire->is_open()) return {}; // until the link is settled
+    wire::writer body;
+    wire::encode(body, std::string(type.name()));
+    wire::encode(body, std::string(name));
+    books_->upstream->wire->send(detail::message_find, 0, call->slot.value(), body.bytes(), {});
+    call->state = detail::phase::sent;
+    return {};
+}
+
+/// Driver: a worker asks for an actor.
+SKEIN_INLINE void runtime::on_find(peer& from, const net::frame_view& f) {
+    wire::reader in(f.body);
+    std::string type, name;
+    wire::detail::read(in, type);
+    wire::detail::read(in, name);
+    if (!in.finish())
+        throw error(errc::malformed,
+                    fmt::format("a question that cannot be read from {}", from.who));
+    const auto& actors = books_->actors;
+    const auto found = actors.names.find(name);
+    if (found == actors.names.end())
+        return reply_failure(from, slot_id(f.id), {no_such_actor(name), nullptr});
+    const char* const is = actors.entries.at(found->second).type->name();
+    if (type != is)
+        return reply_failure(from, slot_id(f.id),
+                             {detail::wrong_type(name, is, type.c_str()), nullptr});
+    reply_handle(from, slot_id(f.id), found->second);
+}
+
+// ---- frames ------------------------------------------------------------------------------------
+
+/// A worker speaks for actors that it runs, and gives back what it holds; who has an actor's number may hold it and
+/// call it. What it says of one that has ended has crossed the news of that.
+SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) {
+    const bool is_kill = f.kind == detail::message_kill;
+    if (books_->upstream != nullptr) {
+        if (is_kill) return on_kill(from, detail::actor_of(f.body, from.who));
+        throw error(errc::malformed,
+                    fmt::format("frame of unknown kind {} from {}", f.kind, from.who));
+    }
+    switch (f.kind) {
+    case detail::message_snapshot: return on_snapshot(from, f);
+    case detail::message_release: return on_release(from, f.body);
+    case detail::message_find: return on_find(from, f);
+    default: break;
+    }
+    const auto id = detail::actor_of(f.body, from.who);
+    auto* const entry = books_->actors.find(id);
+    if (entry == nullptr) return;
+    if (is_kill) return kill_actor(id);
+    if (f.kind == detail::message_hold) return entry->add_hold(from.number);
+    if (entry->where != &from)
+        throw error(errc::malformed,
+                    fmt::format("{} ends actor {}, which is not there", from.who, id));
+    const auto why = detail::ended(id, "has left");
+    end_actor(id, 0, &why);
+}
+
+SKEIN_INLINE void runtime::on_release(peer& from, byte_span body) {
+    wire::reader in(body);
+    actor_id id;
+    std::uint32_t times = 0;
+    if (!detail::get_actor_id(in, id) || !in.fixed(times) || !in.finish())
+        throw error(errc::malformed,
+                    fmt::format("a release that cannot be read from {}", from.who));
+    auto* const entry = books_->actors.find(id);
+    if (entry == nullptr) return;
+    if (!entry->remove_holds(from.number, times))
+        throw error(errc::malformed,
+                    fmt::format("{} gives handles to actor {} back that it has not", from.who, id));
+    let_go(id);
+}
+
+SKEIN_INLINE void runtime::on_snapshot(peer& from, const net::frame_view& f) {
+    wire::reader in(f.body);
+    actor_id id;
+    if (!detail::get_actor_id(in, id))
+        throw error(errc::malformed,
+                    fmt::format("a snapshot that cannot be read from {}", from.who));
+    auto* const entry = books_->actors.find(id);
+    if (entry == nullptr) return;
+    if (entry->where != &from || !entry->lasts())
+        throw error(errc::malformed,
+                    fmt::format("{} saves actor {}, which {}", from.who, id,
+                                entry->where == &from ? "is not made again" : "is not there"));
+    entry->plan->snapshot = to_buffer(in.rest());
 }
 
 } // namespace skein::rt
@@ -24285,11 +25297,18 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
         return;
     case detail::message_cancel: return on_cancel(*from, slot_id(f.id));
     case detail::message_drop:
-        return books_->upstream == nullptr ? on_drop(*from, f.body) : arrived(from, f);
-    default:
-        throw error(errc::malformed,
-                    fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
+        if (books_->upstream == nullptr) break;
+        return arrived(from, f);
+    case detail::message_snapshot:
+    case detail::message_hold:
+    case detail::message_release:
+    case detail::message_kill:
+    case detail::message_left:
+    case detail::message_find: return on_actor_frame(*from, f);
+    default: break;
     }
+    throw error(errc::malformed,
+                fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
 }
 
 /// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
@@ -24305,7 +25324,7 @@ SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, slot_id id) {
 }
 
 SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
-    if (f.flags != detail::reply_ok && f.flags != detail::reply_failed)
+    if (f.flags > detail::reply_lends)
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
     if (call_at(from, slot_id(f.id)) == nullptr) return;
@@ -24316,6 +25335,8 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
     if (!call->is_done()) {
         if (f.flags == detail::reply_ok) {
             call->finish_with_bytes(f.body);
+        } else if (f.flags == detail::reply_lends) {
+            take_reply(from, *call, f);
         } else {
             call->fail(detail::decode_failure(f.body));
         }
@@ -24333,49 +25354,6 @@ SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
     }
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
         cancel(*found->second);
-}
-
-namespace detail {
-
-SKEIN_INLINE actor_id dropped_actor(byte_span body, const std::string& who) {
-    wire::reader in(body);
-    unique_number id;
-    if (!in.fixed(id.incarnation) || !in.fixed(id.number) || !in.finish())
-        throw error(errc::malformed, fmt::format("a drop that cannot be read from {}", who));
-    return actor_id(id);
-}
-
-} // namespace detail
-
-/// Driver: a worker has let go of the last handle to an actor that it made.
-SKEIN_INLINE void runtime::on_drop(peer& from, byte_span body) {
-    const auto id = detail::dropped_actor(body, from.who);
-    const auto found = books_->actors.find(id);
-    if (found == books_->actors.end() || found->second.owner != from.number) return;
-    auto* where = found->second.where;
-    books_->actors.erase(found);
-    if (where == nullptr) return;
-    --where->actors;
-    send_drop(*where, id);
-}
-
-/// Driver: an actor was made, or its constructor threw.
-SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& call,
-                                         std::uint16_t outcome) {
-    const auto known = books_->actors.find(call.target); // made by a worker that is still there
-    const auto lane = books_->lanes.find(call.target);   // made by this process
-    const bool wanted = call.nested ? known != books_->actors.end()
-                                    : lane != books_->lanes.end() && !call.is_done();
-    if (outcome == detail::reply_ok && wanted) {
-        auto& entry = books_->actors[call.target];
-        entry.where = &from;
-        entry.type = call.fn->actor;
-        if (lane != books_->lanes.end()) lane->second->on = &from;
-        return;
-    }
-    if (known != books_->actors.end()) books_->actors.erase(known);
-    --from.actors;
-    if (outcome == detail::reply_ok) send_drop(from, call.target);
 }
 
 namespace detail {
@@ -24426,13 +25404,13 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     if (head.who.id.value().incarnation != from.incarnation)
         throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
     if (head.kind == detail::call_kind::method) {
-        const auto found = books_->actors.find(head.target);
-        if (found != books_->actors.end() && found->second.type != nullptr &&
-            *found->second.type != *fn.actor)
-            throw detail::wrong_actor(from.who, fn, head.target, *found->second.type);
+        const auto* const found = books_->actors.find(head.target);
+        if (found != nullptr && found->type != nullptr && *found->type != *fn.actor)
+            throw detail::wrong_actor(from.who, fn, head.target, *found->type);
     }
     if (from.forwarded.contains(slot_id(f.id)))
         throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
+    if (head.kind == detail::call_kind::create && !admit_actor(from, f, fn, head, in)) return;
     std::shared_ptr<peer> origin;
     for (const auto& l : books_->links)
         if (l.get() == &from) origin = l;
@@ -24447,15 +25425,6 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     call->nested = true;
     call->body = f.take_body();
     if (head.who.until != time_point::max()) call->extra().until = head.who.until;
-    if (head.kind == detail::call_kind::create) {
-        const bool is_new = head.target.value().incarnation == from.incarnation &&
-                            !books_->actors.contains(head.target);
-        if (!is_new)
-            throw error(
-                errc::malformed,
-                fmt::format("{} makes an actor under a number that is not its own", from.who));
-        books_->actors[call->target] = {nullptr, from.number, fn.actor};
-    }
     from.forwarded[slot_id(f.id)] = call.get();
     books_->leases.begin_wait(from, head.who.parent);
     if (prepare(*call)) {
@@ -24468,8 +25437,26 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
 SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
-    encode(books_->scratch);
-    send_scratch(to, detail::reply_ok, id);
+    auto& lent = books_->actors.lent;
+    lent.clear();
+    {
+        struct replying_guard {
+            runtime* before = replying_;
+            ~replying_guard() { replying_ = before; }
+        } const guard;
+        replying_ = this;
+        encode(books_->scratch);
+    }
+    if (lent.empty()) return send_scratch(to, detail::reply_ok, id);
+    detail::lending_reply::append(books_->scratch, lent);
+    send_scratch(to, detail::reply_lends, id);
+}
+
+SKEIN_INLINE void runtime::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
+    if (!to.wire->is_open()) return;
+    books_->scratch.clear();
+    books_->scratch.raw(value);
+    send_scratch(to, lends ? detail::reply_lends : detail::reply_ok, id);
 }
 
 SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
@@ -24481,6 +25468,7 @@ SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& wh
 
 /// A reply. The memory of a large one goes with it, so that it is given back.
 SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id id) {
+    if (!books_->actors.borrowed.empty()) tell_holds(to);
     if (books_->scratch.size() < limit::inline_bytes)
         return to.wire->send(detail::message_reply, outcome, id.value(), books_->scratch.bytes(),
                              {});
@@ -24510,7 +25498,7 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
         return;
     }
     if (is_drop) {
-        books_->boxes.erase(detail::dropped_actor(f.body, from->who));
+        books_->boxes.erase(detail::actor_of(f.body, from->who));
         return;
     }
     auto& here = loop::current();
@@ -24569,7 +25557,7 @@ SKEIN_INLINE task<void> runtime::run_backlog() {
 SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
     try {
         if (one.is_drop) {
-            books_->boxes.erase(detail::dropped_actor(one.body, one.from->who));
+            books_->boxes.erase(detail::actor_of(one.body, one.from->who));
             return;
         }
         if (books_->unwanted.erase(one.slot) == 0)
@@ -24598,8 +25586,9 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
         const auto found = books_->boxes.find(head.target);
         if (found == books_->boxes.end()) {
             const error gone =
-                error(errc::not_found, fmt::format("actor {} is gone", head.target))
-                    .with_hint("the last handle in the process that made it was dropped");
+                error(errc::not_found,
+                      fmt::format("{} did not run: actor {} is gone", fn.name, head.target))
+                    .with_hint("its last handle was dropped, or it was killed, or has left");
             return reply_failure(*from, id, {gone, nullptr});
         }
         box = found->second;
@@ -24611,8 +25600,10 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
             return;
         }
     }
+    if (box && box->over != nullptr) return reply_over(*from, id, fn, *box);
     ++books_->stats.executed;
-    detail::incoming_call call{*this, from, id, fn, head.target, in, std::move(box)};
+    detail::incoming_call call{
+        *this, from, id, fn, head.target, in, std::move(box), head.retries != 0};
     struct executing_guard {
         runtime* before = executing_;
         ~executing_guard() { executing_ = before; }
@@ -24637,14 +25628,22 @@ SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_
                                                byte_buffer body,
                                                std::shared_ptr<detail::actor_box> box,
                                                time_point came) {
+    if (box->gate.limit != 0) {
+        detail::start_gate::turn turn(box->gate, false);
+        try {
+            co_await turn;
+        } catch (const error&) { // its driver has gone
+            co_return;
+        }
+    }
     --box->not_started;
     execute(from, id, body, std::move(box), came);
-    co_return;
 }
 
 SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
     auto& running = call.from->running[call.slot];
     running.context = books_->spare;
+    running.waits = call.box && call.box->gate.limit != 0;
     auto guarded = with_cancel(running.stop.token(), std::move(work));
     books_->calls.spawn(run_call(call.from, call.slot, std::move(guarded)));
     books_->fresh.push_back(call.slot);
@@ -24666,7 +25665,9 @@ SKEIN_INLINE task<void> runtime::tell_started(std::shared_ptr<peer> to) {
     co_await yield();
     for (const auto id : std::exchange(books_->fresh, {})) {
         const auto found = to->running.find(id);
-        if (found == to->running.end() || found->second.told || !to->wire->is_open()) continue;
+        if (found == to->running.end() || found->second.told || found->second.waits ||
+            !to->wire->is_open())
+            continue;
         found->second.told = true;
         to->wire->send(detail::message_started, 0, id.value(), {}, {});
     }
@@ -24700,10 +25701,6 @@ inline constexpr std::uint32_t most_cpus = std::numeric_limits<std::uint16_t>::m
 inline constexpr std::uint64_t whole_tag = std::uint64_t{most_cpus} + 1;
 /// Lists of workers are searched so far for the one with the least to do.
 inline constexpr int most_looked_at = 8;
-
-[[nodiscard]] inline place_id place_of(const peer& worker) noexcept {
-    return place_id(worker.number.value());
-}
 
 /// Puts the leases of a line on a worker into the list where they belong now.
 inline void file(lease_share& share) {
@@ -25225,6 +26222,87 @@ SKEIN_INLINE void runtime::refuse_impossible(detail::call_base& call) {
 // Part of the bodies of rt/runtime.hpp: links to other processes, and what one takes along when it ends.
 
 
+// ======== skein/rt/detail/runtime_losses.hpp
+// What a broken link took along: calls that run again, go on elsewhere or fail, and actors. Part of
+// detail/runtime_peers.ipp and detail/runtime_restarts.ipp.
+
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// What a worker took along, to be told in the error of each call among it.
+class loss_report {
+public:
+    static constexpr const char* runs_again = "runs again";
+
+    void add(const char* state, std::string name) {
+        ++lost_[{state, std::move(name)}];
+        ++total_;
+    }
+    /// "; lost with it: f(int) x2 (may have run), g() (did not run)": all but one call of that name.
+    [[nodiscard]] const std::string& others(const char* state, const std::string& name) {
+        constexpr std::size_t shown = 8;
+        const key self(state, name);
+        auto [at, is_new] = told_.try_emplace(self);
+        if (!is_new) return at->second;
+        std::size_t listed = 0, left_out = total_ - 1;
+        for (const auto& [other, all] : lost_) {
+            const std::size_t n = all - (other == self ? 1 : 0);
+            if (n == 0) continue;
+            if (listed == shown) break; // of thousands, each would look at all others
+            left_out -= n;
+            at->second +=
+                fmt::format("{}{}{} ({})", listed++ == 0 ? "; lost with it: " : ", ", other.second,
+                            n == 1 ? "" : fmt::format(" x{}", n), other.first);
+        }
+        if (left_out > 0) at->second += fmt::format(", and {} more", left_out);
+        return at->second;
+    }
+
+private:
+    using key = std::pair<std::string_view, std::string>; // how far it got, its name
+    std::map<key, std::size_t> lost_;
+    std::size_t total_ = 0;
+    std::map<key, std::string> told_;
+};
+
+/// Its cancellation was on the way to the worker that is lost.
+inline bool is_unwanted(const call_base& call) noexcept {
+    return call.rare && call.rare->cancel_requested;
+}
+
+} // namespace detail
+
+/// The calls that a broken link took along.
+struct runtime::losses {
+    std::vector<counted_ptr<detail::call_base>> again, dead;
+    counted_ptr<detail::call_base> suspect; ///< of `again`: it ran when the worker died
+    detail::loss_report report;
+    std::vector<counted_ptr<detail::call_base>> moved; ///< go on at the new instance of their actor
+    std::vector<actor_id> moving, orphaned;            ///< actors: made again; held by nobody else
+    std::map<actor_id, std::string> notes;             ///< of actors that were made again too often
+    std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
+
+    [[nodiscard]] std::string note_of(actor_id id) const {
+        const auto found = notes.find(id);
+        return found != notes.end() ? found->second : std::string();
+    }
+};
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/runtime_peers.ipp, continued
 #include <algorithm>
 #include <map>
 #include <string>
@@ -25403,59 +26481,6 @@ SKEIN_INLINE task<void> runtime::close() {
     co_await sure;
 }
 
-namespace detail {
-
-/// What a worker took along, to be told in the error of each call among it.
-class loss_report {
-public:
-    static constexpr const char* runs_again = "runs again";
-
-    void add(const char* state, std::string name) {
-        ++lost_[{state, std::move(name)}];
-        ++total_;
-    }
-    /// "; lost with it: f(int) x2 (may have run), g() (did not run)": all but one call of that name.
-    [[nodiscard]] const std::string& others(const char* state, const std::string& name) {
-        constexpr std::size_t shown = 8;
-        const key self(state, name);
-        auto [at, is_new] = told_.try_emplace(self);
-        if (!is_new) return at->second;
-        std::size_t listed = 0, left_out = total_ - 1;
-        for (const auto& [other, all] : lost_) {
-            const std::size_t n = all - (other == self ? 1 : 0);
-            if (n == 0) continue;
-            if (listed == shown) break; // of thousands, each would look at all others
-            left_out -= n;
-            at->second +=
-                fmt::format("{}{}{} ({})", listed++ == 0 ? "; lost with it: " : ", ", other.second,
-                            n == 1 ? "" : fmt::format(" x{}", n), other.first);
-        }
-        if (left_out > 0) at->second += fmt::format(", and {} more", left_out);
-        return at->second;
-    }
-
-private:
-    using key = std::pair<std::string_view, std::string>; // how far it got, its name
-    std::map<key, std::size_t> lost_;
-    std::size_t total_ = 0;
-    std::map<key, std::string> told_;
-};
-
-/// Its cancellation was on the way to the worker that is lost.
-SKEIN_INLINE bool is_unwanted(const call_base& call) noexcept {
-    return call.rare && call.rare->cancel_requested;
-}
-
-} // namespace detail
-
-/// The calls that a broken link took along.
-struct runtime::losses {
-    std::vector<counted_ptr<detail::call_base>> again, dead;
-    counted_ptr<detail::call_base> suspect; ///< of `again`: it ran when the worker died
-    detail::loss_report report;
-    std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
-};
-
 /// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
 SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     if (books_->upstream == nullptr && !books_->closing) ++books_->stats.workers_lost;
@@ -25475,6 +26500,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
 
     losses lost;
     lost.summary = fmt::format("{} was lost: {}", l.who, how);
+    if (books_->upstream == nullptr) begin_restarts(l, lost);
     take_lost(l, lost);
 
     // The actors are gone before any call fails: what that sets free must not go to the dead link.
@@ -25484,13 +26510,14 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
     for (const auto& lane : gone) {
         lane->on = nullptr;
-        lane->lost = failure{error(errc::worker_lost, lost.summary), nullptr};
+        lane->lost =
+            failure{error(errc::worker_lost, lost.summary + lost.note_of(lane->id)), nullptr};
     }
-    const auto orphaned = forget_actors(l);
     fail_lost(lost);
     for (const auto& lane : gone) fail_lane(*lane);
-    for (const auto id : orphaned) drop_orphan(id);
+    for (const auto id : lost.orphaned) let_go(id);
     run_again(lost);
+    resume_restarts(lost);
     if (l.kind != 0) tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
 }
 
@@ -25522,30 +26549,11 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
             into.again.push_back(std::move(call));
             continue;
         }
-        if (call->kind == detail::call_kind::create) books_->actors.erase(call->target);
+        if (take_moved(call, sent, into)) continue;
         if (sent && is_task) ++call->lost_attempts;
         into.report.add(call->progress(), call->name());
         into.dead.push_back(std::move(call));
     }
-}
-
-/// Driver: the actors that lived at the link are gone. Gives those elsewhere whose handle it held.
-SKEIN_INLINE std::vector<actor_id> runtime::forget_actors(const peer& l) {
-    std::vector<actor_id> orphaned;
-    if (books_->upstream != nullptr) return orphaned;
-    for (const auto& [id, entry] : books_->actors)
-        if (entry.where != &l && entry.owner == l.number) orphaned.push_back(id);
-    std::erase_if(books_->actors, [&](const auto& item) { return item.second.where == &l; });
-    std::sort(orphaned.begin(), orphaned.end());
-    return orphaned;
-}
-
-SKEIN_INLINE void runtime::drop_orphan(actor_id id) {
-    auto* where = books_->actors[id].where;
-    books_->actors.erase(id);
-    if (where == nullptr) return; // its constructor runs: settle_create() drops it
-    --where->actors;
-    send_drop(*where, id);
 }
 
 SKEIN_INLINE void runtime::fail_lost(losses& lost) {
@@ -25555,6 +26563,7 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
                                                                            : errc::worker_lost;
         const auto name = call->name();
         std::string text = fmt::format("{} {}: {}", name, call->progress(), lost.summary);
+        if (call->kind == detail::call_kind::method) text += lost.note_of(call->target);
         if (call->lost_attempts > 1)
             text +=
                 fmt::format("; {} attempts were made, each lost its worker", call->lost_attempts);
@@ -25581,6 +26590,185 @@ SKEIN_INLINE void runtime::run_again(const losses& lost) {
     books_->leases.run_again(others);
     if (lost.suspect && detail::lease_books::is_leased(*lost.suspect))
         books_->leases.push(lost.suspect);
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_restarts.ipp
+// Part of the bodies of rt/runtime.hpp: actors that are made again when their worker dies.
+//
+// The driver keeps their constructor's arguments and the state that came last. Calls keep their arguments until they
+// have an outcome: those that their worker had not begun, and those with retries, go first in the line of the new
+// instance, in the order in which they were sent.
+
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// The body of a constructor's call.
+SKEIN_INLINE void encode_remake(wire::writer& to, const actor_plan& plan) {
+    auto terms = plan.terms;
+    terms.has_snapshot = plan.snapshot.has_value();
+    terms.snapshot_bytes = plan.snapshot ? plan.snapshot->size() : 0;
+    terms.encode(to);
+    to.raw(plan.arguments);
+    if (plan.snapshot) to.raw(*plan.snapshot);
+}
+
+} // namespace detail
+
+/// Driver: an actor's constructor leaves for a worker; what it takes to do so again stays here.
+SKEIN_INLINE void runtime::remember_plan(detail::call_base& call) {
+    auto* const entry = books_->actors.find(call.target);
+    if (entry == nullptr || !entry->lasts() || entry->plan->fn != nullptr) return;
+    wire::reader in(call.body);
+    detail::call_head head;
+    detail::actor_terms terms;
+    if (!head.decode(in, 0, {}) || !terms.decode(in)) return; // it was written or read here
+    entry->plan->fn = call.fn;
+    entry->plan->arguments = to_buffer(in.rest());
+}
+
+/// Driver: the call may have to be sent once more.
+SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
+    if (call.kind == detail::call_kind::task || books_->upstream != nullptr) return false;
+    const auto* const entry = books_->actors.find(call.target);
+    return entry != nullptr && entry->lasts();
+}
+
+/// Driver: the actors that lived at the link end or are being made again, and its handles are gone.
+SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
+    auto& actors = books_->actors;
+    std::vector<actor_id> here, elsewhere;
+    for (const auto& [id, entry] : actors.entries)
+        (entry.where == &l ? here : elsewhere).push_back(id);
+    std::sort(here.begin(), here.end());
+    std::sort(elsewhere.begin(), elsewhere.end());
+    for (const auto id : here) {
+        auto& entry = actors.entries.at(id);
+        const auto lane = books_->lanes.find(id);
+        const bool wanted = !books_->closing && entry.lasts() &&
+                            (lane != books_->lanes.end() || entry.is_held_besides(l.number));
+        if (wanted && entry.plan->may_restart()) {
+            entry.where = nullptr;
+            ++entry.plan->made_again;
+            into.moving.push_back(id);
+            if (lane == books_->lanes.end()) continue;
+            lane->second->on = nullptr;
+            lane->second->moving = true;
+            continue;
+        }
+        if (wanted)
+            into.notes[id] = fmt::format("; the actor was made again {} times, as .restarts allows",
+                                         entry.plan->made_again);
+        if (entry.plan) actors.names.erase(entry.plan->terms.name);
+        actors.entries.erase(id);
+    }
+    if (!into.moving.empty()) {
+        actors.late_holds[l.number] = into.moving;
+        return;
+    }
+    for (const auto id : elsewhere) actors.entries.at(id).remove_all_holds(l.number);
+    into.orphaned = std::move(elsewhere);
+}
+
+/// True: a constructor or method that was at a lost worker goes on elsewhere.
+SKEIN_INLINE bool runtime::take_moved(const counted_ptr<detail::call_base>& call, bool sent,
+                                      losses& into) {
+    if (books_->upstream != nullptr || books_->closing || call->body.empty() ||
+        call->kind == detail::call_kind::task || detail::is_unwanted(*call))
+        return false;
+    auto* const entry = books_->actors.find(call->target);
+    if (entry == nullptr || !entry->lasts() || entry->where != nullptr) return false;
+    auto& plan = *entry->plan;
+    if (sent && call->kind == detail::call_kind::create) {
+        if (!plan.may_restart()) return false;
+        ++plan.made_again;
+    } else if (sent) {
+        if (call->lost_attempts >= plan.terms.call_retries) return false;
+        ++call->lost_attempts;
+    }
+    into.report.add(detail::loss_report::runs_again, call->name());
+    into.moved.push_back(call);
+    return true;
+}
+
+/// What began before the loss of a link goes on: at the front of the lines, in order.
+SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
+    std::sort(lost.moved.begin(), lost.moved.end(),
+              [](auto& a, auto& b) { return a->order < b->order; });
+    std::map<actor_id, std::vector<counted_ptr<detail::call_base>>> own, passed;
+    for (auto& call : lost.moved) {
+        if (call->is_done()) continue;
+        ++books_->stats.retried;
+        call->on = nullptr;
+        call->state = detail::phase::queued;
+        if (call->kind == detail::call_kind::create)
+            books_->creations.push_back(std::move(call));
+        else
+            (call->lane ? own : passed)[call->target].push_back(std::move(call));
+    }
+    for (auto& [id, calls] : own) {
+        const auto lane = calls.front()->lane;
+        auto& line = lane->waiting;
+        line.insert(line.begin() + static_cast<std::ptrdiff_t>(lane->first), calls.begin(),
+                    calls.end());
+        drain(*lane);
+    }
+    for (auto& [id, calls] : passed) {
+        if (auto* const entry = books_->actors.find(id)) {
+            entry->waiting.insert(entry->waiting.begin(), calls.begin(), calls.end());
+            continue;
+        }
+        for (auto& call : calls) place(std::move(call)); // it has ended
+    }
+    for (const auto id : lost.moving) make_again(id);
+}
+
+SKEIN_INLINE void runtime::make_again(actor_id id) {
+    auto* const entry = books_->actors.find(id);
+    if (entry == nullptr || entry->where != nullptr) return;
+    const task_context::use none(nullptr); // it belongs to no call
+    counted_ptr<detail::call_base> call(new detail::remake_call);
+    call->fn = entry->plan->fn;
+    call->kind = detail::call_kind::create;
+    call->target = id;
+    call->retries_left = 1; // there are terms
+    if (!prepare(*call)) return;
+    wire::writer body;
+    detail::encode_head(body, *call, books_->incarnation, false);
+    detail::encode_remake(body, *entry->plan);
+    call->body = std::move(body).take();
+    call->state = detail::phase::queued;
+    books_->creations.push_back(std::move(call));
+}
+
+/// An actor is there again, or not to be expected any more: what others hold of what it had, ends.
+SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
+    auto& actors = books_->actors;
+    std::vector<peer_id> over;
+    for (auto& [link, waiting_for] : actors.late_holds) {
+        std::erase(waiting_for, restarted);
+        if (waiting_for.empty()) over.push_back(link);
+    }
+    for (const auto link : over) {
+        actors.late_holds.erase(link);
+        std::vector<actor_id> all;
+        for (auto& [id, entry] : actors.entries) {
+            entry.remove_all_holds(link);
+            all.push_back(id);
+        }
+        std::sort(all.begin(), all.end());
+        for (const auto id : all) let_go(id);
+    }
 }
 
 } // namespace skein::rt
@@ -25701,7 +26889,8 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     // when it was taken back; and one that was not sent.
     const bool keep = raw.kind == detail::call_kind::task && books_->upstream == nullptr &&
                       (raw.retries_left > 0 || to.page);
-    if (keep) {
+    if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) remember_plan(raw);
+    if (keep || keeps_body(raw)) {
         transmit(to, raw, raw.body, nullptr);
     } else {
         const counted_ptr<detail::call_base> hold(&raw);
@@ -25854,6 +27043,19 @@ struct box_of : actor_box {
     template <class... A>
     explicit box_of(std::in_place_t, A&&... args)
         : actor_box(typeid(T)), value(make(std::forward<A>(args)...)) {}
+    void save(wire::writer& to) const override {
+        if constexpr (restorable<T>) wire::encode(to, value.save());
+    }
+    result<void> load(wire::reader& from) override {
+        if constexpr (restorable<T>) {
+            std::remove_cvref_t<decltype(value.save())> saved;
+            if (auto decoded = wire::decode(from, saved); !decoded) return decoded.error();
+            value.load(std::move(saved));
+        }
+        return {};
+    }
+    [[nodiscard]] bool is_restorable() const noexcept override { return restorable<T>; }
+
     T value;
 
 private:
@@ -25882,23 +27084,55 @@ decltype(auto) call_now(actor_box* box, Arguments& arguments) {
         arguments);
 }
 
+template <class M>
+inline constexpr bool is_const_method = false;
+template <class R, class C, class... P>
+inline constexpr bool is_const_method<R (C::*)(P...) const> = true;
+template <class R, class C, class... P>
+inline constexpr bool is_const_method<R (C::*)(P...) const noexcept> = true;
+
+/// What follows a method and precedes its reply: its arguments go, so that handles which it has not kept are not told
+/// as held, and its actor is saved or ends.
+template <auto F, class Arguments>
+void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
+    if constexpr (std::is_move_assignable_v<Arguments>)
+        if (self.has_borrowed()) arguments = Arguments();
+    if (box != nullptr) self.method_ended(to, *box, !is_const_method<decltype(F)>);
+}
+
 /// A coroutine call: owns its arguments and its actor until it has replied.
 template <auto F, class T>
 task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
                          const function_record* fn, std::shared_ptr<actor_box> box,
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
-    if (box) --box->not_started;
+    if (box && box->gate.limit != 0) {
+        auto turn = self->take_turn(from, id, fn, box);
+        const bool may_start = co_await turn;
+        if (!may_start) co_return;
+    } else if (box) {
+        --box->not_started;
+        if (box->over != nullptr) {
+            self->reply_over(*from, id, *fn, *box);
+            co_return;
+        }
+    }
+    const start_gate::seat seat(box ? &box->gate : nullptr);
     try {
-        auto work = call_now<F, T>(box.get(), arguments);
         if constexpr (std::is_void_v<result_type>) {
-            co_await work;
+            {
+                auto work = call_now<F, T>(box.get(), arguments);
+                co_await work;
+            }
+            after_call<F>(*self, *from, box.get(), arguments);
             self->reply(*from, id, [](wire::writer&) {});
         } else {
-            auto value = co_await work;
+            auto value = co_await call_now<F, T>(box.get(), arguments);
+            after_call<F>(*self, *from, box.get(), arguments);
             self->reply(*from, id, [&](wire::writer& w) { wire::encode(w, value); });
         }
     } catch (...) {
+        if (box) self->method_failed(*from, *box, !is_const_method<decltype(F)>);
         self->reply_thrown(*from, id, *fn);
     }
 }
@@ -25940,13 +27174,25 @@ void invoke(incoming_call& call) {
         try {
             if constexpr (std::is_void_v<typename traits::result>) {
                 call_now<F, T>(call.box.get(), arguments);
+                after_call<F>(call.self, *call.from, call.box.get(), arguments);
                 call.self.reply(*call.from, call.slot, [](wire::writer&) {});
+            } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
+                                                                             arguments))>) {
+                const auto& value =
+                    call_now<F, T>(call.box.get(), arguments); // of an argument, perhaps
+                if (call.box)
+                    call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
+                call.self.reply(*call.from, call.slot,
+                                [&](wire::writer& w) { wire::encode(w, value); });
             } else {
                 const auto& value = call_now<F, T>(call.box.get(), arguments);
+                after_call<F>(call.self, *call.from, call.box.get(), arguments);
                 call.self.reply(*call.from, call.slot,
                                 [&](wire::writer& w) { wire::encode(w, value); });
             }
         } catch (...) {
+            if (call.box)
+                call.self.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
             call.reply_thrown();
         }
     }
@@ -26138,7 +27384,191 @@ auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, 
 } // namespace skein::rt::detail
 
 
-// ======== skein/rt/remote.hpp, continued
+// ======== skein/rt/detail/actor.hpp, continued
+#include <concepts>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+namespace skein {
+
+template <class T>
+class actor_handle;
+
+} // namespace skein
+
+namespace skein::rt::detail {
+
+/// How a constructor argument travels: decayed, text as std::string.
+template <class A>
+struct travelling {
+    using type = std::decay_t<A>;
+};
+template <class A>
+    requires(unwrap_ref<std::remove_cvref_t<A>>::is_ref)
+struct travelling<A> {
+    using type = typename unwrap_ref<std::remove_cvref_t<A>>::type;
+};
+template <class A>
+    requires(std::is_convertible_v<std::decay_t<A>, std::string_view>)
+struct travelling<A> {
+    using type = std::string;
+};
+
+/// Options, arguments, and the state of an actor that is made again.
+template <class Arguments>
+result<void> decode_creation(incoming_call& call, actor_terms& terms, Arguments& into,
+                             byte_span& saved) {
+    auto& in = call.arguments;
+    if (!call.has_terms) return decode_arguments(in, into);
+    if (!terms.decode(in)) {
+        (void)in.fail(errc::malformed, "no options of an actor");
+        return in.status();
+    }
+    const auto head = in.position();
+    const auto rest = in.rest();
+    saved = rest.last(terms.snapshot_bytes);
+    wire::reader all(byte_span(rest.data() - head, head + rest.size() - saved.size()));
+    byte_span skipped;
+    all.raw(head, skipped); // padding counts from the first byte of the message
+    return decode_arguments(all, into);
+}
+
+template <class T, class... A>
+void invoke_create(incoming_call& call) {
+    std::tuple<A...> arguments;
+    actor_terms terms;
+    byte_span saved;
+    if (auto decoded = decode_creation(call, terms, arguments, saved); !decoded)
+        return call.refuse(decoded.error());
+    try {
+        auto box = std::apply(
+            [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
+            arguments);
+        if (call.has_terms)
+            if (auto set = call.self.set_terms(*box, terms, saved); !set)
+                return call.refuse(set.error());
+        call.self.insert_actor(call.target, std::move(box));
+        call.self.reply(*call.from, call.slot, [](wire::writer&) {});
+    } catch (...) {
+        call.reply_thrown();
+    }
+}
+
+/// Names a constructor for the registry.
+template <class T, class... A>
+struct constructor_of {};
+
+template <class T, class... A>
+struct create_record {
+    static std::uint64_t signature_hash() { return wire::schema_hash<std::tuple<A...>>(); }
+    static std::string signature_text() { return wire::schema_text<std::tuple<A...>>(); }
+    static function_record& entry() {
+        static function_record made = [] {
+            function_record r;
+            r.mangled = typeid(constructor_of<T, A...>).name();
+            r.is_constructor = true;
+            r.actor = &typeid(T);
+            r.invoke = &invoke_create<T, A...>;
+            r.signature_hash = &signature_hash;
+            r.signature_text = &signature_text;
+            return r;
+        }();
+        return made;
+    }
+    static inline const bool registered = (registry::add(entry()), true);
+};
+
+template <class T, class... A>
+concept makes =
+    std::is_constructible_v<T, A...> || requires(A&&... a) { T{std::forward<A>(a)...}; };
+
+/// A call that gives an actor: a constructor, or the question for a name.
+class actor_call final : public ref_state<void> {
+public:
+    counted_ptr<actor_state> known; ///< the lane of one that there was already
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        if (!bytes.empty()) {
+            wire::reader in(bytes);
+            actor_id id;
+            std::uint32_t max_pending = 0;
+            if (!get_actor_id(in, id) || !in.fixed(max_pending) || !in.finish()) return in.status();
+            known = owner->hold_actor(id, max_pending);
+        }
+        return ref_state<void>::take_value({});
+    }
+};
+
+/// Waits for the reply. Who makes an actor chooses its id, so it holds the lane already: if
+/// this task is dropped, before the reply or after it, so is the actor.
+template <class T>
+task<actor_handle<T>> finish_create(counted_ptr<actor_call> call, counted_ptr<actor_state> lane) {
+    const ref<void> made(call);
+    co_await made;
+    co_return actor_handle<T>(call->known ? std::move(call->known) : std::move(lane));
+}
+template <class T>
+task<actor_handle<T>> give_handle(counted_ptr<actor_state> lane) {
+    co_return actor_handle<T>(std::move(lane));
+}
+
+template <class T, class... A>
+[[nodiscard]] task<actor_handle<T>> make_actor(const actor_options& how, A&&... args) {
+    constexpr bool can_make = makes<T, typename travelling<A>::type...>;
+    static_assert(can_make,
+                  "skein: the actor cannot be made from these arguments: its constructor (or "
+                  "its fields) must take their values, or refs to them");
+    constexpr bool can_send = (true && ... && wire::encodable<typename travelling<A>::type>);
+    static_assert(can_send,
+                  "skein: an argument type cannot be sent: make it a plain aggregate of types "
+                  "that can, or specialise skein::wire::codec for it");
+    if constexpr (can_make && can_send) {
+        using made = create_record<T, typename travelling<A>::type...>;
+        (void)made::registered;
+        auto& by = runtime::current();
+        counted_ptr<actor_call> call(new actor_call);
+        apply_options(by, *call, made::entry(), {}, call_kind::create);
+        bool exists = false;
+        auto lane = by.declare_actor(*call, how, exists);
+        if (exists) return give_handle<T>(std::move(lane));
+        if (!call->is_done())
+            submission<std::tuple<typename travelling<A>::type...>, A...>::go(
+                by, call, std::forward<A>(args)...);
+        return finish_create<T>(std::move(call), std::move(lane));
+    } else {
+        return {};
+    }
+}
+
+template <class T>
+[[nodiscard]] task<actor_handle<T>> look_up(std::string_view name) {
+    counted_ptr<actor_call> call(new actor_call);
+    auto lane = runtime::current().find_actor(call, name, typeid(T));
+    if (lane) return give_handle<T>(std::move(lane));
+    return finish_create<T>(std::move(call), {});
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/remote.hpp
+// remote<&f>(args...): calls a function on some worker and gives a ref to its result.
+//
+//     row load(int shard);                               // plain function or coroutine
+//     auto r = skein::remote<&load>(7);                  // submitted now
+//     auto s = skein::remote<&score>.with({.cpus = 2})(r, 2.f);
+//     float x = co_await s;
+//
+// Arguments are converted to the parameter types here and encoded once. A ref<T> stands for its T:
+// the call is sent when it is there. A task may run again after its worker died (.retries); what it
+// does twice is the program's concern. Methods of actors: remote<&T::m>(handle, args...).
+
+
 #include <utility>
 
 namespace skein {
@@ -26196,9 +27626,9 @@ inline constexpr remote_function<F> remote{};
 
 
 // ======== skein/rt/actor.hpp, continued
-#include <concepts>
-#include <string>
-#include <type_traits>
+#include <cstdint>
+#include <memory>
+#include <string_view>
 #include <utility>
 
 namespace skein {
@@ -26235,133 +27665,86 @@ private:
     counted_ptr<rt::detail::actor_state> lane_;
 };
 
-namespace rt::detail {
-
-/// How a constructor argument travels: decayed, text as std::string.
-template <class A>
-struct travelling {
-    using type = std::decay_t<A>;
-};
-template <class A>
-    requires(unwrap_ref<std::remove_cvref_t<A>>::is_ref)
-struct travelling<A> {
-    using type = typename unwrap_ref<std::remove_cvref_t<A>>::type;
-};
-template <class A>
-    requires(std::is_convertible_v<std::decay_t<A>, std::string_view>)
-struct travelling<A> {
-    using type = std::string;
-};
-
-template <class T, class... A>
-void invoke_create(incoming_call& call) {
-    std::tuple<A...> arguments;
-    if (auto decoded = decode_arguments(call.arguments, arguments); !decoded)
-        return call.refuse(decoded.error());
-    try {
-        auto box = std::apply(
-            [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
-            arguments);
-        call.self.insert_actor(call.target, std::move(box));
-        call.self.reply(*call.from, call.slot, [](wire::writer&) {});
-    } catch (...) {
-        call.reply_thrown();
-    }
-}
-
-/// Names a constructor for the registry.
-template <class T, class... A>
-struct constructor_of {};
-
-template <class T, class... A>
-struct create_record {
-    static std::uint64_t signature_hash() { return wire::schema_hash<std::tuple<A...>>(); }
-    static std::string signature_text() { return wire::schema_text<std::tuple<A...>>(); }
-    static function_record& entry() {
-        static function_record made = [] {
-            function_record r;
-            r.mangled = typeid(constructor_of<T, A...>).name();
-            r.is_constructor = true;
-            r.actor = &typeid(T);
-            r.invoke = &invoke_create<T, A...>;
-            r.signature_hash = &signature_hash;
-            r.signature_text = &signature_text;
-            return r;
-        }();
-        return made;
-    }
-    static inline const bool registered = (registry::add(entry()), true);
-};
-
-template <class T, class... A>
-concept makes =
-    std::is_constructible_v<T, A...> || requires(A&&... a) { T{std::forward<A>(a)...}; };
-
-/// Waits for the constructor's reply. Who makes an actor chooses its id, so it holds the lane already: if
-/// this task is dropped, before the reply or after it, so is the actor.
+/// Makes actors of type T: actor<T>(args...), actor<T>.with({...})(args...).
 template <class T>
-task<actor_handle<T>> finish_create(ref<void> made, counted_ptr<actor_state> lane) {
-    co_await made;
-    co_return actor_handle<T>(std::move(lane));
-}
+class actor_maker {
+public:
+    constexpr actor_maker() noexcept = default;
 
-} // namespace rt::detail
-
-/// Makes a T on the worker with the fewest actors, from these arguments (aggregates too).
-/// Submitted at once; suspends until the constructor has returned.
-///   errors  remote_error (the constructor threw), worker_lost
-template <class T, class... A>
-[[nodiscard]] task<actor_handle<T>> actor(A&&... args) {
-    using namespace rt::detail;
-    constexpr bool can_make = makes<T, typename travelling<A>::type...>;
-    static_assert(can_make,
-                  "skein: the actor cannot be made from these arguments: its constructor (or "
-                  "its fields) must take their values, or refs to them");
-    constexpr bool can_send = (true && ... && wire::encodable<typename travelling<A>::type>);
-    static_assert(can_send,
-                  "skein: an argument type cannot be sent: make it a plain aggregate of types "
-                  "that can, or specialise skein::wire::codec for it");
-    if constexpr (can_make && can_send) {
-        (void)create_record<T, typename travelling<A>::type...>::registered;
-        auto& by = rt::runtime::current();
-        counted_ptr<ref_state<void>> call(new ref_state<void>);
-        apply_options(by, *call, create_record<T, typename travelling<A>::type...>::entry(), {},
-                      call_kind::create);
-        call->target = by.new_actor_id();
-        auto lane = by.actor_lane(call->target);
-        lane->owned = true; // means nothing until the actor is somewhere
-        submission<std::tuple<typename travelling<A>::type...>, A...>::go(by, call,
-                                                                          std::forward<A>(args)...);
-        return finish_create<T>(ref<void>(std::move(call)), std::move(lane));
-    } else {
-        return {};
+    /// The same with options for the actor that follows.
+    [[nodiscard]] constexpr actor_maker with(actor_options how) const noexcept {
+        actor_maker copy = *this;
+        copy.how_ = how;
+        return copy;
     }
+    /// Makes a T on the worker with the fewest actors, from these arguments (aggregates too).
+    /// Submitted at once; suspends until the constructor has returned.
+    ///   errors  remote_error (the constructor threw), worker_lost, already_exists (the name), mismatch (.get_if_exists:
+    ///           the one of that name is of another type)
+    template <class... A>
+    [[nodiscard]] task<actor_handle<T>> operator()(A&&... args) const {
+        return rt::detail::make_actor<T>(how_, std::forward<A>(args)...);
+    }
+
+private:
+    actor_options how_;
+};
+
+/// Makes a T on some worker: co_await actor<T>(args...).
+template <class T>
+inline constexpr actor_maker<T> actor{};
+
+/// The actor of that name, in any process of the program. One that is being made counts: its calls wait.
+///   errors  not_found (the text lists some names that there are), mismatch (it is no T)
+template <class T>
+[[nodiscard]] task<actor_handle<T>> get_actor(std::string_view name) {
+    return rt::detail::look_up<T>(name);
 }
+
+/// Ends an actor at once: calls that wait fail with not_found, coroutine methods that run are cancelled, a plain one
+/// that runs ends as it would. It is not made again. Nothing happens if it has ended.
+template <class T>
+void kill(const actor_handle<T>& handle) {
+    rt::detail::runtime_of(handle.lane()).kill_actor(handle.id());
+}
+
+/// In a method: the actor ends when this call has ended, and is not made again. Coroutine methods that run go on to
+/// their end; calls behind it fail with not_found.
+///   errors  invalid_argument: not inside a method
+inline void leave_actor() { rt::runtime::current().leave_actor(); }
 
 } // namespace skein
 
-/// A handle travels as the actor's id; it is decoded while a call runs on a runtime.
+/// A handle travels as the actor's id and its .max_pending; it is decoded while a call runs on a runtime, and in results.
 template <class T>
 struct skein::wire::codec<skein::actor_handle<T>> {
     static constexpr const char* schema = "actor";
     static void encode(writer& to, const skein::actor_handle<T>& h) {
         to.fixed(h.id().value().incarnation);
         to.fixed(h.id().value().number);
-        // A handle given as an argument, or inside one, keeps its actor until the call is done.
+        to.fixed(h ? h.lane()->max_pending : std::uint32_t{0});
+        if (!h) return;
+        // A handle given as an argument, or inside one, keeps its actor until the call is done; one in a result
+        // until who gets it has it.
         using lane = skein::counted_ptr<skein::rt::detail::actor_state>;
-        if (auto* call = skein::rt::runtime::encoding(); call != nullptr && h)
+        if (auto* call = skein::rt::runtime::encoding(); call != nullptr)
             call->keep(std::make_shared<lane>(h.lane()));
+        else if (auto* by = skein::rt::runtime::replying(); by != nullptr)
+            by->lend_actor(h.id());
     }
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
         skein::unique_number id;
-        if (!from.fixed(id.incarnation) || !from.fixed(id.number)) return from.status();
+        std::uint32_t max_pending = 0;
+        if (!from.fixed(id.incarnation) || !from.fixed(id.number) || !from.fixed(max_pending))
+            return from.status();
         auto* here = skein::rt::runtime::executing();
         if (here == nullptr)
             return error(errc::not_supported,
-                         "not supported: an actor_handle in the result of a call")
-                .with_hint("make the actor in the process that uses it and pass the handle as an "
-                           "argument");
-        if (actor_id(id)) into = skein::actor_handle<T>(here->actor_lane(actor_id(id)));
+                         "not supported: an actor_handle that is decoded outside of a call")
+                .with_hint("handles travel in the arguments and results of calls, and in what "
+                           "load() of an actor takes");
+        if (actor_id(id))
+            into = skein::actor_handle<T>(here->borrow_actor(actor_id(id), max_pending));
         return {};
     }
 };
