@@ -26744,7 +26744,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
     call->retries_left = 1; // there are terms
     if (!prepare(*call)) return;
     wire::writer body;
-    detail::encode_head(body, *call, books_->incarnation, false);
+    detail::encode_head(body, *call, books_->incarnation, false, books_->leases.demands);
     detail::encode_remake(body, *entry->plan);
     call->body = std::move(body).take();
     call->state = detail::phase::queued;

@@ -19,6 +19,7 @@ result<int> outcome_of(cluster::leased_workers_options how, bool has_head,
     sim::network network(loop, sim::faults{});
     test::sim_nodes c(loop, network);
     result<int> out(0);
+    // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): it outlives the run
     const auto all = [&]() -> task<void> {
         if (has_head) {
             c.start_head();
@@ -73,6 +74,7 @@ TEST_CASE("a demand that no node has waits, and says so", "[cluster][leased_work
     sim::loop loop(3);
     sim::network network(loop, sim::faults{});
     test::sim_nodes c(loop, network);
+    // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): it outlives the run
     const auto all = [&]() -> task<void> {
         c.start_head();
         c.add_node(1);
@@ -103,6 +105,7 @@ TEST_CASE("a driver that has ended leaves its room to the next", "[cluster][leas
     sim::loop loop(4);
     sim::network network(loop, sim::faults{});
     test::sim_nodes c(loop, network);
+    // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): it outlives the run
     const auto all = [&]() -> task<void> {
         c.start_head();
         c.add_node(2);
@@ -147,6 +150,7 @@ TEST_CASE("tasks go to nodes that have what they ask for, by label and by name",
     sim::loop loop(5);
     sim::network network(loop, sim::faults{});
     test::sim_nodes c(loop, network);
+    // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): it outlives the run
     const auto all = [&]() -> task<void> {
         c.start_head();
         c.add_node(1);

@@ -2,6 +2,7 @@
 #pragma once
 // What travels of an actor's options: in front of a constructor's arguments, if any is set.
 
+#include <skein/core/bytes.hpp>
 #include <skein/core/ids.hpp>
 #include <skein/wire/reader.hpp>
 #include <skein/wire/writer.hpp>
