@@ -5,6 +5,7 @@
 
 #include <skein/rt/actor.hpp>
 #include <skein/rt/actor_options.hpp>
+#include <skein/rt/actor_pool.hpp>
 #include <skein/rt/boot.hpp>
 #include <skein/rt/build_id.hpp>
 #include <skein/rt/children.hpp>
@@ -23,5 +24,6 @@
 #include <skein/rt/scheduler.hpp>
 #include <skein/rt/shared_memory.hpp>
 #include <skein/rt/standard_files.hpp>
+#include <skein/rt/wait_refs.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/rt/worker_source.hpp>

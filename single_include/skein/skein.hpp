@@ -27626,6 +27626,7 @@ inline constexpr remote_function<F> remote{};
 
 
 // ======== skein/rt/actor.hpp, continued
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -27655,6 +27656,10 @@ public:
     auto call(A&&... args) const {
         return rt::detail::call_method<M, T>(call_options(), lane_, std::forward<A>(args)...);
     }
+    /// Calls through handles of this process that have no outcome yet.
+    [[nodiscard]] std::size_t pending() const noexcept { return lane_ ? lane_->pending : 0; }
+    /// True once this process knows that the actor is gone; a worker learns it from the calls that fail.
+    [[nodiscard]] bool has_ended() const noexcept { return lane_ && lane_->lost; }
     friend bool operator==(const actor_handle&, const actor_handle&) = default;
 
     [[nodiscard]] const counted_ptr<rt::detail::actor_state>& lane() const noexcept {
@@ -27748,6 +27753,216 @@ struct skein::wire::codec<skein::actor_handle<T>> {
         return {};
     }
 };
+
+// ======== skein/rt/actor_pool.hpp
+// actor_pool<T>: many actors of one type that do the same; each call goes to the one with the least to do.
+//
+//     std::vector<skein::actor_handle<model>> team;
+//     for (int i = 0; i < 4; ++i) team.push_back(co_await skein::actor<model>(weights));
+//     skein::actor_pool<model> pool(std::move(team));
+//     auto one = pool.submit<&model::score>(row);              // a ref, as from a handle
+//     auto all = pool.map<&model::score>(std::move(rows));     // values in the order of the rows
+//     std::vector<float> scores = co_await std::move(all);
+
+
+// ======== skein/rt/wait_refs.hpp
+// wait: until some of many calls are done, or for so long.
+//
+//     auto some = skein::wait(refs, 10, 200ms);
+//     auto now = co_await std::move(some);
+//     for (auto& r : now.done) use(co_await r);        // does not suspend: a value, or the call's error
+//     refs = std::move(now.pending);
+//
+// It looks at outcomes, not at values: a call that failed is done. The calls go on, whatever becomes of the wait.
+
+
+#include <algorithm>
+#include <coroutine>
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// What a wait() has seen; both in the order in which the refs were given.
+template <class T>
+struct waited_refs {
+    std::vector<ref<T>> done, pending;
+};
+
+namespace rt::detail {
+
+/// Suspends until a call is done, whatever its outcome is.
+class outcome_awaiter : public waiter {
+public:
+    explicit outcome_awaiter(call_base& call) noexcept : call_(call) {}
+    [[nodiscard]] bool await_ready() const noexcept { return call_.is_done(); }
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!arm(h)) return false;
+        call_.waiters.push_back(*this);
+        return true;
+    }
+    void await_resume() const {
+        if (!call_.is_done()) throw_if_cancelled();
+    }
+
+private:
+    call_base& call_;
+};
+
+struct outcome_count {
+    std::size_t missing = 0; ///< outcomes that are still waited for
+    event enough;
+};
+
+inline task<void> count_outcome_of(counted_ptr<call_base> call, outcome_count* all) {
+    outcome_awaiter outcome(*call);
+    co_await outcome;
+    if (all->missing > 0 && --all->missing == 0) all->enough.set();
+}
+inline task<void> wait_for_enough(outcome_count* all) { co_await all->enough.wait(); }
+
+template <class T>
+task<waited_refs<T>> wait_for_refs(std::vector<ref<T>> refs, std::size_t n, duration limit) {
+    outcome_count all;
+    all.missing = std::min(n, refs.size());
+    for (const auto& r : refs) all.missing -= all.missing > 0 && r.ready() ? 1U : 0U;
+    if (all.missing > 0 && limit > duration::zero()) {
+        scope watching;
+        for (const auto& r : refs)
+            if (!r.ready()) watching.spawn(count_outcome_of(r.state(), &all));
+        auto enough = wait_for_enough(&all);
+        auto limited =
+            limit == no_deadline ? std::move(enough) : with_timeout(std::move(enough), limit);
+        auto guarded = as_result(std::move(limited));
+        const auto ended = co_await guarded;
+        watching.cancel();
+        auto joined = watching.join();
+        auto sure = shield(std::move(joined));
+        auto last = as_result(std::move(sure));
+        (void)co_await last;
+        if (!ended && ended.error().code() == errc::cancelled) throw ended.error();
+    }
+    waited_refs<T> seen;
+    for (auto& r : refs) (r.ready() ? seen.done : seen.pending).push_back(std::move(r));
+    co_return seen;
+}
+
+} // namespace rt::detail
+
+/// Suspends until n of the refs are done, all if there are fewer, or the time is over; resumed by the loop. What was
+/// done by then is given, so that may be more than n. A limit of zero or less: looks, and does not suspend.
+///   errors  cancelled: ends the wait, not the calls
+template <class T>
+[[nodiscard]] task<waited_refs<T>> wait(std::vector<ref<T>> refs, std::size_t n,
+                                        duration limit = no_deadline) {
+    return rt::detail::wait_for_refs(std::move(refs), n, limit);
+}
+template <class T>
+[[nodiscard]] task<waited_refs<T>> wait(std::span<const ref<T>> refs, std::size_t n,
+                                        duration limit = no_deadline) {
+    return rt::detail::wait_for_refs(std::vector<ref<T>>(refs.begin(), refs.end()), n, limit);
+}
+
+} // namespace skein
+
+
+// ======== skein/rt/actor_pool.hpp, continued
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// Handles to actors that stand for each other. Copies share the actors.
+template <class T>
+class actor_pool {
+public:
+    /// At least one.
+    explicit actor_pool(std::vector<actor_handle<T>> actors) : actors_(std::move(actors)) {
+        SKEIN_CHECK(!actors_.empty(), "an actor_pool needs at least one actor");
+    }
+
+    [[nodiscard]] std::size_t size() const noexcept { return actors_.size(); }
+    [[nodiscard]] const std::vector<actor_handle<T>>& actors() const noexcept { return actors_; }
+
+    /// The actor with the fewest calls of this process without an outcome; of those with equally many, one after the
+    /// other. One that is known to have ended is left out while there are others.
+    [[nodiscard]] const actor_handle<T>& least_busy() {
+        std::size_t best = next_ % actors_.size();
+        for (std::size_t i = 1; i < actors_.size(); ++i) {
+            const std::size_t at = (next_ + i) % actors_.size();
+            if (goes_before(actors_[at], actors_[best])) best = at;
+        }
+        next_ = best + 1;
+        return actors_[best];
+    }
+
+    /// Submits one call.
+    template <auto M, class... A>
+    auto submit(A&&... args) {
+        return least_busy().template call<M>(std::forward<A>(args)...);
+    }
+
+    /// Calls a method once for each item, two ahead per actor, and gives the results in the order of the items.
+    ///   errors  that of the first item whose call failed; the calls that have not ended then are cancelled
+    template <auto M, class Item>
+    [[nodiscard]] auto map(std::vector<Item> items) {
+        using result_type = typename rt::detail::signature<decltype(M)>::result;
+        return run_map<M, result_type>(*this, std::move(items));
+    }
+
+private:
+    static constexpr std::size_t ahead = 2;
+
+    [[nodiscard]] static bool goes_before(const actor_handle<T>& a, const actor_handle<T>& b) {
+        if (a.has_ended() != b.has_ended()) return b.has_ended();
+        return a.pending() < b.pending();
+    }
+
+    template <class R>
+    struct cancel_rest {
+        std::vector<ref<R>>& refs;
+        ~cancel_rest() {
+            for (const auto& r : refs)
+                if (r && !r.ready()) r.cancel();
+        }
+    };
+
+    template <auto M, class R, class Item>
+    static task<std::conditional_t<std::is_void_v<R>, void, std::vector<R>>> run_map(
+        actor_pool pool, std::vector<Item> items) {
+        std::vector<ref<R>> all, under_way;
+        const cancel_rest<R> at_end{all};
+        all.reserve(items.size());
+        for (auto& item : items) {
+            if (under_way.size() >= ahead * pool.size()) {
+                auto one = wait(std::move(under_way), 1);
+                auto now = co_await one;
+                under_way = std::move(now.pending);
+            }
+            all.push_back(pool.submit<M>(std::move(item)));
+            under_way.push_back(all.back());
+        }
+        under_way.clear();
+        if constexpr (std::is_void_v<R>) {
+            for (auto& r : all) co_await r;
+        } else {
+            std::vector<R> results;
+            results.reserve(all.size());
+            for (auto& r : all) results.push_back(co_await std::move(r));
+            co_return results;
+        }
+    }
+
+    std::vector<actor_handle<T>> actors_;
+    std::size_t next_ = 0;
+};
+
+} // namespace skein
 
 // ======== skein/rt/build_id.hpp
 // Which build of the program this is: equal for two processes of one executable, different as soon as

@@ -19,6 +19,7 @@
 #include <skein/rt/detail/actor.hpp>
 #include <skein/rt/remote.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -48,6 +49,10 @@ public:
     auto call(A&&... args) const {
         return rt::detail::call_method<M, T>(call_options(), lane_, std::forward<A>(args)...);
     }
+    /// Calls through handles of this process that have no outcome yet.
+    [[nodiscard]] std::size_t pending() const noexcept { return lane_ ? lane_->pending : 0; }
+    /// True once this process knows that the actor is gone; a worker learns it from the calls that fail.
+    [[nodiscard]] bool has_ended() const noexcept { return lane_ && lane_->lost; }
     friend bool operator==(const actor_handle&, const actor_handle&) = default;
 
     [[nodiscard]] const counted_ptr<rt::detail::actor_state>& lane() const noexcept {
