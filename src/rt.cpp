@@ -53,7 +53,9 @@
 #include <skein/rt/detail/runtime_actors.ipp>
 #include <skein/rt/detail/runtime_context.ipp>
 #include <skein/rt/detail/runtime_demands.ipp>
+#include <skein/rt/detail/runtime_ends.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
+#include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_leases.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_restarts.ipp>

@@ -19951,7 +19951,7 @@ public:
     [[nodiscard]] counted_ptr<detail::actor_state> actor_lane(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
 
-    // For actor<T>, get_actor<T>, kill() and leave_actor(); in detail/runtime_actors.ipp.
+    // For actor<T>, get_actor<T>, kill() and leave_actor(); in detail/runtime_actors.ipp, runtime_handles.ipp and runtime_ends.ipp.
 
     /// The lane of the actor that `call` will make; or of the one that has its name already, and `exists`.
     ///   errors  the call fails: already_exists, mismatch
@@ -20013,7 +20013,7 @@ private:
     void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
     void take_reply(peer& from, detail::call_base& call, const net::frame_view& f);
 
-    // Actors: names, handles and ends in detail/runtime_actors.ipp, restarts in detail/runtime_restarts.ipp.
+    // Actors; restarts are in detail/runtime_restarts.ipp.
     void on_actor_frame(peer& from, const net::frame_view& f);
     void on_snapshot(peer& from, const net::frame_view& f);
     void on_release(peer& from, byte_span body);
@@ -20122,6 +20122,7 @@ private:
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
@@ -20145,6 +20146,9 @@ namespace detail {
                     fmt::format("a message about an actor that cannot be read from {}", who));
     return id;
 }
+
+/// Why the calls of an actor that has ended fail: "actor 7 was killed".
+[[nodiscard]] failure ended(actor_id id, std::string_view how);
 
 /// What it takes to make an actor again.
 struct actor_plan {
@@ -24545,12 +24549,8 @@ SKEIN_INLINE void runtime::fail_lane(detail::actor_state& lane) {
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_actors.ipp
-// Part of the bodies of rt/runtime.hpp: how actors begin and end. Their names, who holds handles to them, and the
-// frames about them. What follows the loss of a worker is in runtime_restarts.ipp.
-//
-// An actor ends when nobody holds a handle to it. The driver counts for each link how often it was told, or has told,
-// that there are handles; a worker says `release` with the same count when its last one is gone. So a handle that is
-// on its way to a worker is never lost to a release that crosses it.
+// Part of the bodies of rt/runtime.hpp: how actors are made and found by name, and the frames about them. Who holds
+// them is in runtime_handles.ipp, how they end in runtime_ends.ipp, the loss of a worker in runtime_restarts.ipp.
 
 
 #include <algorithm>
@@ -24595,10 +24595,6 @@ SKEIN_INLINE error wrong_type(std::string_view name, const char* is, const char*
     return error(errc::mismatch, fmt::format("actor \"{}\" is a {}, not a {}", name,
                                              readable_name(is), readable_name(wanted)))
         .with_hint("ask for it as what it is, or choose another name");
-}
-
-SKEIN_INLINE failure ended(actor_id id, std::string_view how) {
-    return {error(errc::not_found, fmt::format("actor {} {}", id, how)), nullptr};
 }
 
 } // namespace detail
@@ -24740,115 +24736,137 @@ SKEIN_INLINE void runtime::create_failed(actor_id id, const failure& why) {
     end_actor(id, 0, &told);
 }
 
-// ---- handles -----------------------------------------------------------------------------------
+// ---- names -------------------------------------------------------------------------------------
 
-SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
-    books_->lanes.erase(lane.id);
-    if (books_->upstream == nullptr) return let_go(lane.id);
-    if (lane.holds == 0) {
-        books_->actors.borrowed.erase(lane.id);
-        return;
+SKEIN_INLINE error runtime::no_such_actor(std::string_view name) const {
+    constexpr std::size_t shown = 5;
+    const auto& names = books_->actors.names;
+    std::string list;
+    std::size_t n = 0;
+    for (const auto& [other, id] : names) {
+        if (n++ == shown) break;
+        list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", other);
     }
-    if (!books_->upstream->wire->is_open()) return;
+    if (names.size() > shown) list += fmt::format(" and {} more", names.size() - shown);
+    return error(errc::not_found,
+                 fmt::format("there is no actor named \"{}\"; {}{}", name,
+                             names.empty() ? "none has a name" : "there are: ", list))
+        .with_hint("an actor has its name from .with({.name = ...}) until it ends");
+}
+
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::find_actor(
+    const counted_ptr<detail::call_base>& call, std::string_view name, const std::type_info& type) {
+    call->extra().name = fmt::format("get_actor(\"{}\")", name);
+    auto& actors = books_->actors;
+    if (books_->upstream == nullptr) {
+        const auto found = actors.names.find(name);
+        if (found == actors.names.end()) {
+            refuse(*call, no_such_actor(name));
+            return {};
+        }
+        const auto& is = *actors.entries.at(found->second).type;
+        if (is == type) return actor_lane(found->second);
+        refuse(*call, detail::wrong_type(name, is.name(), type.name()));
+        return {};
+    }
+    if (!prepare(*call)) return {};
+    call->slot = take_slot(call);
+    call->on = books_->upstream;
+    call->state = detail::phase::queued;
+    if (!books_->upstream->wire->is_open()) return {}; // until the link is settled
     wire::writer body;
-    detail::put_actor(body, lane.id);
-    body.fixed(lane.holds);
-    books_->upstream->wire->send(detail::message_release, 0, 0, body.bytes(), {});
+    wire::encode(body, std::string(type.name()));
+    wire::encode(body, std::string(name));
+    books_->upstream->wire->send(detail::message_find, 0, call->slot.value(), body.bytes(), {});
+    call->state = detail::phase::sent;
+    return {};
 }
 
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::borrow_actor(actor_id id,
-                                                                    std::uint32_t max_pending) {
-    const bool is_new = !books_->lanes.contains(id);
-    auto lane = actor_lane(id);
-    if (is_new) lane->max_pending = max_pending;
-    if (is_new && books_->upstream != nullptr) books_->actors.borrowed.insert(id);
-    return lane;
+/// Driver: a worker asks for an actor.
+SKEIN_INLINE void runtime::on_find(peer& from, const net::frame_view& f) {
+    wire::reader in(f.body);
+    std::string type, name;
+    wire::detail::read(in, type);
+    wire::detail::read(in, name);
+    if (!in.finish())
+        throw error(errc::malformed,
+                    fmt::format("a question that cannot be read from {}", from.who));
+    const auto& actors = books_->actors;
+    const auto found = actors.names.find(name);
+    if (found == actors.names.end())
+        return reply_failure(from, slot_id(f.id), {no_such_actor(name), nullptr});
+    const char* const is = actors.entries.at(found->second).type->name();
+    if (type != is)
+        return reply_failure(from, slot_id(f.id),
+                             {detail::wrong_type(name, is, type.c_str()), nullptr});
+    reply_handle(from, slot_id(f.id), found->second);
 }
 
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::hold_actor(actor_id id,
-                                                                  std::uint32_t max_pending) {
-    auto lane = borrow_actor(id, max_pending);
-    if (books_->upstream == nullptr) return lane;
-    ++lane->holds;
-    books_->actors.borrowed.erase(id);
-    return lane;
-}
+// ---- frames ------------------------------------------------------------------------------------
 
-SKEIN_INLINE bool runtime::has_borrowed() const noexcept {
-    return !books_->actors.borrowed.empty();
-}
-
-SKEIN_INLINE void runtime::lend_actor(actor_id id) {
-    auto& lent = books_->actors.lent;
-    if (std::find(lent.begin(), lent.end(), id) == lent.end()) lent.push_back(id);
-}
-
-/// Worker: a call is answered, and there are handles that came as arguments.
-SKEIN_INLINE void runtime::tell_holds(peer& to) {
-    auto& borrowed = books_->actors.borrowed;
-    std::vector<actor_id> all(borrowed.begin(), borrowed.end());
-    borrowed.clear();
-    std::sort(all.begin(), all.end());
-    for (const auto id : all) {
-        books_->lanes.at(id)->holds = 1;
-        send_actor(to, detail::message_hold, id);
+/// A worker speaks for actors that it runs, and gives back what it holds; who has an actor's number may hold it and
+/// call it. What it says of one that has ended has crossed the news of that.
+SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) {
+    const bool is_kill = f.kind == detail::message_kill;
+    if (books_->upstream != nullptr) {
+        if (is_kill) return on_kill(from, detail::actor_of(f.body, from.who));
+        throw error(errc::malformed,
+                    fmt::format("frame of unknown kind {} from {}", f.kind, from.who));
     }
-}
-
-SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id) {
-    if (!to.wire->is_open()) return;
-    wire::writer body;
-    detail::put_actor(body, id);
-    to.wire->send(kind, 0, 0, body.bytes(), {});
-}
-
-/// Driver: a worker gets a handle, and holds it from now on.
-SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
-    auto& entry = books_->actors.entries.at(actor);
-    entry.add_hold(to.number);
-    const auto max_pending = entry.plan ? entry.plan->terms.max_pending : 0;
-    reply(to, id, [&](wire::writer& w) {
-        detail::put_actor(w, actor);
-        w.fixed(max_pending);
-    });
-}
-
-/// The value of a call has handles in it: who gets it holds them before who gave it can let go.
-SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
-                                      const net::frame_view& f) {
-    detail::lending_reply parts;
-    if (!parts.decode(f.body))
-        throw error(errc::malformed, fmt::format("a reply that cannot be read from {}", from.who));
-    if (books_->upstream == nullptr && call.nested) {
-        auto& passed = static_cast<detail::forwarded_call&>(call);
-        passed.lends = true;
-        if (passed.origin().up)
-            for (const auto id : parts.actors)
-                if (auto* const entry = books_->actors.find(id))
-                    entry->add_hold(passed.origin().number);
-        return call.finish_with_bytes(f.body);
+    switch (f.kind) {
+    case detail::message_snapshot: return on_snapshot(from, f);
+    case detail::message_release: return on_release(from, f.body);
+    case detail::message_find: return on_find(from, f);
+    default: break;
     }
-    std::vector<counted_ptr<detail::actor_state>> lanes;
-    for (const auto id : parts.actors) lanes.push_back(hold_actor(id, 0));
-    struct executing_guard {
-        runtime* before = executing_;
-        ~executing_guard() { executing_ = before; }
-    } const guard;
-    executing_ = this;
-    call.finish_with_bytes(parts.value);
+    const auto id = detail::actor_of(f.body, from.who);
+    auto* const entry = books_->actors.find(id);
+    if (entry == nullptr) return;
+    if (is_kill) return kill_actor(id);
+    if (f.kind == detail::message_hold) return entry->add_hold(from.number);
+    if (entry->where != &from)
+        throw error(errc::malformed,
+                    fmt::format("{} ends actor {}, which is not there", from.who, id));
+    const auto why = detail::ended(id, "has left");
+    end_actor(id, 0, &why);
 }
 
-SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
-    return books_->lanes.contains(id) || !entry.holders.empty() || !entry.waiting.empty();
+SKEIN_INLINE void runtime::on_snapshot(peer& from, const net::frame_view& f) {
+    wire::reader in(f.body);
+    actor_id id;
+    if (!detail::get_actor_id(in, id))
+        throw error(errc::malformed,
+                    fmt::format("a snapshot that cannot be read from {}", from.who));
+    auto* const entry = books_->actors.find(id);
+    if (entry == nullptr) return;
+    if (entry->where != &from || !entry->lasts())
+        throw error(errc::malformed,
+                    fmt::format("{} saves actor {}, which {}", from.who, id,
+                                entry->where == &from ? "is not made again" : "is not there"));
+    entry->plan->snapshot = to_buffer(in.rest());
 }
 
-/// Driver: a handle is gone; it may have been the last one.
-SKEIN_INLINE void runtime::let_go(actor_id id) {
-    const auto* const entry = books_->actors.find(id);
-    if (entry != nullptr && !is_held(id, *entry)) end_actor(id, detail::message_drop, nullptr);
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_ends.ipp
+// Part of the bodies of rt/runtime.hpp: how actors end, and what follows each call of one: its state is saved, it
+// leaves, the next one starts.
+
+
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+SKEIN_INLINE failure ended(actor_id id, std::string_view how) {
+    return {error(errc::not_found, fmt::format("actor {} {}", id, how)), nullptr};
 }
 
-// ---- ends --------------------------------------------------------------------------------------
+} // namespace detail
 
 /// Driver: forgets an actor. tell: what its worker hears, 0: nothing. why: what calls that wait hear.
 SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const failure* why) {
@@ -24989,7 +25007,9 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
         }
         co_return true;
     }
-    if (!cancelled) const detail::start_gate::seat unused(&box->gate);
+    if (!cancelled) { // it has its seat, and gives it back
+        const detail::start_gate::seat unused(&box->gate);
+    }
     if (box->over != nullptr)
         reply_over(*from, id, *fn, *box);
     else
@@ -24997,131 +25017,6 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
             *from, id,
             {error(errc::cancelled, fn->name + " was cancelled; it did not run"), nullptr});
     co_return false;
-}
-
-// ---- names -------------------------------------------------------------------------------------
-
-SKEIN_INLINE error runtime::no_such_actor(std::string_view name) const {
-    constexpr std::size_t shown = 5;
-    const auto& names = books_->actors.names;
-    std::string list;
-    std::size_t n = 0;
-    for (const auto& [other, id] : names) {
-        if (n++ == shown) break;
-        list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", other);
-    }
-    if (names.size() > shown) list += fmt::format(" and {} more", names.size() - shown);
-    return error(errc::not_found,
-                 fmt::format("there is no actor named \"{}\"; {}{}", name,
-                             names.empty() ? "none has a name" : "there are: ", list))
-        .with_hint("an actor has its name from .with({.name = ...}) until it ends");
-}
-
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::find_actor(
-    const counted_ptr<detail::call_base>& call, std::string_view name, const std::type_info& type) {
-    call->extra().name = fmt::format("get_actor(\"{}\")", name);
-    auto& actors = books_->actors;
-    if (books_->upstream == nullptr) {
-        const auto found = actors.names.find(name);
-        if (found == actors.names.end()) {
-            refuse(*call, no_such_actor(name));
-            return {};
-        }
-        const auto& is = *actors.entries.at(found->second).type;
-        if (is == type) return actor_lane(found->second);
-        refuse(*call, detail::wrong_type(name, is.name(), type.name()));
-        return {};
-    }
-    if (!prepare(*call)) return {};
-    call->slot = take_slot(call);
-    call->on = books_->upstream;
-    call->state = detail::phase::queued;
-    if (!books_->upstream->wire->is_open()) return {}; // until the link is settled
-    wire::writer body;
-    wire::encode(body, std::string(type.name()));
-    wire::encode(body, std::string(name));
-    books_->upstream->wire->send(detail::message_find, 0, call->slot.value(), body.bytes(), {});
-    call->state = detail::phase::sent;
-    return {};
-}
-
-/// Driver: a worker asks for an actor.
-SKEIN_INLINE void runtime::on_find(peer& from, const net::frame_view& f) {
-    wire::reader in(f.body);
-    std::string type, name;
-    wire::detail::read(in, type);
-    wire::detail::read(in, name);
-    if (!in.finish())
-        throw error(errc::malformed,
-                    fmt::format("a question that cannot be read from {}", from.who));
-    const auto& actors = books_->actors;
-    const auto found = actors.names.find(name);
-    if (found == actors.names.end())
-        return reply_failure(from, slot_id(f.id), {no_such_actor(name), nullptr});
-    const char* const is = actors.entries.at(found->second).type->name();
-    if (type != is)
-        return reply_failure(from, slot_id(f.id),
-                             {detail::wrong_type(name, is, type.c_str()), nullptr});
-    reply_handle(from, slot_id(f.id), found->second);
-}
-
-// ---- frames ------------------------------------------------------------------------------------
-
-/// A worker speaks for actors that it runs, and gives back what it holds; who has an actor's number may hold it and
-/// call it. What it says of one that has ended has crossed the news of that.
-SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) {
-    const bool is_kill = f.kind == detail::message_kill;
-    if (books_->upstream != nullptr) {
-        if (is_kill) return on_kill(from, detail::actor_of(f.body, from.who));
-        throw error(errc::malformed,
-                    fmt::format("frame of unknown kind {} from {}", f.kind, from.who));
-    }
-    switch (f.kind) {
-    case detail::message_snapshot: return on_snapshot(from, f);
-    case detail::message_release: return on_release(from, f.body);
-    case detail::message_find: return on_find(from, f);
-    default: break;
-    }
-    const auto id = detail::actor_of(f.body, from.who);
-    auto* const entry = books_->actors.find(id);
-    if (entry == nullptr) return;
-    if (is_kill) return kill_actor(id);
-    if (f.kind == detail::message_hold) return entry->add_hold(from.number);
-    if (entry->where != &from)
-        throw error(errc::malformed,
-                    fmt::format("{} ends actor {}, which is not there", from.who, id));
-    const auto why = detail::ended(id, "has left");
-    end_actor(id, 0, &why);
-}
-
-SKEIN_INLINE void runtime::on_release(peer& from, byte_span body) {
-    wire::reader in(body);
-    actor_id id;
-    std::uint32_t times = 0;
-    if (!detail::get_actor_id(in, id) || !in.fixed(times) || !in.finish())
-        throw error(errc::malformed,
-                    fmt::format("a release that cannot be read from {}", from.who));
-    auto* const entry = books_->actors.find(id);
-    if (entry == nullptr) return;
-    if (!entry->remove_holds(from.number, times))
-        throw error(errc::malformed,
-                    fmt::format("{} gives handles to actor {} back that it has not", from.who, id));
-    let_go(id);
-}
-
-SKEIN_INLINE void runtime::on_snapshot(peer& from, const net::frame_view& f) {
-    wire::reader in(f.body);
-    actor_id id;
-    if (!detail::get_actor_id(in, id))
-        throw error(errc::malformed,
-                    fmt::format("a snapshot that cannot be read from {}", from.who));
-    auto* const entry = books_->actors.find(id);
-    if (entry == nullptr) return;
-    if (entry->where != &from || !entry->lasts())
-        throw error(errc::malformed,
-                    fmt::format("{} saves actor {}, which {}", from.who, id,
-                                entry->where == &from ? "is not made again" : "is not there"));
-    entry->plan->snapshot = to_buffer(in.rest());
 }
 
 } // namespace skein::rt
@@ -25672,6 +25567,144 @@ SKEIN_INLINE task<void> runtime::tell_started(std::shared_ptr<peer> to) {
         to->wire->send(detail::message_started, 0, id.value(), {}, {});
     }
     co_return;
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_handles.ipp
+// Part of the bodies of rt/runtime.hpp: who holds handles to actors.
+//
+// An actor ends when nobody holds a handle to it. The driver counts for each link how often it was told, or has told,
+// that there are handles; a worker says `release` with the same count when its last one is gone. So a handle that is
+// on its way to a worker is never lost to a release that crosses it.
+
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
+    books_->lanes.erase(lane.id);
+    if (books_->upstream == nullptr) return let_go(lane.id);
+    if (lane.holds == 0) {
+        books_->actors.borrowed.erase(lane.id);
+        return;
+    }
+    if (!books_->upstream->wire->is_open()) return;
+    wire::writer body;
+    detail::put_actor(body, lane.id);
+    body.fixed(lane.holds);
+    books_->upstream->wire->send(detail::message_release, 0, 0, body.bytes(), {});
+}
+
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::borrow_actor(actor_id id,
+                                                                    std::uint32_t max_pending) {
+    const bool is_new = !books_->lanes.contains(id);
+    auto lane = actor_lane(id);
+    if (is_new) lane->max_pending = max_pending;
+    if (is_new && books_->upstream != nullptr) books_->actors.borrowed.insert(id);
+    return lane;
+}
+
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::hold_actor(actor_id id,
+                                                                  std::uint32_t max_pending) {
+    auto lane = borrow_actor(id, max_pending);
+    if (books_->upstream == nullptr) return lane;
+    ++lane->holds;
+    books_->actors.borrowed.erase(id);
+    return lane;
+}
+
+SKEIN_INLINE bool runtime::has_borrowed() const noexcept {
+    return !books_->actors.borrowed.empty();
+}
+
+SKEIN_INLINE void runtime::lend_actor(actor_id id) {
+    auto& lent = books_->actors.lent;
+    if (std::find(lent.begin(), lent.end(), id) == lent.end()) lent.push_back(id);
+}
+
+/// Worker: a call is answered, and there are handles that came as arguments.
+SKEIN_INLINE void runtime::tell_holds(peer& to) {
+    auto& borrowed = books_->actors.borrowed;
+    std::vector<actor_id> all(borrowed.begin(), borrowed.end());
+    borrowed.clear();
+    std::sort(all.begin(), all.end());
+    for (const auto id : all) {
+        books_->lanes.at(id)->holds = 1;
+        send_actor(to, detail::message_hold, id);
+    }
+}
+
+SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id) {
+    if (!to.wire->is_open()) return;
+    wire::writer body;
+    detail::put_actor(body, id);
+    to.wire->send(kind, 0, 0, body.bytes(), {});
+}
+
+/// Driver: a worker gets a handle, and holds it from now on.
+SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
+    auto& entry = books_->actors.entries.at(actor);
+    entry.add_hold(to.number);
+    const auto max_pending = entry.plan ? entry.plan->terms.max_pending : 0;
+    reply(to, id, [&](wire::writer& w) {
+        detail::put_actor(w, actor);
+        w.fixed(max_pending);
+    });
+}
+
+/// The value of a call has handles in it: who gets it holds them before who gave it can let go.
+SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
+                                      const net::frame_view& f) {
+    detail::lending_reply parts;
+    if (!parts.decode(f.body))
+        throw error(errc::malformed, fmt::format("a reply that cannot be read from {}", from.who));
+    if (books_->upstream == nullptr && call.nested) {
+        auto& passed = static_cast<detail::forwarded_call&>(call);
+        passed.lends = true;
+        if (passed.origin().up)
+            for (const auto id : parts.actors)
+                if (auto* const entry = books_->actors.find(id))
+                    entry->add_hold(passed.origin().number);
+        return call.finish_with_bytes(f.body);
+    }
+    std::vector<counted_ptr<detail::actor_state>> lanes;
+    for (const auto id : parts.actors) lanes.push_back(hold_actor(id, 0));
+    struct executing_guard {
+        runtime* before = executing_;
+        ~executing_guard() { executing_ = before; }
+    } const guard;
+    executing_ = this;
+    call.finish_with_bytes(parts.value);
+}
+
+SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
+    return books_->lanes.contains(id) || !entry.holders.empty() || !entry.waiting.empty();
+}
+
+/// Driver: a handle is gone; it may have been the last one.
+SKEIN_INLINE void runtime::let_go(actor_id id) {
+    const auto* const entry = books_->actors.find(id);
+    if (entry != nullptr && !is_held(id, *entry)) end_actor(id, detail::message_drop, nullptr);
+}
+
+SKEIN_INLINE void runtime::on_release(peer& from, byte_span body) {
+    wire::reader in(body);
+    actor_id id;
+    std::uint32_t times = 0;
+    if (!detail::get_actor_id(in, id) || !in.fixed(times) || !in.finish())
+        throw error(errc::malformed,
+                    fmt::format("a release that cannot be read from {}", from.who));
+    auto* const entry = books_->actors.find(id);
+    if (entry == nullptr) return;
+    if (!entry->remove_holds(from.number, times))
+        throw error(errc::malformed,
+                    fmt::format("{} gives handles to actor {} back that it has not", from.who, id));
+    let_go(id);
 }
 
 } // namespace skein::rt

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head of a call from any bytes: read within bounds or refused; what is read is written back as it was.
+// The head of a call from any bytes, and what else travels of calls and actors: read within bounds or refused; what is
+// read is written back as it was.
+#include <skein/rt/detail/actor_terms.hpp>
 #include <skein/rt/detail/message.hpp>
 
 #include <cstddef>
@@ -25,6 +27,24 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         if (head.who.until == skein::time_point::max() &&
             !std::equal(written.begin(), written.begin() + 16, all.begin()))
             std::abort();
+    }
+    skein::rt::detail::actor_terms terms;
+    skein::wire::reader options(all);
+    if (terms.decode(options)) {
+        skein::wire::writer out;
+        terms.encode(out);
+        const auto written = out.bytes();
+        if (written.size() != options.position() ||
+            !std::equal(written.begin(), written.end(), all.begin()))
+            std::abort();
+    }
+    skein::rt::detail::lending_reply reply;
+    if (reply.decode(all)) {
+        skein::wire::writer out;
+        out.raw(reply.value);
+        skein::rt::detail::lending_reply::append(out, reply.actors);
+        const auto written = out.bytes();
+        if (!std::equal(written.begin(), written.end(), all.begin(), all.end())) std::abort();
     }
     const auto failed = skein::rt::detail::decode_failure(all);
     (void)failed.what.what();

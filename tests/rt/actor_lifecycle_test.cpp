@@ -143,15 +143,18 @@ task<void> kill_it(actor_handle<counter> c) {
     co_return;
 }
 
+bool is_killed_by_worker = false;
+
 TEST_CASE("a killed actor ends at once", "[rt][actor]") {
     for (const bool by_worker : {false, true}) {
-        in_sim(5, 2, [by_worker](sim_cluster& cluster) -> task<void> {
+        is_killed_by_worker = by_worker;
+        in_sim(5, 2, [](sim_cluster& cluster) -> task<void> {
             auto c = co_await actor<counter>.with({.restarts = -1})(1);
             auto runs = c.call<&counter::add_later>(1, 10000);
             auto argument = remote<&rt_test::later>.with({.cpus = 0})(3, 50000);
             co_await sleep_for(10ms);
             auto waits = c.call<&counter::add>(argument);
-            if (by_worker) {
+            if (is_killed_by_worker) {
                 auto killed = remote<&kill_it>.with({.cpus = 0})(c);
                 co_await killed;
             } else {

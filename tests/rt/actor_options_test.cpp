@@ -185,19 +185,22 @@ TEST_CASE("a call that was under way is sent again as often as .call_retries say
     });
 }
 
+bool has_memory = false; ///< the workers share it with their driver
+
 TEST_CASE("what a lost worker had not begun goes on, if it shares memory with its driver",
           "[rt][actor_options]") {
     for (const bool shares : {true, false}) {
+        has_memory = shares;
         in_sim(
             7, 2,
-            [shares](sim_cluster& c) -> task<void> {
+            [](sim_cluster& c) -> task<void> {
                 auto l = co_await actor<ledger>.with({.restarts = 1})();
                 const int at = co_await l.call<&ledger::worker>();
                 auto sent = l.call<&ledger::note>(1);
                 c.kill(at);
                 auto asked = as_result(sent);
                 const auto outcome = co_await asked;
-                CHECK(outcome.has_value() == shares);
+                CHECK(outcome.has_value() == has_memory);
                 if (!outcome)
                     CHECK(outcome.error().text().find("may have run") != std::string::npos);
             },
@@ -224,6 +227,7 @@ TEST_CASE("an actor that cannot be made again is lost, and says why", "[rt][acto
 
 int maker_at = -1, made_at = -1;
 bool go_on = false;
+int apart = 0; ///< times that the maker and its actor were at different workers
 
 task<std::vector<int>> make_and_use() {
     auto l = co_await actor<ledger>.with({.restarts = 1})();
@@ -236,9 +240,8 @@ task<std::vector<int>> make_and_use() {
 }
 
 TEST_CASE("an actor that a worker made is made again, too", "[rt][actor_options]") {
-    int apart = 0;
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {
-        in_sim(seed, 2, [&apart](sim_cluster& c) -> task<void> {
+        in_sim(seed, 2, [](sim_cluster& c) -> task<void> {
             maker_at = made_at = -1;
             go_on = false;
             actor_handle<plain> first; // so that the next actor goes to the other worker

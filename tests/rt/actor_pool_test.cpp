@@ -26,7 +26,8 @@ struct member {
     task<int> square(int x) {
         ++calls[number];
         most = std::max(most, ++under_way);
-        co_await sleep_for(std::chrono::milliseconds(number == 0 ? 100 : 10)); // one is slow
+        const int ms = number == 0 ? 100 : 10; // one is slow
+        co_await sleep_for(std::chrono::milliseconds(ms));
         --under_way;
         if (x < 0) throw std::domain_error("negative");
         co_return x* x;

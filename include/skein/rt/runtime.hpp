@@ -200,7 +200,7 @@ public:
     [[nodiscard]] counted_ptr<detail::actor_state> actor_lane(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
 
-    // For actor<T>, get_actor<T>, kill() and leave_actor(); in detail/runtime_actors.ipp.
+    // For actor<T>, get_actor<T>, kill() and leave_actor(); in detail/runtime_actors.ipp, runtime_handles.ipp and runtime_ends.ipp.
 
     /// The lane of the actor that `call` will make; or of the one that has its name already, and `exists`.
     ///   errors  the call fails: already_exists, mismatch
@@ -262,7 +262,7 @@ private:
     void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
     void take_reply(peer& from, detail::call_base& call, const net::frame_view& f);
 
-    // Actors: names, handles and ends in detail/runtime_actors.ipp, restarts in detail/runtime_restarts.ipp.
+    // Actors; restarts are in detail/runtime_restarts.ipp.
     void on_actor_frame(peer& from, const net::frame_view& f);
     void on_snapshot(peer& from, const net::frame_view& f);
     void on_release(peer& from, byte_span body);
@@ -356,7 +356,9 @@ private:
 #include <skein/rt/detail/runtime.ipp>
 #include <skein/rt/detail/runtime_actors.ipp>
 #include <skein/rt/detail/runtime_demands.ipp>
+#include <skein/rt/detail/runtime_ends.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
+#include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_leases.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_restarts.ipp>

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
@@ -35,6 +36,9 @@ namespace detail {
                     fmt::format("a message about an actor that cannot be read from {}", who));
     return id;
 }
+
+/// Why the calls of an actor that has ended fail: "actor 7 was killed".
+[[nodiscard]] failure ended(actor_id id, std::string_view how);
 
 /// What it takes to make an actor again.
 struct actor_plan {

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of rt/runtime.hpp: how actors end, and what follows each call of one: its state is saved, it
+// leaves, the next one starts.
+
+#include <skein/core/log.hpp>
+#include <skein/rt/detail/runtime_books.hpp>
+
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+SKEIN_INLINE failure ended(actor_id id, std::string_view how) {
+    return {error(errc::not_found, fmt::format("actor {} {}", id, how)), nullptr};
+}
+
+} // namespace detail
+
+/// Driver: forgets an actor. tell: what its worker hears, 0: nothing. why: what calls that wait hear.
+SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const failure* why) {
+    auto& actors = books_->actors;
+    auto node = actors.entries.extract(id);
+    if (node.empty()) return;
+    auto entry = std::move(node.mapped());
+    if (entry.plan && !entry.plan->terms.name.empty()) actors.names.erase(entry.plan->terms.name);
+    counted_ptr<detail::actor_state> lane;
+    if (const auto found = books_->lanes.find(id); found != books_->lanes.end())
+        lane = counted_ptr<detail::actor_state>(found->second);
+    if (lane) {
+        lane->on = nullptr;
+        lane->moving = false;
+        lane->lost = why != nullptr ? *why : detail::ended(id, "is gone");
+    }
+    if (entry.where != nullptr) {
+        --entry.where->actors;
+        if (tell != 0) send_actor(*entry.where, tell, id);
+    }
+    const auto& told = why != nullptr ? *why : detail::ended(id, "is gone");
+    if (tell == detail::message_kill) // what its worker has not begun
+        for (std::size_t i = 0; i < books_->slots.size(); ++i) {
+            const auto call = books_->slots[i].call;
+            if (call && call->target == id && call->kind == detail::call_kind::method &&
+                !call->is_done() && take_back(*call))
+                entry.waiting.push_back(call);
+        }
+    for (const auto& call : entry.waiting)
+        if (!call->is_done())
+            call->fail({error(told.what.code(), call->name() + " did not run: " + told.what.text()),
+                        nullptr});
+    if (lane) fail_lane(*lane);
+    give_late_holds_back(id);
+}
+
+SKEIN_INLINE void runtime::kill_actor(actor_id id) {
+    if (books_->upstream != nullptr) return send_actor(*books_->upstream, detail::message_kill, id);
+    const auto why = detail::ended(id, "was killed");
+    end_actor(id, detail::message_kill, &why);
+}
+
+/// Worker: nothing of it goes on; a plain call that runs ends as it would.
+SKEIN_INLINE void runtime::on_kill(peer& from, actor_id id) {
+    const auto found = books_->boxes.find(id);
+    if (found == books_->boxes.end()) return;
+    found->second->over = "was killed";
+    books_->boxes.erase(found);
+    for (auto& [slot, call] : from.running) {
+        if (call.context->actor != id) continue;
+        call.stop.request();
+        call.context->cancel_children();
+    }
+}
+
+SKEIN_INLINE void runtime::leave_actor() {
+    const auto* const context = detail::call_context::current();
+    const auto found = context != nullptr && context->is_call() && context->actor
+                           ? books_->boxes.find(context->actor)
+                           : books_->boxes.end();
+    if (found == books_->boxes.end())
+        throw error(errc::invalid_argument,
+                    "leave_actor() is called by something that is no method of an actor")
+            .with_hint("kill(handle) ends an actor from outside");
+    if (!found->second->last) found->second->last = context->who.id;
+}
+
+SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool changes) {
+    if (box.last && box.last == detail::call_context::current()->who.id && box.over == nullptr) {
+        box.over = "has left";
+        send_actor(to, detail::message_left, box.id);
+        books_->boxes.erase(box.id);
+        return;
+    }
+    if (!changes || box.save_every == 0 || box.over != nullptr ||
+        ++box.not_saved < box.save_every || !to.wire->is_open())
+        return;
+    box.not_saved = 0;
+    wire::writer state;
+    box.save(state);
+    wire::writer body;
+    detail::put_actor(body, box.id);
+    body.raw(state.bytes());
+    net::frame f;
+    f.kind = detail::message_snapshot;
+    f.body = std::move(body).take();
+    to.wire->send(std::move(f));
+}
+
+SKEIN_INLINE void runtime::method_failed(peer& to, detail::actor_box& box, bool changes) noexcept {
+    try {
+        method_ended(to, box, changes);
+    } catch (...) {
+        try {
+            logging::warn("rt", fmt::format("the state of actor {} was not saved: {}", box.id,
+                                            to_error(std::current_exception()).what()));
+        } catch (...) { // no memory for a line
+        }
+    }
+}
+
+SKEIN_INLINE result<void> runtime::set_terms(detail::actor_box& box,
+                                             const detail::actor_terms& terms, byte_span snapshot) {
+    box.gate.limit = terms.max_concurrency;
+    if (terms.restarts != 0 && box.is_restorable()) box.save_every = terms.snapshot_every;
+    if (!terms.has_snapshot) return {};
+    wire::reader in(snapshot);
+    auto loaded = box.load(in);
+    if (loaded && !in.finish()) return in.status();
+    return loaded;
+}
+
+SKEIN_INLINE void runtime::reply_over(peer& to, slot_id id, const function_record& fn,
+                                      const detail::actor_box& box) {
+    reply_failure(
+        to, id,
+        {error(errc::not_found, fmt::format("{} did not run: actor {} {}", fn.name, box.id,
+                                            box.over != nullptr ? box.over : "is gone")),
+         nullptr});
+}
+
+SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id id,
+                                           const function_record* fn,
+                                           std::shared_ptr<detail::actor_box> box) {
+    detail::start_gate::turn turn(box->gate, true);
+    bool cancelled = false;
+    try {
+        co_await turn;
+    } catch (const error&) {
+        cancelled = true;
+    }
+    --box->not_started;
+    if (!cancelled && box->over == nullptr) {
+        if (const auto found = from->running.find(id); found != from->running.end()) {
+            found->second.waits = false;
+            books_->fresh.push_back(id);
+            if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(from));
+        }
+        co_return true;
+    }
+    if (!cancelled) { // it has its seat, and gives it back
+        const detail::start_gate::seat unused(&box->gate);
+    }
+    if (box->over != nullptr)
+        reply_over(*from, id, *fn, *box);
+    else
+        reply_failure(
+            *from, id,
+            {error(errc::cancelled, fn->name + " was cancelled; it did not run"), nullptr});
+    co_return false;
+}
+
+} // namespace skein::rt

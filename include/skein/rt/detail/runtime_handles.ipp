@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of rt/runtime.hpp: who holds handles to actors.
+//
+// An actor ends when nobody holds a handle to it. The driver counts for each link how often it was told, or has told,
+// that there are handles; a worker says `release` with the same count when its last one is gone. So a handle that is
+// on its way to a worker is never lost to a release that crosses it.
+
+#include <skein/rt/detail/runtime_books.hpp>
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
+    books_->lanes.erase(lane.id);
+    if (books_->upstream == nullptr) return let_go(lane.id);
+    if (lane.holds == 0) {
+        books_->actors.borrowed.erase(lane.id);
+        return;
+    }
+    if (!books_->upstream->wire->is_open()) return;
+    wire::writer body;
+    detail::put_actor(body, lane.id);
+    body.fixed(lane.holds);
+    books_->upstream->wire->send(detail::message_release, 0, 0, body.bytes(), {});
+}
+
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::borrow_actor(actor_id id,
+                                                                    std::uint32_t max_pending) {
+    const bool is_new = !books_->lanes.contains(id);
+    auto lane = actor_lane(id);
+    if (is_new) lane->max_pending = max_pending;
+    if (is_new && books_->upstream != nullptr) books_->actors.borrowed.insert(id);
+    return lane;
+}
+
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::hold_actor(actor_id id,
+                                                                  std::uint32_t max_pending) {
+    auto lane = borrow_actor(id, max_pending);
+    if (books_->upstream == nullptr) return lane;
+    ++lane->holds;
+    books_->actors.borrowed.erase(id);
+    return lane;
+}
+
+SKEIN_INLINE bool runtime::has_borrowed() const noexcept {
+    return !books_->actors.borrowed.empty();
+}
+
+SKEIN_INLINE void runtime::lend_actor(actor_id id) {
+    auto& lent = books_->actors.lent;
+    if (std::find(lent.begin(), lent.end(), id) == lent.end()) lent.push_back(id);
+}
+
+/// Worker: a call is answered, and there are handles that came as arguments.
+SKEIN_INLINE void runtime::tell_holds(peer& to) {
+    auto& borrowed = books_->actors.borrowed;
+    std::vector<actor_id> all(borrowed.begin(), borrowed.end());
+    borrowed.clear();
+    std::sort(all.begin(), all.end());
+    for (const auto id : all) {
+        books_->lanes.at(id)->holds = 1;
+        send_actor(to, detail::message_hold, id);
+    }
+}
+
+SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id) {
+    if (!to.wire->is_open()) return;
+    wire::writer body;
+    detail::put_actor(body, id);
+    to.wire->send(kind, 0, 0, body.bytes(), {});
+}
+
+/// Driver: a worker gets a handle, and holds it from now on.
+SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
+    auto& entry = books_->actors.entries.at(actor);
+    entry.add_hold(to.number);
+    const auto max_pending = entry.plan ? entry.plan->terms.max_pending : 0;
+    reply(to, id, [&](wire::writer& w) {
+        detail::put_actor(w, actor);
+        w.fixed(max_pending);
+    });
+}
+
+/// The value of a call has handles in it: who gets it holds them before who gave it can let go.
+SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
+                                      const net::frame_view& f) {
+    detail::lending_reply parts;
+    if (!parts.decode(f.body))
+        throw error(errc::malformed, fmt::format("a reply that cannot be read from {}", from.who));
+    if (books_->upstream == nullptr && call.nested) {
+        auto& passed = static_cast<detail::forwarded_call&>(call);
+        passed.lends = true;
+        if (passed.origin().up)
+            for (const auto id : parts.actors)
+                if (auto* const entry = books_->actors.find(id))
+                    entry->add_hold(passed.origin().number);
+        return call.finish_with_bytes(f.body);
+    }
+    std::vector<counted_ptr<detail::actor_state>> lanes;
+    for (const auto id : parts.actors) lanes.push_back(hold_actor(id, 0));
+    struct executing_guard {
+        runtime* before = executing_;
+        ~executing_guard() { executing_ = before; }
+    } const guard;
+    executing_ = this;
+    call.finish_with_bytes(parts.value);
+}
+
+SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
+    return books_->lanes.contains(id) || !entry.holders.empty() || !entry.waiting.empty();
+}
+
+/// Driver: a handle is gone; it may have been the last one.
+SKEIN_INLINE void runtime::let_go(actor_id id) {
+    const auto* const entry = books_->actors.find(id);
+    if (entry != nullptr && !is_held(id, *entry)) end_actor(id, detail::message_drop, nullptr);
+}
+
+SKEIN_INLINE void runtime::on_release(peer& from, byte_span body) {
+    wire::reader in(body);
+    actor_id id;
+    std::uint32_t times = 0;
+    if (!detail::get_actor_id(in, id) || !in.fixed(times) || !in.finish())
+        throw error(errc::malformed,
+                    fmt::format("a release that cannot be read from {}", from.who));
+    auto* const entry = books_->actors.find(id);
+    if (entry == nullptr) return;
+    if (!entry->remove_holds(from.number, times))
+        throw error(errc::malformed,
+                    fmt::format("{} gives handles to actor {} back that it has not", from.who, id));
+    let_go(id);
+}
+
+} // namespace skein::rt
