@@ -24848,6 +24848,150 @@ SKEIN_INLINE void runtime::on_snapshot(peer& from, const net::frame_view& f) {
 
 } // namespace skein::rt
 
+// ======== skein/rt/detail/runtime_demands.ipp
+// Part of the bodies of rt/runtime.hpp: tasks that ask for more than any worker has. Who serves them is asked of the
+// source of workers, and the cores that these need are lent by the others. docs/design/0011-demands.md
+
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+SKEIN_INLINE bool lease_books::any_has(const std::string& label) const {
+    return std::any_of(workers.begin(), workers.end(), [&](const auto& one) {
+        const auto& labels = one.second->labels;
+        return std::find(labels.begin(), labels.end(), label) != labels.end();
+    });
+}
+
+/// Whether a line that has nothing anywhere is served by the workers that are there, or by workers of its own.
+SKEIN_INLINE void lease_books::decide(lease_line& line) {
+    if (line.by != lease_line::service::undecided) return;
+    const auto& need = *line.need;
+    if (largest == 0 && need.only_cpus) return; // not known yet
+    const bool is_shared =
+        need.only_cpus && line.cpus <= largest && (need.label.empty() || any_has(need.label));
+    line.by = is_shared ? lease_line::service::shared : lease_line::service::own;
+}
+
+/// Cores that were lent for it, at a worker of its own.
+SKEIN_INLINE std::uint32_t lease_books::cores_of(const call_base& call) const {
+    return whole_cores(demands.at(call.shape).need.cpu);
+}
+
+/// Takes as many workers out of the scheduler as were asked for, those with the least to do first.
+SKEIN_INLINE void lease_books::lend_now() {
+    const auto target = lent - std::min(lent, resting);
+    std::uint32_t now = 0;
+    std::vector<peer*> all;
+    for (const auto& [place, worker] : workers) {
+        all.push_back(worker);
+        if (worker->lent) now += worker->capacity;
+    }
+    if (now == target) return;
+    std::sort(all.begin(), all.end(), [](const peer* a, const peer* b) {
+        return std::pair(a->busy, a->number) < std::pair(b->busy, b->number);
+    });
+    const auto turn = [&](peer& worker, bool on) {
+        worker.lent = on;
+        (void)places.drain(place_of(worker), on || worker.retiring);
+        for (const auto& share : worker.shares) release_unused(*share);
+        ++state;
+        is_changed = true;
+    };
+    for (auto* worker : all) {
+        if (now >= target) break;
+        if (worker->lent || worker->retiring || !worker->up) continue;
+        if (resting > 0 && now + worker->capacity > target) continue;
+        turn(*worker, true);
+        now += worker->capacity;
+    }
+    for (auto at = all.rbegin(); at != all.rend(); ++at) {
+        // Rather too few than too many while a task waits for others: these need a core.
+        const bool is_spare = resting > 0 ? now > target : now - (*at)->capacity >= target;
+        if (!(*at)->lent || !is_spare) continue;
+        turn(**at, false);
+        now -= (*at)->capacity;
+    }
+}
+
+/// The cores that were lent are free, as far as there are so many.
+SKEIN_INLINE bool lease_books::has_lent() const {
+    return std::none_of(workers.begin(), workers.end(),
+                        [](const auto& one) { return one.second->lent && one.second->busy != 0; });
+}
+
+} // namespace detail
+
+/// Over the workers that are for this line alone, one task each. More of them are asked for, or fewer.
+SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
+    auto& leases = books_->leases;
+    if (leases.source == nullptr) {
+        while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
+        return;
+    }
+    while (leases.front(line) != nullptr) {
+        auto* to = leases.pick(line, detail::lease_line::unused);
+        if (to == nullptr) break;
+        send(*to, leases.pop(line));
+    }
+    tell_demand(line);
+    // Nothing is left of it: workers with room for it may have come meanwhile.
+    if (line.is_empty() && line.held == 0 && line.wanted == 0)
+        line.by = detail::lease_line::service::undecided;
+}
+
+SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
+    const auto wanted = line.inner.size() + line.waiting.size() + line.out;
+    if (line.wanted == wanted || books_->leases.source == nullptr) return;
+    line.wanted = wanted;
+    worker_demand what;
+    what.kind = line.shape;
+    what.need = line.need->need;
+    what.label = line.need->label;
+    what.wanted = wanted;
+    books_->leases.source->want(what);
+}
+
+SKEIN_INLINE void runtime::ask(worker_source* source) noexcept { books_->leases.source = source; }
+
+SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
+    auto& leases = books_->leases;
+    const auto found = leases.lines.find(static_cast<std::uint16_t>(kind));
+    if (found == leases.lines.end()) return;
+    auto& line = found->second;
+    std::vector<counted_ptr<detail::call_base>> all;
+    while (leases.front(line) != nullptr) all.push_back(leases.pop(line));
+    tell_demand(line);
+    for (const auto& call : all) {
+        error said(why.code(), fmt::format("{} did not run: {}", call->name(), why.text()));
+        if (!why.hint().empty()) said.with_hint(why.hint());
+        if (!why.cause().empty()) said.with_cause(why.cause());
+        refuse(*call, std::move(said));
+    }
+}
+
+SKEIN_INLINE task<void> runtime::lend(std::uint32_t cores) {
+    auto& leases = books_->leases;
+    leases.lent = cores;
+    const auto round = ++leases.lend_round;
+    leases.lend_now();
+    if (leases.waits()) pump_leases();
+    for (auto pause = std::chrono::milliseconds(1);
+         leases.lend_round == round && !leases.has_lent() && !books_->closing;
+         pause = std::min(2 * pause, std::chrono::milliseconds(20)))
+        co_await sleep_for(pause);
+}
+
+} // namespace skein::rt
+
 // ======== skein/rt/detail/runtime_ends.ipp
 // Part of the bodies of rt/runtime.hpp: how actors end, and what follows each call of one: its state is saved, it
 // leaves, the next one starts.
@@ -25017,150 +25161,6 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
             *from, id,
             {error(errc::cancelled, fn->name + " was cancelled; it did not run"), nullptr});
     co_return false;
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_demands.ipp
-// Part of the bodies of rt/runtime.hpp: tasks that ask for more than any worker has. Who serves them is asked of the
-// source of workers, and the cores that these need are lent by the others. docs/design/0011-demands.md
-
-
-#include <algorithm>
-#include <chrono>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-SKEIN_INLINE bool lease_books::any_has(const std::string& label) const {
-    return std::any_of(workers.begin(), workers.end(), [&](const auto& one) {
-        const auto& labels = one.second->labels;
-        return std::find(labels.begin(), labels.end(), label) != labels.end();
-    });
-}
-
-/// Whether a line that has nothing anywhere is served by the workers that are there, or by workers of its own.
-SKEIN_INLINE void lease_books::decide(lease_line& line) {
-    if (line.by != lease_line::service::undecided) return;
-    const auto& need = *line.need;
-    if (largest == 0 && need.only_cpus) return; // not known yet
-    const bool is_shared =
-        need.only_cpus && line.cpus <= largest && (need.label.empty() || any_has(need.label));
-    line.by = is_shared ? lease_line::service::shared : lease_line::service::own;
-}
-
-/// Cores that were lent for it, at a worker of its own.
-SKEIN_INLINE std::uint32_t lease_books::cores_of(const call_base& call) const {
-    return whole_cores(demands.at(call.shape).need.cpu);
-}
-
-/// Takes as many workers out of the scheduler as were asked for, those with the least to do first.
-SKEIN_INLINE void lease_books::lend_now() {
-    const auto target = lent - std::min(lent, resting);
-    std::uint32_t now = 0;
-    std::vector<peer*> all;
-    for (const auto& [place, worker] : workers) {
-        all.push_back(worker);
-        if (worker->lent) now += worker->capacity;
-    }
-    if (now == target) return;
-    std::sort(all.begin(), all.end(), [](const peer* a, const peer* b) {
-        return std::pair(a->busy, a->number) < std::pair(b->busy, b->number);
-    });
-    const auto turn = [&](peer& worker, bool on) {
-        worker.lent = on;
-        (void)places.drain(place_of(worker), on || worker.retiring);
-        for (const auto& share : worker.shares) release_unused(*share);
-        ++state;
-        is_changed = true;
-    };
-    for (auto* worker : all) {
-        if (now >= target) break;
-        if (worker->lent || worker->retiring || !worker->up) continue;
-        if (resting > 0 && now + worker->capacity > target) continue;
-        turn(*worker, true);
-        now += worker->capacity;
-    }
-    for (auto at = all.rbegin(); at != all.rend(); ++at) {
-        // Rather too few than too many while a task waits for others: these need a core.
-        const bool is_spare = resting > 0 ? now > target : now - (*at)->capacity >= target;
-        if (!(*at)->lent || !is_spare) continue;
-        turn(**at, false);
-        now -= (*at)->capacity;
-    }
-}
-
-/// The cores that were lent are free, as far as there are so many.
-SKEIN_INLINE bool lease_books::has_lent() const {
-    return std::none_of(workers.begin(), workers.end(),
-                        [](const auto& one) { return one.second->lent && one.second->busy != 0; });
-}
-
-} // namespace detail
-
-/// Over the workers that are for this line alone, one task each. More of them are asked for, or fewer.
-SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
-    auto& leases = books_->leases;
-    if (leases.source == nullptr) {
-        while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
-        return;
-    }
-    while (leases.front(line) != nullptr) {
-        auto* to = leases.pick(line, detail::lease_line::unused);
-        if (to == nullptr) break;
-        send(*to, leases.pop(line));
-    }
-    tell_demand(line);
-    // Nothing is left of it: workers with room for it may have come meanwhile.
-    if (line.is_empty() && line.held == 0 && line.wanted == 0)
-        line.by = detail::lease_line::service::undecided;
-}
-
-SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
-    const auto wanted = line.inner.size() + line.waiting.size() + line.out;
-    if (line.wanted == wanted || books_->leases.source == nullptr) return;
-    line.wanted = wanted;
-    worker_demand what;
-    what.kind = line.shape;
-    what.need = line.need->need;
-    what.label = line.need->label;
-    what.wanted = wanted;
-    books_->leases.source->want(what);
-}
-
-SKEIN_INLINE void runtime::ask(worker_source* source) noexcept { books_->leases.source = source; }
-
-SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
-    auto& leases = books_->leases;
-    const auto found = leases.lines.find(static_cast<std::uint16_t>(kind));
-    if (found == leases.lines.end()) return;
-    auto& line = found->second;
-    std::vector<counted_ptr<detail::call_base>> all;
-    while (leases.front(line) != nullptr) all.push_back(leases.pop(line));
-    tell_demand(line);
-    for (const auto& call : all) {
-        error said(why.code(), fmt::format("{} did not run: {}", call->name(), why.text()));
-        if (!why.hint().empty()) said.with_hint(why.hint());
-        if (!why.cause().empty()) said.with_cause(why.cause());
-        refuse(*call, std::move(said));
-    }
-}
-
-SKEIN_INLINE task<void> runtime::lend(std::uint32_t cores) {
-    auto& leases = books_->leases;
-    leases.lent = cores;
-    const auto round = ++leases.lend_round;
-    leases.lend_now();
-    if (leases.waits()) pump_leases();
-    for (auto pause = std::chrono::milliseconds(1);
-         leases.lend_round == round && !leases.has_lent() && !books_->closing;
-         pause = std::min(2 * pause, std::chrono::milliseconds(20)))
-        co_await sleep_for(pause);
 }
 
 } // namespace skein::rt
@@ -27775,14 +27775,14 @@ struct skein::wire::codec<skein::actor_handle<T>> {
         std::uint32_t max_pending = 0;
         if (!from.fixed(id.incarnation) || !from.fixed(id.number) || !from.fixed(max_pending))
             return from.status();
+        if (!actor_id(id)) return {}; // an empty one
         auto* here = skein::rt::runtime::executing();
         if (here == nullptr)
             return error(errc::not_supported,
                          "not supported: an actor_handle that is decoded outside of a call")
                 .with_hint("handles travel in the arguments and results of calls, and in what "
                            "load() of an actor takes");
-        if (actor_id(id))
-            into = skein::actor_handle<T>(here->borrow_actor(actor_id(id), max_pending));
+        into = skein::actor_handle<T>(here->borrow_actor(actor_id(id), max_pending));
         return {};
     }
 };

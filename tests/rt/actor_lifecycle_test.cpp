@@ -341,6 +341,9 @@ TEST_CASE("a handle is a result, for the driver and for a worker", "[rt][actor]"
             const int still = co_await given.call<&counter::get>();
             CHECK(still == 15);
         }
+        const auto empty = co_await remote<&give_back>(std::vector<actor_handle<counter>>(2));
+        REQUIRE(empty.size() == 2);
+        CHECK_FALSE(empty[0]);
         const int elsewhere = co_await remote<&use_one_of_another>(7);
         CHECK(elsewhere == 8);
         co_await sleep_for(50ms);

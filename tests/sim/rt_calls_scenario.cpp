@@ -16,6 +16,7 @@
 #include <skein/core/timeout.hpp>
 #include <skein/rt/runtime_context.hpp>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -316,12 +317,14 @@ struct lasting {
     bool runs_once = true;
     bool is_over = false; ///< killed, or told to leave
     std::vector<std::pair<int, ref<int>>> calls;
+    std::vector<int> through_handle; ///< positions of those that were made through it
 };
 
 /// One random call; gives false if the actor is ended by it.
 void use(sim::world* w, lasting* one, int position) {
     const int ms = static_cast<int>(w->below(100));
     const auto kind = w->below(10);
+    if (one->handle && kind < 8) one->through_handle.push_back(position);
     if (one->handle && kind < 5) {
         one->calls.emplace_back(position, one->handle.call<&ledger::note>(position));
     } else if (one->handle && kind < 8) {
@@ -365,6 +368,12 @@ task<void> check_state(sim::world* w, lasting* one) {
     for (const int position : *seen) ++times[position];
     for (const int position : answered)
         w->check(times.contains(position), "an actor has forgotten a call that was answered");
+    std::vector<int> own;
+    for (const int position : *seen)
+        if (std::binary_search(one->through_handle.begin(), one->through_handle.end(), position))
+            own.push_back(position);
+    w->check(!one->runs_once || std::is_sorted(own.begin(), own.end()),
+             "calls to an actor that was made again ran out of order");
     for (const auto& [position, n] : times)
         w->check(n == 1 || !one->runs_once, "a call is in the state of an actor twice");
 }

@@ -135,14 +135,14 @@ struct skein::wire::codec<skein::actor_handle<T>> {
         std::uint32_t max_pending = 0;
         if (!from.fixed(id.incarnation) || !from.fixed(id.number) || !from.fixed(max_pending))
             return from.status();
+        if (!actor_id(id)) return {}; // an empty one
         auto* here = skein::rt::runtime::executing();
         if (here == nullptr)
             return error(errc::not_supported,
                          "not supported: an actor_handle that is decoded outside of a call")
                 .with_hint("handles travel in the arguments and results of calls, and in what "
                            "load() of an actor takes");
-        if (actor_id(id))
-            into = skein::actor_handle<T>(here->borrow_actor(actor_id(id), max_pending));
+        into = skein::actor_handle<T>(here->borrow_actor(actor_id(id), max_pending));
         return {};
     }
 };
