@@ -51,7 +51,7 @@ struct actor_terms {
             if (!from.fixed(padding) || padding != 0) return false;
         get_if_exists = (flags & 1) != 0;
         has_snapshot = (flags & 2) != 0;
-        name = to_string(text);
+        name = skein::to_string(text); // rt has others
         return flags < 4 && zero == 0 && restarts >= -1 && snapshot_every > 0 &&
                snapshot_bytes <= from.remaining() && (has_snapshot || snapshot_bytes == 0);
     }
