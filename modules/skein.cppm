@@ -347,6 +347,7 @@ using skein::rt::failure;
 using skein::rt::fits;
 using skein::rt::function_record;
 using skein::rt::gpu_set;
+using skein::rt::gpus_by_name;
 using skein::rt::grant;
 using skein::rt::group_request;
 using skein::rt::group_strategy;

@@ -1577,198 +1577,6 @@ private:
 // task<exit_status> rt::wait(loop, child) on a real loop is in <skein/rt/process_wait.hpp>.
 
 
-#include <csignal>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <sys/types.h>
-#include <sys/wait.h>
-
-namespace skein::rt {
-
-/// "SIGKILL" for 9; "signal 64" for one without a name.
-[[nodiscard]] std::string signal_name(int number);
-
-/// How a process ended.
-class exit_status {
-public:
-    /// raw: what waitpid() gave.
-    explicit exit_status(int raw = 0) noexcept : raw_(raw) {}
-
-    [[nodiscard]] bool success() const noexcept { return exited() && code() == 0; }
-    [[nodiscard]] bool exited() const noexcept { return WIFEXITED(raw_); }
-    /// The exit code; -1 if a signal ended it.
-    [[nodiscard]] int code() const noexcept { return exited() ? WEXITSTATUS(raw_) : -1; }
-    /// The signal that ended it; 0 if it exited.
-    [[nodiscard]] int signal() const noexcept { return WIFSIGNALED(raw_) ? WTERMSIG(raw_) : 0; }
-    [[nodiscard]] bool dumped_core() const noexcept { return WIFSIGNALED(raw_) && WCOREDUMP(raw_); }
-    /// "exited with 3" or "killed by signal 9 (SIGKILL)".
-    [[nodiscard]] std::string describe() const;
-
-private:
-    int raw_;
-};
-
-/// How this host calls itself.
-[[nodiscard]] std::string host_name();
-
-/// What CUDA_VISIBLE_DEVICES may say of this host's gpus: those of NVIDIA's driver, as far as this process sees them.
-[[nodiscard]] std::vector<std::string> visible_gpus();
-
-/// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
-[[nodiscard]] std::string process_title(std::string_view program, std::string_view part);
-
-/// Makes `top` and `pgrep` show this process so; what is started as /proc/self/exe is "exe" otherwise.
-void name_process(std::string_view part);
-
-/// What to start and how.
-struct process_options {
-    std::vector<std::string> argv;                        ///< argv[0] is the name the child sees
-    std::string executable;                               ///< what to execute; empty: argv[0]
-    std::vector<std::pair<std::string, std::string>> env; ///< added to or replacing ours
-    std::vector<std::string> unset_env;                   ///< names the child does not inherit
-    std::string cwd;                                      ///< empty: ours
-    /// {ours, the child's}: open files the child gets under these numbers. All others are closed.
-    std::vector<std::pair<int, int>> fds;
-    std::string stdout_file, stderr_file; ///< appended to; empty: see *_fd
-    int stdout_fd = -1, stderr_fd = -1;   ///< our descriptor to use; -1: inherited
-    bool keep_stdin = false;              ///< otherwise the child reads /dev/null
-    /// A process group of its own: no Ctrl-C from the terminal, and what the child leaves behind in
-    /// the group is killed when its end is seen.
-    bool own_group = false;
-    bool die_with_parent = true; ///< SIGKILL when the thread that spawned it ends
-    bool last_words = true;      ///< give it a pipe for leave_last_words()
-};
-
-/// The variable that names the pipe of leave_last_words().
-inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
-
-/// In a child: hands the parent a text (at most 4096 bytes) that says why this process leaves.
-/// Without such a parent it does nothing. Never blocks, never throws. Gives whether there is one.
-bool leave_last_words(std::string_view text) noexcept;
-
-namespace detail {
-class start_attempt;
-}
-
-/// One child process. Movable. The destructor kills (SIGKILL) and reaps a child that still runs.
-class child_process {
-public:
-    child_process() noexcept = default;
-
-    /// Starts it. Throws not_found/permission_denied/io with the step that failed. Blocks the thread until
-    /// the child executes the program: on a loop use rt::local_children. No memory is copied, however much
-    /// this process has. With die_with_parent the calling thread must outlive the child: Linux ties that to
-    /// the thread.
-    [[nodiscard]] static child_process spawn(process_options how);
-
-    child_process(child_process&& other) noexcept;
-    child_process& operator=(child_process&& other) noexcept;
-    ~child_process();
-
-    /// -1 for a default-constructed object. Kept after the end for messages.
-    [[nodiscard]] pid_t pid() const noexcept { return pid_; }
-    /// Readable when the process has ended; owned by this object.
-    [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
-    /// True until its end was seen by one of the waits or try_wait().
-    [[nodiscard]] bool running() const noexcept { return pid_ > 0 && !status_; }
-    [[nodiscard]] const std::optional<exit_status>& status() const noexcept { return status_; }
-
-    /// Sends a signal; nothing happens if it has ended.
-    void kill(int signal) noexcept;
-    /// Sends a signal to its process group (needs own_group); reaches its children too.
-    void kill_group(int signal) noexcept;
-
-    /// The exit status if it has ended; does not block.
-    std::optional<exit_status> try_wait() noexcept;
-    /// Blocks the thread until it ends.
-    exit_status wait_blocking();
-
-    /// The text the child left with leave_last_words(); call it after its end. May be empty.
-    [[nodiscard]] std::string last_words();
-
-private:
-    friend class detail::start_attempt;
-    void reap(int flags) noexcept;
-
-    pid_t pid_ = -1;
-    bool own_group_ = false;
-    unique_fd pidfd_, words_;
-    std::optional<exit_status> status_;
-};
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/process.ipp
-// The bodies of rt/process.hpp: names, and how the end of a child is seen. Its start: process_start.ipp.
-
-
-// ======== skein/core/check.hpp
-// SKEIN_CHECK: a bug of the caller ends the program with place and values, in every build type.
-//
-//     SKEIN_CHECK(r < n, "rank {} >= world size {}", r, n);
-
-
-#include <source_location>
-
-#include <fmt/core.h>
-
-// The compiled form goes with the fmt it was built with; its CMake targets say which one that was.
-#if defined(SKEIN_COMPILED) && defined(SKEIN_FMT_MAJOR)
-#if FMT_VERSION / 10000 != SKEIN_FMT_MAJOR
-#error                                                                                             \
-    "skein: compiled with another fmt than the one found first here. LibTorch brings one of its own: give its include folder with -idirafter, not with -isystem"
-#endif
-#endif
-
-namespace skein::detail {
-
-/// Prints condition, values and place to standard error and aborts.
-[[noreturn]] void check_failed(const char* condition, std::source_location where,
-                               fmt::string_view text, fmt::format_args values);
-
-/// The slow path of SKEIN_CHECK: takes the values by reference, formats nothing itself.
-template <class... Values>
-[[noreturn, gnu::cold, gnu::noinline]] void check_failed_with(const char* condition,
-                                                              std::source_location where,
-                                                              fmt::format_string<Values...> text,
-                                                              Values&&... values) {
-    check_failed(condition, where, text, fmt::make_format_args(values...));
-}
-
-} // namespace skein::detail
-
-/// Aborts with the message (fmt syntax) and location when the condition is false.
-#define SKEIN_CHECK(condition, ...)                                                                \
-    (static_cast<bool>(condition) ? void()                                                         \
-                                  : ::skein::detail::check_failed_with(                            \
-                                        #condition, std::source_location::current(), __VA_ARGS__))
-
-
-// ======== skein/core/detail/check.ipp
-// What a failed check says, and the end of the program.
-
-#include <cstdio>
-#include <cstdlib>
-#include <string>
-
-namespace skein::detail {
-
-SKEIN_INLINE void check_failed(const char* condition, std::source_location where,
-                               fmt::string_view text, fmt::format_args values) {
-    const std::string message = fmt::vformat(text, values);
-    std::fprintf(stderr, "skein: check failed: %s: %s (%s:%u in %s)\n", condition, message.c_str(),
-                 where.file_name(), where.line(), where.function_name());
-    std::fflush(stderr);
-    std::abort();
-}
-
-} // namespace skein::detail
-
 // ======== skein/rt/resources.hpp
 // What a place has and what a request asks for: cpus, gpus, memory, and resources that a program names itself.
 //
@@ -1921,6 +1729,70 @@ private:
 // The bodies of rt/resources.hpp: reading, printing and checking amounts.
 
 
+// ======== skein/core/check.hpp
+// SKEIN_CHECK: a bug of the caller ends the program with place and values, in every build type.
+//
+//     SKEIN_CHECK(r < n, "rank {} >= world size {}", r, n);
+
+
+#include <source_location>
+
+#include <fmt/core.h>
+
+// The compiled form goes with the fmt it was built with; its CMake targets say which one that was.
+#if defined(SKEIN_COMPILED) && defined(SKEIN_FMT_MAJOR)
+#if FMT_VERSION / 10000 != SKEIN_FMT_MAJOR
+#error                                                                                             \
+    "skein: compiled with another fmt than the one found first here. LibTorch brings one of its own: give its include folder with -idirafter, not with -isystem"
+#endif
+#endif
+
+namespace skein::detail {
+
+/// Prints condition, values and place to standard error and aborts.
+[[noreturn]] void check_failed(const char* condition, std::source_location where,
+                               fmt::string_view text, fmt::format_args values);
+
+/// The slow path of SKEIN_CHECK: takes the values by reference, formats nothing itself.
+template <class... Values>
+[[noreturn, gnu::cold, gnu::noinline]] void check_failed_with(const char* condition,
+                                                              std::source_location where,
+                                                              fmt::format_string<Values...> text,
+                                                              Values&&... values) {
+    check_failed(condition, where, text, fmt::make_format_args(values...));
+}
+
+} // namespace skein::detail
+
+/// Aborts with the message (fmt syntax) and location when the condition is false.
+#define SKEIN_CHECK(condition, ...)                                                                \
+    (static_cast<bool>(condition) ? void()                                                         \
+                                  : ::skein::detail::check_failed_with(                            \
+                                        #condition, std::source_location::current(), __VA_ARGS__))
+
+
+// ======== skein/core/detail/check.ipp
+// What a failed check says, and the end of the program.
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+namespace skein::detail {
+
+SKEIN_INLINE void check_failed(const char* condition, std::source_location where,
+                               fmt::string_view text, fmt::format_args values) {
+    const std::string message = fmt::vformat(text, values);
+    std::fprintf(stderr, "skein: check failed: %s: %s (%s:%u in %s)\n", condition, message.c_str(),
+                 where.file_name(), where.line(), where.function_name());
+    std::fflush(stderr);
+    std::abort();
+}
+
+} // namespace skein::detail
+
+
+// ======== skein/rt/detail/resources.ipp, continued
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -2208,7 +2080,141 @@ SKEIN_INLINE result<void> check_total(const resources& total) {
 } // namespace skein::rt
 
 
-// ======== skein/rt/detail/process.ipp, continued
+// ======== skein/rt/process.hpp, continued
+#include <csignal>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <sys/types.h>
+#include <sys/wait.h>
+
+namespace skein::rt {
+
+/// "SIGKILL" for 9; "signal 64" for one without a name.
+[[nodiscard]] std::string signal_name(int number);
+
+/// How a process ended.
+class exit_status {
+public:
+    /// raw: what waitpid() gave.
+    explicit exit_status(int raw = 0) noexcept : raw_(raw) {}
+
+    [[nodiscard]] bool success() const noexcept { return exited() && code() == 0; }
+    [[nodiscard]] bool exited() const noexcept { return WIFEXITED(raw_); }
+    /// The exit code; -1 if a signal ended it.
+    [[nodiscard]] int code() const noexcept { return exited() ? WEXITSTATUS(raw_) : -1; }
+    /// The signal that ended it; 0 if it exited.
+    [[nodiscard]] int signal() const noexcept { return WIFSIGNALED(raw_) ? WTERMSIG(raw_) : 0; }
+    [[nodiscard]] bool dumped_core() const noexcept { return WIFSIGNALED(raw_) && WCOREDUMP(raw_); }
+    /// "exited with 3" or "killed by signal 9 (SIGKILL)".
+    [[nodiscard]] std::string describe() const;
+
+private:
+    int raw_;
+};
+
+/// How this host calls itself.
+[[nodiscard]] std::string host_name();
+
+/// What CUDA_VISIBLE_DEVICES may say of this host's gpus: those of NVIDIA's driver, as far as this process sees them.
+[[nodiscard]] std::vector<std::string> visible_gpus();
+
+/// What CUDA_VISIBLE_DEVICES of a child says, for some gpus of those that visible_gpus() gave; without names: their
+/// indices.
+[[nodiscard]] std::string gpus_by_name(gpu_set gpus, const std::vector<std::string>& names);
+
+/// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
+[[nodiscard]] std::string process_title(std::string_view program, std::string_view part);
+
+/// Makes `top` and `pgrep` show this process so; what is started as /proc/self/exe is "exe" otherwise.
+void name_process(std::string_view part);
+
+/// What to start and how.
+struct process_options {
+    std::vector<std::string> argv;                        ///< argv[0] is the name the child sees
+    std::string executable;                               ///< what to execute; empty: argv[0]
+    std::vector<std::pair<std::string, std::string>> env; ///< added to or replacing ours
+    std::vector<std::string> unset_env;                   ///< names the child does not inherit
+    std::string cwd;                                      ///< empty: ours
+    /// {ours, the child's}: open files the child gets under these numbers. All others are closed.
+    std::vector<std::pair<int, int>> fds;
+    std::string stdout_file, stderr_file; ///< appended to; empty: see *_fd
+    int stdout_fd = -1, stderr_fd = -1;   ///< our descriptor to use; -1: inherited
+    bool keep_stdin = false;              ///< otherwise the child reads /dev/null
+    /// A process group of its own: no Ctrl-C from the terminal, and what the child leaves behind in
+    /// the group is killed when its end is seen.
+    bool own_group = false;
+    bool die_with_parent = true; ///< SIGKILL when the thread that spawned it ends
+    bool last_words = true;      ///< give it a pipe for leave_last_words()
+};
+
+/// The variable that names the pipe of leave_last_words().
+inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
+
+/// In a child: hands the parent a text (at most 4096 bytes) that says why this process leaves.
+/// Without such a parent it does nothing. Never blocks, never throws. Gives whether there is one.
+bool leave_last_words(std::string_view text) noexcept;
+
+namespace detail {
+class start_attempt;
+}
+
+/// One child process. Movable. The destructor kills (SIGKILL) and reaps a child that still runs.
+class child_process {
+public:
+    child_process() noexcept = default;
+
+    /// Starts it. Throws not_found/permission_denied/io with the step that failed. Blocks the thread until
+    /// the child executes the program: on a loop use rt::local_children. No memory is copied, however much
+    /// this process has. With die_with_parent the calling thread must outlive the child: Linux ties that to
+    /// the thread.
+    [[nodiscard]] static child_process spawn(process_options how);
+
+    child_process(child_process&& other) noexcept;
+    child_process& operator=(child_process&& other) noexcept;
+    ~child_process();
+
+    /// -1 for a default-constructed object. Kept after the end for messages.
+    [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+    /// Readable when the process has ended; owned by this object.
+    [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
+    /// True until its end was seen by one of the waits or try_wait().
+    [[nodiscard]] bool running() const noexcept { return pid_ > 0 && !status_; }
+    [[nodiscard]] const std::optional<exit_status>& status() const noexcept { return status_; }
+
+    /// Sends a signal; nothing happens if it has ended.
+    void kill(int signal) noexcept;
+    /// Sends a signal to its process group (needs own_group); reaches its children too.
+    void kill_group(int signal) noexcept;
+
+    /// The exit status if it has ended; does not block.
+    std::optional<exit_status> try_wait() noexcept;
+    /// Blocks the thread until it ends.
+    exit_status wait_blocking();
+
+    /// The text the child left with leave_last_words(); call it after its end. May be empty.
+    [[nodiscard]] std::string last_words();
+
+private:
+    friend class detail::start_attempt;
+    void reap(int flags) noexcept;
+
+    pid_t pid_ = -1;
+    bool own_group_ = false;
+    unique_fd pidfd_, words_;
+    std::optional<exit_status> status_;
+};
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/process.ipp
+// The bodies of rt/process.hpp: names, and how the end of a child is seen. Its start: process_start.ipp.
+
+
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -2278,6 +2284,15 @@ SKEIN_INLINE std::vector<std::string> visible_gpus() {
         left.remove_prefix(std::min(end + 1, left.size()));
     }
     return names;
+}
+
+SKEIN_INLINE std::string gpus_by_name(gpu_set gpus, const std::vector<std::string>& names) {
+    if (names.empty()) return to_string(gpus);
+    std::string out;
+    for (int i = 0; i < gpu_set::most; ++i)
+        if (gpus.has(i) && static_cast<std::size_t>(i) < names.size())
+            out += (out.empty() ? "" : ",") + names[static_cast<std::size_t>(i)];
+    return out;
 }
 
 SKEIN_INLINE std::string process_title(std::string_view program, std::string_view part) {
@@ -19918,9 +19933,10 @@ public:
     void ask(worker_source* source) noexcept;
     /// Driver: no worker comes for this demand: what waits for it now fails.
     void refuse_demand(std::uint32_t kind, const error& why);
-    /// Driver: so many cores of its workers are others' from now on: no task is sent there. Ends when those that run
-    /// there have ended, or when it is called again.
-    [[nodiscard]] task<void> lend(std::uint32_t cores);
+    /// Driver: so many cores of its workers are others' from now on: no task is sent there.
+    void lend(std::uint32_t cores);
+    /// Driver: ends when no task runs on the cores that are lent.
+    [[nodiscard]] task<void> lent_is_free();
 
     [[nodiscard]] const detail::process_name& name() const noexcept;
     [[nodiscard]] std::uint64_t incarnation() const noexcept;
@@ -23809,7 +23825,7 @@ struct lease_books {
     std::size_t crowded = 0;   ///< workers with more tasks than cores
     std::uint32_t lent = 0;    ///< cores that were asked for, see lend()
     std::uint32_t resting = 0; ///< cores of tasks at workers of their own that wait for others
-    std::uint64_t lend_round = 0;
+    event worker_idle;         ///< set when one has become so, or is lent no more
     worker_source* source = nullptr;
 
     /// Tasks that occupy cores. Not a nested one that has killed a worker: it would wait for a worker with nothing to
@@ -24854,7 +24870,6 @@ SKEIN_INLINE void runtime::on_snapshot(peer& from, const net::frame_view& f) {
 
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -24901,6 +24916,7 @@ SKEIN_INLINE void lease_books::lend_now() {
     });
     const auto turn = [&](peer& worker, bool on) {
         worker.lent = on;
+        worker_idle.set(); // who waits for it looks again
         (void)places.drain(place_of(worker), on || worker.retiring);
         for (const auto& share : worker.shares) release_unused(*share);
         ++state;
@@ -24978,16 +24994,20 @@ SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
     }
 }
 
-SKEIN_INLINE task<void> runtime::lend(std::uint32_t cores) {
+SKEIN_INLINE void runtime::lend(std::uint32_t cores) {
     auto& leases = books_->leases;
     leases.lent = cores;
-    const auto round = ++leases.lend_round;
     leases.lend_now();
     if (leases.waits()) pump_leases();
-    for (auto pause = std::chrono::milliseconds(1);
-         leases.lend_round == round && !leases.has_lent() && !books_->closing;
-         pause = std::min(2 * pause, std::chrono::milliseconds(20)))
-        co_await sleep_for(pause);
+}
+
+SKEIN_INLINE task<void> runtime::lent_is_free() {
+    auto& leases = books_->leases;
+    while (!leases.has_lent() && !books_->closing) {
+        leases.worker_idle.reset();
+        auto idle = leases.worker_idle.wait();
+        co_await idle;
+    }
 }
 
 } // namespace skein::rt
@@ -25797,6 +25817,7 @@ SKEIN_INLINE void lease_books::add(peer& worker) {
 /// What it had is gone with it.
 SKEIN_INLINE void lease_books::remove(peer& worker) {
     if (workers.erase(place_of(worker)) == 0 && worker.kind == 0) return;
+    if (worker.lent) worker_idle.set();
     if (worker.kind == 0) (void)places.remove_place(place_of(worker));
     for (const auto& share : worker.shares) {
         share->line->held -= share->leases.size();
@@ -26070,6 +26091,7 @@ SKEIN_INLINE void lease_books::occupy(peer& at, std::uint32_t cores) noexcept {
     crowded += (cores > at.capacity ? 1U : 0U);
     crowded -= (at.busy > at.capacity ? 1U : 0U);
     at.busy = cores;
+    if (cores == 0 && at.lent) worker_idle.set();
 }
 
 /// Before it goes. A suspect has its worker as a whole.
@@ -26498,6 +26520,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> w
 
 SKEIN_INLINE task<void> runtime::close() {
     books_->closing = true;
+    books_->leases.worker_idle.set();
     const error why(errc::closed, "the program ended before the call was done");
     books_->start_workers = {};
     for (const auto& call : books_->take_waiting())
@@ -28584,14 +28607,15 @@ private:
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
         one.room = {number, {label_}};
-        if (kind.what.need.gpu || host_has_gpus())
-            one.env.emplace_back("CUDA_VISIBLE_DEVICES", gpu_names(g.gpus));
+        if (how_.offers.gpu) // else there are none to be seen
+            one.env.emplace_back("CUDA_VISIBLE_DEVICES", gpus_by_name(g.gpus, how_.gpu_names));
         own_.push_back(&one);
         lent_ += cores;
         std::optional<error> failed;
         try {
-            auto lending = driver_.lend(lent_);
-            co_await lending;
+            driver_.lend(lent_);
+            auto lent = driver_.lent_is_free();
+            co_await lent;
             restart_policy once{restart_rules{}};
             auto lived = live(&one, &once);
             failed = co_await lived;
@@ -28604,8 +28628,7 @@ private:
         }
         std::erase(own_, &one);
         lent_ -= cores;
-        auto back = shield(driver_.lend(lent_));
-        co_await back;
+        driver_.lend(lent_);
         (void)host_.release(g.id);
         --kind.alive;
         if (!failed) {
@@ -28622,17 +28645,6 @@ private:
         }
         changed_.set();
     }
-    [[nodiscard]] bool host_has_gpus() const { return static_cast<bool>(how_.offers.gpu); }
-    /// As CUDA_VISIBLE_DEVICES takes them.
-    [[nodiscard]] std::string gpu_names(gpu_set gpus) const {
-        if (how_.gpu_names.empty()) return to_string(gpus);
-        std::string out;
-        for (int i = 0; i < gpu_set::most; ++i)
-            if (gpus.has(i) && static_cast<std::size_t>(i) < how_.gpu_names.size())
-                out += (out.empty() ? "" : ",") + how_.gpu_names[static_cast<std::size_t>(i)];
-        return out;
-    }
-
     /// Shakes hands with a process that has been started.
     task<std::shared_ptr<net::connection>> meet(life* one) {
         auto stream = one->process->take_stream();

@@ -13,18 +13,12 @@ namespace {
 /// Runs body(cluster) with a head and no driver.
 template <class Body>
 void with_head(std::uint64_t seed, Body body) {
-    sim::loop loop(seed);
-    sim::network network(loop, sim::faults{});
-    test::sim_nodes c(loop, network);
-    const auto all = [&]() -> task<void> {
-        c.start_head();
-        auto work = body(c);
-        co_await work;
-        auto ended = c.end();
-        co_await ended;
-    };
-    loop.run(all());
-    CHECK(network.open_streams() == 0);
+    test::in_world_of_nodes(seed,
+                            [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives the run
+                                c.start_head();
+                                auto work = body(c);
+                                co_await work;
+                            });
 }
 
 } // namespace

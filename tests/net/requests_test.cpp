@@ -35,6 +35,12 @@ struct note {
     static constexpr std::uint16_t number = 5;
     std::string text;
 };
+/// Answered after a while by a blob.
+struct slow_request {
+    static constexpr std::uint16_t number = 6;
+    std::uint32_t milliseconds = 0;
+    std::uint64_t bytes = 0;
+};
 struct unknown_request {
     static constexpr std::uint16_t number = 99;
 };
@@ -75,6 +81,11 @@ task<add_reply> wait_long(seen* s, wait_request m, net::caller who) {
     co_return add_reply{1};
 }
 task<blob> give_back(blob m, net::caller) { co_return m; }
+task<blob> give_later(slow_request m, net::caller) {
+    auto pause = sleep_for(std::chrono::milliseconds(m.milliseconds));
+    co_await pause;
+    co_return blob_of(m.bytes);
+}
 
 std::shared_ptr<net::request_service> service_of(seen* s, net::request_service::bounds b = {}) {
     auto service = std::make_shared<net::request_service>(b);
@@ -83,6 +94,7 @@ std::shared_ptr<net::request_service> service_of(seen* s, net::request_service::
     service->on<wait_request, add_reply>(
         [s](wait_request m, net::caller who) { return wait_long(s, m, std::move(who)); });
     service->on<blob, blob>(&give_back);
+    service->on<slow_request, blob>(&give_later);
     service->on_tell<note>([s](note m, net::caller) { s->order.push_back(m.text); });
     return service;
 }
@@ -535,7 +547,7 @@ TEST_CASE("a peer that does not read its large replies gets no more of them") {
         scope asking;
         int fine = 0, refused = 0;
         const auto ask = [](net::requests* r, int* fine, int* refused) -> task<void> {
-            auto asked = as_result(r->call<blob>(blob_of(std::size_t{1} << 20)));
+            auto asked = as_result(r->call<blob>(slow_request{100, std::size_t{1} << 20}));
             const auto got = co_await asked;
             if (got)
                 ++*fine;
@@ -544,12 +556,53 @@ TEST_CASE("a peer that does not read its large replies gets no more of them") {
                 ++*refused;
         };
         for (int i = 0; i < 16; ++i) asking.spawn(ask(&r, &fine, &refused));
+        auto arrived = sleep_for(50ms);
+        co_await arrived;
+        w.network.partition("a", "b"); // the replies come to be while nothing can leave
+        auto answered = sleep_for(100ms);
+        co_await answered;
+        CHECK(w.service->held().reply_bytes > 0);
+        CHECK(w.service->held().reply_bytes <= w.how.peer.reply_bytes);
+        w.network.heal("a", "b");
         auto joined = asking.join();
         co_await joined;
         CHECK(fine + refused == 16);
-        CHECK(fine >= 3);
+        CHECK(refused > 0);
+        CHECK(fine >= 2);
         CHECK(w.service->held() == net::request_load());
         CHECK(r.is_open());
+    });
+}
+
+TEST_CASE("to a peer that does not read nothing more is sent than it may leave unread") {
+    request_world w;
+    w.how.unread_bytes = std::size_t{1} << 20;
+    w.run([](request_world& w, net::requests& r) -> task<void> {
+        w.network.partition("a", "b");
+        std::optional<error> refused;
+        const auto text = std::string(10'000, 'x');
+        std::size_t told = 0;
+        try {
+            for (; told < 1000; ++told) r.tell(note_of(text));
+        } catch (const error& e) {
+            refused = e;
+        }
+        REQUIRE(refused);
+        CHECK(refused->code() == errc::exhausted);
+        CHECK(refused->text().find("unread_bytes") != std::string::npos);
+        CHECK(told * text.size() >= w.how.unread_bytes); // not before
+        w.network.heal("a", "b");
+        auto last = r.call<add_reply>(add_of({1, 2}));
+        for (;;) { // it may go again as soon as the others have left
+            auto asked = as_result(std::move(last));
+            const auto got = co_await asked;
+            if (got) break;
+            CHECK(got.error().code() == errc::exhausted);
+            auto pause = sleep_for(10ms);
+            co_await pause;
+            last = r.call<add_reply>(add_of({1, 2}));
+        }
+        CHECK(w.there.order.size() == told);
     });
 }
 

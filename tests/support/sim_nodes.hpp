@@ -235,32 +235,55 @@ public:
     }
 };
 
-/// Runs body(cluster) as a driver's tasks, on a cluster of so many nodes without faults.
+/// Runs body(cluster) in a world without faults, which has nothing in it yet; ends what is left of it then.
 template <class Body>
-void in_cluster(std::uint64_t seed, int nodes, Body body, int cpus = 2, int workers = 0) {
+void in_world_of_nodes(std::uint64_t seed, Body body) {
     sim::loop loop(seed);
     sim::network network(loop, sim::faults{});
     sim_nodes c(loop, network);
-    const auto drive = [&]() -> task<void> {
-        c.start_head();
-        for (int i = 0; i < nodes; ++i) c.add_node(cpus);
-        const auto d = c.make_driver("driver", workers);
+    // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): it outlives the run
+    const auto all = [&]() -> task<void> {
         std::exception_ptr failure;
         try {
-            auto work = d->self.run_here(body(c, *d));
+            auto work = body(c);
             co_await work;
         } catch (...) {
             failure = std::current_exception();
         }
-        auto ended = d->end();
+        auto ended = c.end();
         co_await ended;
-        auto all = c.end();
-        co_await all;
         if (failure) std::rethrow_exception(failure);
     };
-    loop.run(drive());
+    loop.run(all());
     REQUIRE(c.processes() == 0);
     REQUIRE(network.open_streams() == 0);
+}
+
+/// Runs body() as a driver's tasks, and ends the driver.
+template <class Body>
+task<void> as_driver(sim_nodes::driver* d, Body body) {
+    std::exception_ptr failure;
+    try {
+        auto work = d->self.run_here(body());
+        co_await work;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    auto ended = d->end();
+    co_await ended;
+    if (failure) std::rethrow_exception(failure);
+}
+
+/// Runs body(cluster, driver) as a driver's tasks, on a cluster of so many nodes without faults.
+template <class Body>
+void in_cluster(std::uint64_t seed, int nodes, Body body, int cpus = 2, int workers = 0) {
+    in_world_of_nodes(seed, [&](sim_nodes& c) -> task<void> { // NOLINT: outlives the run
+        c.start_head();
+        for (int i = 0; i < nodes; ++i) c.add_node(cpus);
+        const auto d = c.make_driver("driver", workers);
+        auto driving = as_driver(d.get(), [&] { return body(c, *d); });
+        co_await driving;
+    });
 }
 
 } // namespace skein::test

@@ -167,9 +167,10 @@ public:
     void ask(worker_source* source) noexcept;
     /// Driver: no worker comes for this demand: what waits for it now fails.
     void refuse_demand(std::uint32_t kind, const error& why);
-    /// Driver: so many cores of its workers are others' from now on: no task is sent there. Ends when those that run
-    /// there have ended, or when it is called again.
-    [[nodiscard]] task<void> lend(std::uint32_t cores);
+    /// Driver: so many cores of its workers are others' from now on: no task is sent there.
+    void lend(std::uint32_t cores);
+    /// Driver: ends when no task runs on the cores that are lent.
+    [[nodiscard]] task<void> lent_is_free();
 
     [[nodiscard]] const detail::process_name& name() const noexcept;
     [[nodiscard]] std::uint64_t incarnation() const noexcept;

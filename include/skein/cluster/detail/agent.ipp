@@ -193,16 +193,6 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
     co_return out;
 }
 
-/// As this process calls them: it may see some of the host's only, and in another order.
-SKEIN_INLINE std::string agent::books::gpu_names(rt::gpu_set gpus) const {
-    if (how.gpu_names.empty()) return rt::to_string(gpus);
-    std::string out;
-    for (int i = 0; i < rt::gpu_set::most; ++i)
-        if (gpus.has(i) && static_cast<std::size_t>(i) < how.gpu_names.size())
-            out += (out.empty() ? "" : ",") + how.gpu_names[static_cast<std::size_t>(i)];
-    return out;
-}
-
 SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_order& order) const {
     rt::worker_order boot;
     boot.token = to_buffer(detail::job_secret(how.secret, order.lease.driver).bytes());
@@ -227,7 +217,8 @@ SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_or
     child.cwd = order.folder;
     child.argv = {order.program, "--skein-worker=" + order.name};
     if (demand && (demand->gpu || total.gpu)) // a worker sees the gpus of its lease alone
-        child.env.emplace_back("CUDA_VISIBLE_DEVICES", gpu_names(rt::gpu_set(order.gpus)));
+        child.env.emplace_back("CUDA_VISIBLE_DEVICES",
+                               rt::gpus_by_name(rt::gpu_set(order.gpus), how.gpu_names));
     return child;
 }
 

@@ -49,7 +49,6 @@ struct agent::books {
     static task<void> live(books* self, lease_name lease);
     static task<ended_lease> run(books* self, worker* w);
     [[nodiscard]] rt::child_options what_to_start(const start_worker_order& order) const;
-    [[nodiscard]] std::string gpu_names(rt::gpu_set gpus) const;
     void tell_end(ended_lease what);
 };
 

@@ -328,14 +328,15 @@ private:
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
         one.room = {number, {label_}};
-        if (kind.what.need.gpu || host_has_gpus())
-            one.env.emplace_back("CUDA_VISIBLE_DEVICES", gpu_names(g.gpus));
+        if (how_.offers.gpu) // else there are none to be seen
+            one.env.emplace_back("CUDA_VISIBLE_DEVICES", gpus_by_name(g.gpus, how_.gpu_names));
         own_.push_back(&one);
         lent_ += cores;
         std::optional<error> failed;
         try {
-            auto lending = driver_.lend(lent_);
-            co_await lending;
+            driver_.lend(lent_);
+            auto lent = driver_.lent_is_free();
+            co_await lent;
             restart_policy once{restart_rules{}};
             auto lived = live(&one, &once);
             failed = co_await lived;
@@ -348,8 +349,7 @@ private:
         }
         std::erase(own_, &one);
         lent_ -= cores;
-        auto back = shield(driver_.lend(lent_));
-        co_await back;
+        driver_.lend(lent_);
         (void)host_.release(g.id);
         --kind.alive;
         if (!failed) {
@@ -366,17 +366,6 @@ private:
         }
         changed_.set();
     }
-    [[nodiscard]] bool host_has_gpus() const { return static_cast<bool>(how_.offers.gpu); }
-    /// As CUDA_VISIBLE_DEVICES takes them.
-    [[nodiscard]] std::string gpu_names(gpu_set gpus) const {
-        if (how_.gpu_names.empty()) return to_string(gpus);
-        std::string out;
-        for (int i = 0; i < gpu_set::most; ++i)
-            if (gpus.has(i) && static_cast<std::size_t>(i) < how_.gpu_names.size())
-                out += (out.empty() ? "" : ",") + how_.gpu_names[static_cast<std::size_t>(i)];
-        return out;
-    }
-
     /// Shakes hands with a process that has been started.
     task<std::shared_ptr<net::connection>> meet(life* one) {
         auto stream = one->process->take_stream();

@@ -4,7 +4,6 @@
 
 #include <skein/core/check.hpp>
 #include <skein/rt/detail/process.hpp>
-#include <skein/rt/resources.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -75,6 +74,15 @@ SKEIN_INLINE std::vector<std::string> visible_gpus() {
         left.remove_prefix(std::min(end + 1, left.size()));
     }
     return names;
+}
+
+SKEIN_INLINE std::string gpus_by_name(gpu_set gpus, const std::vector<std::string>& names) {
+    if (names.empty()) return to_string(gpus);
+    std::string out;
+    for (int i = 0; i < gpu_set::most; ++i)
+        if (gpus.has(i) && static_cast<std::size_t>(i) < names.size())
+            out += (out.empty() ? "" : ",") + names[static_cast<std::size_t>(i)];
+    return out;
 }
 
 SKEIN_INLINE std::string process_title(std::string_view program, std::string_view part) {

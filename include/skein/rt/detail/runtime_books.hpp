@@ -201,7 +201,7 @@ struct lease_books {
     std::size_t crowded = 0;   ///< workers with more tasks than cores
     std::uint32_t lent = 0;    ///< cores that were asked for, see lend()
     std::uint32_t resting = 0; ///< cores of tasks at workers of their own that wait for others
-    std::uint64_t lend_round = 0;
+    event worker_idle;         ///< set when one has become so, or is lent no more
     worker_source* source = nullptr;
 
     /// Tasks that occupy cores. Not a nested one that has killed a worker: it would wait for a worker with nothing to

@@ -3,12 +3,9 @@
 // Part of the bodies of rt/runtime.hpp: tasks that ask for more than any worker has. Who serves them is asked of the
 // source of workers, and the cores that these need are lent by the others. docs/design/0011-demands.md
 
-#include <skein/core/loop.hpp>
-#include <skein/core/sleep.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -55,6 +52,7 @@ SKEIN_INLINE void lease_books::lend_now() {
     });
     const auto turn = [&](peer& worker, bool on) {
         worker.lent = on;
+        worker_idle.set(); // who waits for it looks again
         (void)places.drain(place_of(worker), on || worker.retiring);
         for (const auto& share : worker.shares) release_unused(*share);
         ++state;
@@ -132,16 +130,20 @@ SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
     }
 }
 
-SKEIN_INLINE task<void> runtime::lend(std::uint32_t cores) {
+SKEIN_INLINE void runtime::lend(std::uint32_t cores) {
     auto& leases = books_->leases;
     leases.lent = cores;
-    const auto round = ++leases.lend_round;
     leases.lend_now();
     if (leases.waits()) pump_leases();
-    for (auto pause = std::chrono::milliseconds(1);
-         leases.lend_round == round && !leases.has_lent() && !books_->closing;
-         pause = std::min(2 * pause, std::chrono::milliseconds(20)))
-        co_await sleep_for(pause);
+}
+
+SKEIN_INLINE task<void> runtime::lent_is_free() {
+    auto& leases = books_->leases;
+    while (!leases.has_lent() && !books_->closing) {
+        leases.worker_idle.reset();
+        auto idle = leases.worker_idle.wait();
+        co_await idle;
+    }
 }
 
 } // namespace skein::rt

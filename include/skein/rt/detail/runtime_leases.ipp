@@ -89,6 +89,7 @@ SKEIN_INLINE void lease_books::add(peer& worker) {
 /// What it had is gone with it.
 SKEIN_INLINE void lease_books::remove(peer& worker) {
     if (workers.erase(place_of(worker)) == 0 && worker.kind == 0) return;
+    if (worker.lent) worker_idle.set();
     if (worker.kind == 0) (void)places.remove_place(place_of(worker));
     for (const auto& share : worker.shares) {
         share->line->held -= share->leases.size();
@@ -362,6 +363,7 @@ SKEIN_INLINE void lease_books::occupy(peer& at, std::uint32_t cores) noexcept {
     crowded += (cores > at.capacity ? 1U : 0U);
     crowded -= (at.busy > at.capacity ? 1U : 0U);
     at.busy = cores;
+    if (cores == 0 && at.lent) worker_idle.set();
 }
 
 /// Before it goes. A suspect has its worker as a whole.

@@ -170,6 +170,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> w
 
 SKEIN_INLINE task<void> runtime::close() {
     books_->closing = true;
+    books_->leases.worker_idle.set();
     const error why(errc::closed, "the program ended before the call was done");
     books_->start_workers = {};
     for (const auto& call : books_->take_waiting())
