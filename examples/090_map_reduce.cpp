@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -121,18 +122,31 @@ struct request {
     std::vector<fs::path> files;
 };
 
+std::size_t number(const std::string& flag, const std::string& text) {
+    std::size_t n = 0;
+    const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (bad != std::errc() || end != text.data() + text.size() || n == 0)
+        throw skein::error(skein::errc::usage, flag + " " + text + ": not a number above 0");
+    return n;
+}
+
 request read_arguments(const std::vector<std::string>& args) {
     request out;
     for (std::size_t i = 0; i < args.size(); ++i) {
         const bool has_value = i + 1 < args.size();
         if (args[i] == "--top" && has_value) {
-            out.top = std::stoul(args[++i]);
+            out.top = number("--top", args[i + 1]);
+            ++i;
         } else if (args[i] == "--piece" && has_value) {
-            out.piece = std::max(1UL, std::stoul(args[++i]));
+            out.piece = number("--piece", args[i + 1]);
+            ++i;
         } else if (fs::is_directory(args[i])) {
             for (const auto& found : fs::recursive_directory_iterator(args[i]))
                 if (found.is_regular_file()) out.files.push_back(fs::absolute(found.path()));
         } else {
+            if (!fs::exists(args[i]))
+                throw skein::error(skein::errc::not_found, "no file or folder " + args[i])
+                    .with_hint("name text files or folders with some, or nothing");
             out.files.push_back(fs::absolute(args[i]));
         }
     }

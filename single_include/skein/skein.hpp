@@ -18548,20 +18548,25 @@ class location {
 public:
     constexpr location() noexcept = default; ///< any
     [[nodiscard]] constexpr std::string_view text() const noexcept { return text_; }
-    [[nodiscard]] constexpr bool is_node() const noexcept { return is_node_; }
+    [[nodiscard]] constexpr bool is_any() const noexcept { return kind_ == kind::any; }
+    [[nodiscard]] constexpr bool is_node() const noexcept { return kind_ == kind::node; }
 
 private:
     friend constexpr location label(std::string_view) noexcept;
     friend constexpr location node_named(std::string_view) noexcept;
-    constexpr location(std::string_view text, bool is_node) noexcept
-        : text_(text), is_node_(is_node) {}
+    enum class kind : std::uint8_t { any, label, node };
+    constexpr location(std::string_view text, kind what) noexcept : text_(text), kind_(what) {}
     std::string_view text_;
-    bool is_node_ = false;
+    kind kind_ = kind::any;
 };
 /// Nodes with this label, compared whole: "zone=a".
-[[nodiscard]] constexpr location label(std::string_view text) noexcept { return {text, false}; }
+[[nodiscard]] constexpr location label(std::string_view text) noexcept {
+    return {text, location::kind::label};
+}
 /// This node, by the name that `skein status` shows; on one host that of the host.
-[[nodiscard]] constexpr location node_named(std::string_view name) noexcept { return {name, true}; }
+[[nodiscard]] constexpr location node_named(std::string_view name) noexcept {
+    return {name, location::kind::node};
+}
 
 /// Options of one call.
 struct call_options {
@@ -20350,9 +20355,12 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how) {
     const bool only_cpus =
-        how.gpus.value == 0 && how.memory == 0 && how.resources.empty() && how.on.text().empty();
+        how.gpus.value == 0 && how.memory == 0 && how.resources.empty() && how.on.is_any();
     if (only_cpus && how.cpus.value == 1) return 1;
     if (only_cpus && how.cpus.value == 0) return 0;
+    if (!how.on.is_any() && how.on.text().empty())
+        return error(errc::invalid_argument,
+                     fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
     resources need;
     if (!how.resources.empty()) {
         auto custom = parse_resources(how.resources);
@@ -20371,7 +20379,7 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how)
         return e;
     }
     need.memory = how.memory;
-    if (how.on.text().empty()) return number(need, {});
+    if (how.on.is_any()) return number(need, {});
     return number(need, how.on.is_node() ? fmt::format("node={}", how.on.text())
                                          : std::string(how.on.text()));
 }

@@ -834,3 +834,29 @@ TEST_CASE("an empty handle is a result like any other", "[rt][remote]") {
         CHECK_FALSE(handle);
     });
 }
+
+TEST_CASE("options that mean nothing fail their call, which says why", "[rt][remote]") {
+    in_sim(16, 1, [](sim_cluster&) -> task<void> {
+        const struct {
+            call_options how;
+            const char* says;
+        } bad[] = {
+            {{.cpus = -1}, "-1"},
+            {{.cpus = 70'000}, "70000"},
+            {{.gpus = 1.5}, "1.5"},
+            {{.resources = "ssd"}, "ssd"},
+            {{.resources = "gpu=1"}, ".gpus"},
+            {{.on = node_named("")}, ".on names no node"},
+            {{.on = label("")}, ".on names no label"},
+        };
+        for (const auto& one : bad) {
+            auto asked = as_result(as_task(remote<&twice>.with(one.how)(1)));
+            const auto got = co_await asked;
+            REQUIRE_FALSE(got);
+            INFO(got.error().what());
+            CHECK(got.error().code() == errc::invalid_argument);
+            CHECK(contains(got.error().what(), "did not run"));
+            CHECK(contains(got.error().what(), one.says));
+        }
+    });
+}

@@ -36,20 +36,25 @@ class location {
 public:
     constexpr location() noexcept = default; ///< any
     [[nodiscard]] constexpr std::string_view text() const noexcept { return text_; }
-    [[nodiscard]] constexpr bool is_node() const noexcept { return is_node_; }
+    [[nodiscard]] constexpr bool is_any() const noexcept { return kind_ == kind::any; }
+    [[nodiscard]] constexpr bool is_node() const noexcept { return kind_ == kind::node; }
 
 private:
     friend constexpr location label(std::string_view) noexcept;
     friend constexpr location node_named(std::string_view) noexcept;
-    constexpr location(std::string_view text, bool is_node) noexcept
-        : text_(text), is_node_(is_node) {}
+    enum class kind : std::uint8_t { any, label, node };
+    constexpr location(std::string_view text, kind what) noexcept : text_(text), kind_(what) {}
     std::string_view text_;
-    bool is_node_ = false;
+    kind kind_ = kind::any;
 };
 /// Nodes with this label, compared whole: "zone=a".
-[[nodiscard]] constexpr location label(std::string_view text) noexcept { return {text, false}; }
+[[nodiscard]] constexpr location label(std::string_view text) noexcept {
+    return {text, location::kind::label};
+}
 /// This node, by the name that `skein status` shows; on one host that of the host.
-[[nodiscard]] constexpr location node_named(std::string_view name) noexcept { return {name, true}; }
+[[nodiscard]] constexpr location node_named(std::string_view name) noexcept {
+    return {name, location::kind::node};
+}
 
 /// Options of one call.
 struct call_options {

@@ -59,9 +59,12 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how) {
     const bool only_cpus =
-        how.gpus.value == 0 && how.memory == 0 && how.resources.empty() && how.on.text().empty();
+        how.gpus.value == 0 && how.memory == 0 && how.resources.empty() && how.on.is_any();
     if (only_cpus && how.cpus.value == 1) return 1;
     if (only_cpus && how.cpus.value == 0) return 0;
+    if (!how.on.is_any() && how.on.text().empty())
+        return error(errc::invalid_argument,
+                     fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
     resources need;
     if (!how.resources.empty()) {
         auto custom = parse_resources(how.resources);
@@ -80,7 +83,7 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how)
         return e;
     }
     need.memory = how.memory;
-    if (how.on.text().empty()) return number(need, {});
+    if (how.on.is_any()) return number(need, {});
     return number(need, how.on.is_node() ? fmt::format("node={}", how.on.text())
                                          : std::string(how.on.text()));
 }
