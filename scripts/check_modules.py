@@ -21,6 +21,7 @@ PATH = "modules/skein.cppm"
 NAMESPACE = re.compile(r"\bnamespace\s+([a-z_][a-z0-9_:]*)\s*\{")
 EXPORTED = re.compile(r"^\s*using\s+(skein::[^;]+);", re.M)
 OPERATOR = re.compile(r"^\S[^\n]*\b(operator\s*[^\s\w(]+)\s*\(", re.M)
+NO_MEMBER = re.compile(r"error: no member named '([^']+)' in namespace '([^']+)'")
 WORD = re.compile(r"[A-Za-z_]\w*")
 HEAD = """// SPDX-License-Identifier: Apache-2.0
 // skein as a C++20 module: the public names of skein.hpp. Written by scripts/check_modules.py --write.
@@ -81,7 +82,18 @@ def public_names(compiler: str) -> set:
             continue
         if last in words and len(last) > 1 and last[0].islower():
             found.add(name)
-    return found
+    return found - no_members(compiler, found)
+
+
+def no_members(compiler: str, names: set) -> set:
+    """Those of the names that nobody can export: a parameter in the type of a function counts as one of its namespace for clang's list."""
+    with tempfile.TemporaryDirectory(prefix="skein-modules-") as folder:
+        source = os.path.join(folder, "names.cpp")
+        with open(source, "w", encoding="ascii") as file:
+            file.write("#include <skein/skein.hpp>\nnamespace checked {\n" + "".join(f"using {name};\n" for name in sorted(names)) + "}\n")
+        done = subprocess.run([compiler, "-std=c++20", "-pthread", "-w", "-ferror-limit=0", *compiling.forms()["compiled"], f"-I{checks.ROOT}/include", "-fsyntax-only",
+                               source], capture_output=True, text=True, check=False)
+    return {f"{space}::{name}" for name, space in NO_MEMBER.findall(done.stderr)}
 
 
 def text_of(names: set) -> str:

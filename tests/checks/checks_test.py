@@ -184,9 +184,9 @@ class box {{
     def test_unused(self):
         self.put("include/skein/core/lonely.hpp", HEAD)
         self.put("include/skein/rt/run.hpp", HEAD)
-        self.put("include/skein/core/mutex.hpp", HEAD)
-        self.put("include/skein/net/detail/e.ipp", HEAD + "#include <skein/net/b.hpp>\n#include <skein/core/mutex.hpp>\n")
-        self.found("unused", "include/skein/core/lonely.hpp:1: nothing of skein includes it", "core/mutex.hpp is included by include/skein/net/detail/e.ipp")
+        self.put("include/skein/core/semaphore.hpp", HEAD)
+        self.put("include/skein/net/detail/e.ipp", HEAD + "#include <skein/net/b.hpp>\n#include <skein/core/semaphore.hpp>\n")
+        self.found("unused", "include/skein/core/lonely.hpp:1: nothing of skein includes it", "core/semaphore.hpp is included by include/skein/net/detail/e.ipp")
         self.assertNotIn("run.hpp", self.run_script("check_unused.py").stdout)
 
     def test_rules(self):

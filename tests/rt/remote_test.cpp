@@ -621,6 +621,7 @@ TEST_CASE("who waits behind one that does not fit goes on when that is cancelled
     for (const bool by_deadline : {false, true}) {
         in_sim(
             12, 1,
+            // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): lives as long as in_sim()
             [&](sim_cluster&) -> task<void> {
                 auto long_one = remote<&later>(1, 3'600'000);
                 call_options how;

@@ -18,7 +18,8 @@ SKEIN_INLINE demand_table::demand_table() {
     auto& usual = all_.emplace_back();
     usual.need.cpu = 1;
     usual.cpus = 1;
-    for (std::uint16_t i = 0; i < all_.size(); ++i) numbers_[{all_[i].need, {}}] = i;
+    for (std::size_t i = 0; i < all_.size(); ++i)
+        numbers_[{all_[i].need, {}}] = static_cast<std::uint16_t>(i);
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
