@@ -22,6 +22,8 @@ using namespace std::chrono_literals;
 
 net::connection_options link_end_named(const std::string& name) {
     net::connection_options o;
+    o.bounds.max_send_queue =
+        1 + loop::current().random().next() % 60'000; // who waits for room, and when
     const auto secret = net::token::from_hex(std::string(64, '7'));
     o.secret = secret.value();
     o.self.name = name;
@@ -51,18 +53,19 @@ struct link_town {
     std::uint64_t resumes = 0;
 };
 
+void say_next(net::link* l, lane* out) {
+    const byte_buffer body(body_size(out->sent), static_cast<std::byte>(out->sent));
+    l->send(static_cast<std::uint16_t>(1 + out->sent % 5), 3, out->sent, body);
+    ++out->sent;
+}
+
 /// Sends messages until all are out; never more than the window waits.
 task<void> talk(link_town* t, net::link* l, lane* out, std::uint64_t wanted) {
-    byte_buffer body;
     while (out->sent < wanted) {
         auto room = l->send_ready();
         co_await room;
         const auto burst = 1 + t->w->below(30);
-        for (std::uint64_t k = 0; k < burst && out->sent < wanted; ++k) {
-            body.assign(body_size(out->sent), static_cast<std::byte>(out->sent));
-            l->send(static_cast<std::uint16_t>(1 + out->sent % 5), 3, out->sent, body);
-            ++out->sent;
-        }
+        for (std::uint64_t k = 0; k < burst && out->sent < wanted; ++k) say_next(l, out);
         t->w->check(l->kept_messages() <= t->how.window_messages + 31,
                     "more is kept than the window");
         t->w->check(l->kept_bytes() <= t->how.window_bytes + 31 * 50000,
@@ -84,15 +87,32 @@ void take(sim::world* w, lane* in, std::uint64_t sent, const net::frame_view& f)
     ++in->got;
 }
 
+/// Takes a message, and may answer it at once: in the turn in which it came, whatever waits for the network.
+void take_and_answer(link_town* t, net::link* l, lane* in, std::uint64_t sent, lane* out,
+                     std::uint64_t wanted, const net::frame_view& f) {
+    take(t->w, in, sent, f);
+    if (out->sent < wanted && l->is_open() && l->kept_messages() <= t->how.window_messages &&
+        l->kept_bytes() <= t->how.window_bytes && t->w->chance(0.3))
+        say_next(l, out);
+}
+
 task<void> serve_link(link_town* t, net::link::handle l) {
     const auto found = t->sessions.find(l->peer().name);
     t->w->check(found != t->sessions.end(), "a link from nobody");
     session* const s = found->second;
     s->up.got = s->down.sent = s->down.got = 0; // a new link of the same client begins again
-    l->set_handler([t, s](const net::frame_view& f) { take(t->w, &s->up, s->up.sent, f); });
+    const bool first = t->w->chance(0.3);       // it closes first, and early
+    const auto wanted = first ? t->w->below(s->wanted + 1) : s->wanted;
+    l->set_handler([t, s, wanted, over = l.get()](const net::frame_view& f) {
+        take_and_answer(t, over, &s->up, s->up.sent, &s->down, wanted, f);
+    });
     try {
-        auto talking = talk(t, l.get(), &s->down, s->wanted);
+        auto talking = talk(t, l.get(), &s->down, wanted);
         co_await talking;
+        if (first) {
+            auto closing = l->close();
+            co_await closing;
+        }
         auto ended = l->wait_closed();
         co_await ended;
     } catch (const error& e) {
@@ -111,7 +131,9 @@ task<void> reset_soon(sim::world* w, std::string name) {
 
 /// One link until all is delivered both ways and it is closed, or it has ended with an error.
 task<void> use_link(link_town* t, std::string name, net::link::handle l, session* s) {
-    l->set_handler([t, s](const net::frame_view& f) { take(t->w, &s->down, s->down.sent, f); });
+    l->set_handler([t, s, over = l.get()](const net::frame_view& f) {
+        take_and_answer(t, over, &s->down, s->down.sent, &s->up, s->wanted, f);
+    });
     std::optional<error> fault;
     try {
         auto talking = talk(t, l.get(), &s->up, s->wanted);
