@@ -189,6 +189,12 @@ class box {{
         self.found("unused", "include/skein/core/lonely.hpp:1: nothing of skein includes it", "core/semaphore.hpp is included by include/skein/net/detail/e.ipp")
         self.assertNotIn("run.hpp", self.run_script("check_unused.py").stdout)
 
+    def test_promises(self):
+        self.put("docs/semantics.md", "| | |\n|---|---|\n| C1. What? | That. |\n| C1. And? | This. |\n| C2. Or? | Not. |\n| So? | None. |\n")
+        self.put("tests/core/c_test.cpp", 'TEST_CASE("what", "[C1][core]") {}\nTEST_CASE("no", "[C9]") {}\n')
+        self.found("promises", "docs/semantics.md:4: C1 is there twice", "docs/semantics.md:6: a promise without a number",
+                   "docs/semantics.md:5: no test names [C2]", "tests/core/c_test.cpp:2: docs/semantics.md has no promise C9")
+
     def test_rules(self):
         self.put("scripts/layers.toml", """
 layers = ["core", "net", "gone"]

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// [A5] of docs/semantics.md
 // expect: skein: a remote function cannot take a pointer
 #include <skein/rt/remote.hpp>
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// [A1] of docs/semantics.md
 // expect: skein: an argument type cannot be sent
 #include <skein/rt/remote.hpp>
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// [A6] of docs/semantics.md
 // expect: skein: a remote coroutine cannot take a span or string_view
 #include <skein/rt/remote.hpp>
 

@@ -29,7 +29,7 @@ std::vector<task<int>> some() {
 }
 } // namespace
 
-TEST_CASE("outcomes come in the order in which the tasks end, errors among them") {
+TEST_CASE("outcomes come in the order in which the tasks end, errors among them", "[C13]") {
     manual_loop world;
     const auto body = []() -> task<std::string> {
         std::string order;
@@ -76,7 +76,7 @@ task<int> leave_slowly(bool* left) {
 }
 } // namespace
 
-TEST_CASE("leaving early cancels what still runs, and the loop waits for its end") {
+TEST_CASE("leaving early cancels what still runs, and the loop waits for its end", "[C13]") {
     manual_loop world;
     bool left = false;
     const auto body = [](bool* left_at) -> task<int> {

@@ -50,7 +50,7 @@ task<std::string> names_from_worker() {
         " " + std::string(to_string(taken.code()));
 }
 
-TEST_CASE("an actor is found by its name, from the driver and from workers", "[rt][actor]") {
+TEST_CASE("an actor is found by its name, from the driver and from workers", "[O7][rt][actor]") {
     in_sim(1, 2, [](sim_cluster&) -> task<void> {
         auto made = co_await actor<counter>.with({.name = "table"})(10);
         auto found = co_await get_actor<counter>("table");
@@ -63,7 +63,7 @@ TEST_CASE("an actor is found by its name, from the driver and from workers", "[r
     });
 }
 
-TEST_CASE("what is wrong with a name is said", "[rt][actor]") {
+TEST_CASE("what is wrong with a name is said", "[O6][O7][rt][actor]") {
     in_sim(2, 1, [](sim_cluster&) -> task<void> {
         {
             auto asked = failure_of(get_actor<counter>("x"));
@@ -99,7 +99,7 @@ TEST_CASE("what is wrong with a name is said", "[rt][actor]") {
     });
 }
 
-TEST_CASE("a name is free again when its actor has ended", "[rt][actor]") {
+TEST_CASE("a name is free again when its actor has ended", "[O6][rt][actor]") {
     in_sim(3, 1, [](sim_cluster& c) -> task<void> {
         { auto made = co_await actor<counter>.with({.name = "table"})(1); }
         auto second = co_await actor<counter>.with({.name = "table"})(2);
@@ -116,7 +116,7 @@ TEST_CASE("a name is free again when its actor has ended", "[rt][actor]") {
     });
 }
 
-TEST_CASE("the actor of a name is made once, whoever asks first", "[rt][actor]") {
+TEST_CASE("the actor of a name is made once, whoever asks first", "[O8][rt][actor]") {
     in_sim(4, 3, [](sim_cluster& c) -> task<void> {
         // The second one does not wait for the first one's constructor, its calls do.
         auto first = actor<counter>.with({.name = "shared", .get_if_exists = true})(10);
@@ -145,7 +145,7 @@ task<void> kill_it(actor_handle<counter> c) {
 
 bool is_killed_by_worker = false;
 
-TEST_CASE("a killed actor ends at once", "[rt][actor]") {
+TEST_CASE("a killed actor ends at once", "[M6][M8][rt][actor]") {
     for (const bool by_worker : {false, true}) {
         is_killed_by_worker = by_worker;
         in_sim(5, 2, [](sim_cluster& cluster) -> task<void> {
@@ -177,7 +177,7 @@ TEST_CASE("a killed actor ends at once", "[rt][actor]") {
     }
 }
 
-TEST_CASE("an actor is killed while it is made, or made again", "[rt][actor]") {
+TEST_CASE("an actor is killed while it is made, or made again", "[M6][rt][actor]") {
     in_sim(6, 2, [](sim_cluster& cluster) -> task<void> {
         auto making = actor<counter>.with({.name = "early"})(1);
         auto early = co_await get_actor<counter>("early");
@@ -216,7 +216,7 @@ struct guest {
 };
 void leave_from_nowhere() { leave_actor(); }
 
-TEST_CASE("an actor leaves after the call that says so", "[rt][actor]") {
+TEST_CASE("an actor leaves after the call that says so", "[M7][M8][rt][actor]") {
     in_sim(7, 1, [](sim_cluster& c) -> task<void> {
         auto g = co_await actor<guest>.with({.restarts = -1, .name = "guest"})();
         auto slow = g.call<&guest::slow>(50);
@@ -267,7 +267,7 @@ task<int> use_one_of_another(int start) {
 }
 std::vector<actor_handle<counter>> give_back(std::vector<actor_handle<counter>> all) { return all; }
 
-TEST_CASE("a handle that an actor keeps keeps the other", "[rt][actor]") {
+TEST_CASE("a handle that an actor keeps keeps the other", "[M5][rt][actor]") {
     in_sim(8, 2, [](sim_cluster& c) -> task<void> {
         auto h = co_await actor<holder>();
         {
@@ -285,7 +285,7 @@ TEST_CASE("a handle that an actor keeps keeps the other", "[rt][actor]") {
     });
 }
 
-TEST_CASE("a lost worker gives the handles back that it had", "[rt][actor]") {
+TEST_CASE("a lost worker gives the handles back that it had", "[M5][rt][actor]") {
     in_sim(9, 2, [](sim_cluster& c) -> task<void> {
         auto h = co_await actor<holder>();
         const int at = co_await h.call<&holder::worker>();
@@ -319,7 +319,7 @@ TEST_CASE("an actor that is made again finds the actors it held", "[rt][actor]")
     });
 }
 
-TEST_CASE("a handle is a result, for the driver and for a worker", "[rt][actor]") {
+TEST_CASE("a handle is a result, for the driver and for a worker", "[A7][rt][actor]") {
     in_sim(11, 3, [](sim_cluster& c) -> task<void> {
         {
             auto made = co_await remote<&make_one>(10);

@@ -76,7 +76,7 @@ task<error> failure_of(ref<T> r) {
 }
 
 TEST_CASE("an actor that is made again has the state of its last answered call",
-          "[rt][actor_options]") {
+          "[O1][O2][rt][actor_options]") {
     in_sim(1, 2, [](sim_cluster& c) -> task<void> {
         auto l = co_await actor<ledger>.with({.restarts = 1})();
         (void)co_await l.call<&ledger::note>(1);
@@ -94,7 +94,8 @@ TEST_CASE("an actor that is made again has the state of its last answered call",
     });
 }
 
-TEST_CASE("an actor that saves nothing is made again from its arguments", "[rt][actor_options]") {
+TEST_CASE("an actor that saves nothing is made again from its arguments",
+          "[O2][rt][actor_options]") {
     in_sim(2, 2, [](sim_cluster& c) -> task<void> {
         auto p = co_await actor<plain>.with({.restarts = -1})(10);
         for (int i = 0; i < 4; ++i) {
@@ -107,7 +108,7 @@ TEST_CASE("an actor that saves nothing is made again from its arguments", "[rt][
     });
 }
 
-TEST_CASE("a state is saved after so many calls that may change it", "[rt][actor_options]") {
+TEST_CASE("a state is saved after so many calls that may change it", "[O3][rt][actor_options]") {
     in_sim(3, 2, [](sim_cluster& c) -> task<void> {
         auto l = co_await actor<ledger>.with({.restarts = 1, .snapshot_every = 2})();
         saves = 0;
@@ -131,7 +132,8 @@ TEST_CASE("a state is saved after so many calls that may change it", "[rt][actor
     });
 }
 
-TEST_CASE("a state that cannot be saved fails the call that changed it", "[rt][actor_options]") {
+TEST_CASE("a state that cannot be saved fails the call that changed it",
+          "[O2][rt][actor_options]") {
     in_sim(4, 1, [](sim_cluster&) -> task<void> {
         auto u = co_await actor<unsavable>.with({.restarts = 1})();
         auto asked = failure_of(u.call<&unsavable::add>(1));
@@ -140,7 +142,7 @@ TEST_CASE("a state that cannot be saved fails the call that changed it", "[rt][a
     });
 }
 
-TEST_CASE("a call that was under way fails, those behind it go on", "[rt][actor_options]") {
+TEST_CASE("a call that was under way fails, those behind it go on", "[O4][rt][actor_options]") {
     in_sim(5, 2, [](sim_cluster& c) -> task<void> {
         auto l = co_await actor<ledger>.with({.restarts = 1})();
         auto slow = l.call<&ledger::note_slowly>(1, 1000);
@@ -161,7 +163,7 @@ TEST_CASE("a call that was under way fails, those behind it go on", "[rt][actor_
 }
 
 TEST_CASE("a call that was under way is sent again as often as .call_retries says",
-          "[rt][actor_options]") {
+          "[O5][rt][actor_options]") {
     in_sim(6, 2, [](sim_cluster& c) -> task<void> {
         auto l = co_await actor<ledger>.with({.restarts = -1, .call_retries = 1})();
         auto slow = l.call<&ledger::note_slowly>(1, 100);
@@ -188,7 +190,7 @@ TEST_CASE("a call that was under way is sent again as often as .call_retries say
 bool has_memory = false; ///< the workers share it with their driver
 
 TEST_CASE("what a lost worker had not begun goes on, if it shares memory with its driver",
-          "[rt][actor_options]") {
+          "[O4][rt][actor_options]") {
     for (const bool shares : {true, false}) {
         has_memory = shares;
         in_sim(
@@ -208,7 +210,7 @@ TEST_CASE("what a lost worker had not begun goes on, if it shares memory with it
     }
 }
 
-TEST_CASE("an actor that cannot be made again is lost, and says why", "[rt][actor_options]") {
+TEST_CASE("an actor that cannot be made again is lost, and says why", "[O1][rt][actor_options]") {
     in_sim(8, 2, [](sim_cluster& c) -> task<void> {
         auto p = co_await actor<plain>.with({.restarts = 5})(1);
         auto killed = kill_worker_of(&c, p);
@@ -239,7 +241,7 @@ task<std::vector<int>> make_and_use() {
     co_return co_await l.call<&ledger::all>();
 }
 
-TEST_CASE("an actor that a worker made is made again, too", "[rt][actor_options]") {
+TEST_CASE("an actor that a worker made is made again, too", "[O1][rt][actor_options]") {
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {
         in_sim(seed, 2, [](sim_cluster& c) -> task<void> {
             maker_at = made_at = -1;
@@ -278,7 +280,7 @@ TEST_CASE("who makes an actor that is made again goes, and so does the actor",
 
 // ---- bounds -------------------------------------------------------------------------------------
 
-TEST_CASE("one call more than .max_pending fails at once", "[rt][actor_options]") {
+TEST_CASE("one call more than .max_pending fails at once", "[O9][rt][actor_options]") {
     in_sim(10, 1, [](sim_cluster&) -> task<void> {
         auto l = co_await actor<ledger>.with({.max_pending = 2})();
         auto a = l.call<&ledger::note_slowly>(1, 20);
@@ -308,7 +310,7 @@ task<int> flood(actor_handle<ledger> l) {
     co_return refused;
 }
 
-TEST_CASE(".max_pending goes along with the handle, for each process", "[rt][actor_options]") {
+TEST_CASE(".max_pending goes along with the handle, for each process", "[O9][rt][actor_options]") {
     in_sim(11, 2, [](sim_cluster&) -> task<void> {
         auto l = co_await actor<ledger>.with({.max_pending = 3})();
         auto a = remote<&flood>(l), b = remote<&flood>(l);
@@ -334,7 +336,7 @@ struct busy {
 };
 
 TEST_CASE("no more coroutine methods than .max_concurrency are under way, and they start in order",
-          "[rt][actor_options]") {
+          "[O10][rt][actor_options]") {
     in_sim(12, 1, [](sim_cluster&) -> task<void> {
         auto b = co_await actor<busy>.with({.max_concurrency = 2})();
         std::vector<ref<int>> all;
@@ -365,7 +367,7 @@ TEST_CASE("no more coroutine methods than .max_concurrency are under way, and th
     });
 }
 
-TEST_CASE("a call that waits for its turn has not started", "[rt][actor_options]") {
+TEST_CASE("a call that waits for its turn has not started", "[O10][rt][actor_options]") {
     in_sim(
         13, 1,
         [](sim_cluster& c) -> task<void> {

@@ -46,7 +46,7 @@ task<actor_pool<member>> make_pool(int n) {
     co_return actor_pool<member>(std::move(team));
 }
 
-TEST_CASE("a call goes to the actor with the least to do", "[rt][actor_pool]") {
+TEST_CASE("a call goes to the actor with the least to do", "[O11][rt][actor_pool]") {
     in_sim(1, 2, [](sim_cluster&) -> task<void> {
         auto making = make_pool(3);
         auto pool = co_await making;
@@ -64,7 +64,8 @@ TEST_CASE("a call goes to the actor with the least to do", "[rt][actor_pool]") {
     });
 }
 
-TEST_CASE("map gives results in order, and never more ahead than it says", "[rt][actor_pool]") {
+TEST_CASE("map gives results in order, and never more ahead than it says",
+          "[O11][rt][actor_pool]") {
     in_sim(2, 2, [](sim_cluster&) -> task<void> {
         auto making = make_pool(3);
         auto pool = co_await making;

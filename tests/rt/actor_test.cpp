@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 using test::in_sim;
 using test::sim_cluster;
 
-TEST_CASE("an actor keeps its state between calls", "[rt][actor]") {
+TEST_CASE("an actor keeps its state between calls", "[M3][rt][actor]") {
     in_sim(1, 2, [](sim_cluster&) -> task<void> {
         auto c = co_await actor<counter>(10);
         auto a = c.call<&counter::add>(5);
@@ -35,7 +35,7 @@ TEST_CASE("an actor keeps its state between calls", "[rt][actor]") {
     });
 }
 
-TEST_CASE("calls of one caller run in order, also behind a pending ref", "[rt][actor]") {
+TEST_CASE("calls of one caller run in order, also behind a pending ref", "[M2][rt][actor]") {
     in_sim(2, 2, [](sim_cluster&) -> task<void> {
         auto j = co_await actor<journal>();
         auto slow = remote<&later>(2, 100);
@@ -54,7 +54,7 @@ TEST_CASE("calls of one caller run in order, also behind a pending ref", "[rt][a
 }
 
 TEST_CASE("coroutine methods start in order and interleave only where they suspend",
-          "[rt][actor]") {
+          "[M3][M4][rt][actor]") {
     in_sim(3, 1, [](sim_cluster&) -> task<void> {
         auto j = co_await actor<journal>();
         std::vector<ref<void>> refs;
@@ -109,7 +109,7 @@ TEST_CASE("cancelling the first in line lets the next go", "[rt][actor]") {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic error "-Wunused-result"
 #pragma GCC diagnostic error "-Wunused-value"
-TEST_CASE("a method may be called without taking its ref", "[rt][actor]") {
+TEST_CASE("a method may be called without taking its ref", "[C5][rt][actor]") {
     in_sim(16, 1, [](sim_cluster&) -> task<void> {
         auto c = co_await actor<counter>(1);
         c.call<&counter::add>(5);
@@ -120,7 +120,7 @@ TEST_CASE("a method may be called without taking its ref", "[rt][actor]") {
 }
 #pragma GCC diagnostic pop
 
-TEST_CASE("a failure that nobody can see is logged, others are not", "[rt][actor]") {
+TEST_CASE("a failure that nobody can see is logged, others are not", "[C6][rt][actor]") {
     struct log_lines {
         std::vector<std::string> seen;
         log_lines() {
@@ -191,7 +191,7 @@ TEST_CASE("an exception of the constructor is the error of actor()", "[rt][actor
     });
 }
 
-TEST_CASE("an actor ends with its last handle, after the calls it was given", "[rt][actor]") {
+TEST_CASE("an actor ends with its last handle, after the calls it was given", "[M5][rt][actor]") {
     in_sim(8, 1, [](sim_cluster& c) -> task<void> {
         ref<int> slow, last;
         {
@@ -263,7 +263,7 @@ TEST_CASE("an actor that is too large to send does not count as one of its worke
     }));
 }
 
-TEST_CASE("actors spread over the workers", "[rt][actor]") {
+TEST_CASE("actors spread over the workers", "[M1][rt][actor]") {
     in_sim(10, 3, [](sim_cluster&) -> task<void> {
         std::vector<actor_handle<counter>> handles;
         std::set<std::string> hosts;
@@ -278,7 +278,7 @@ TEST_CASE("actors spread over the workers", "[rt][actor]") {
     });
 }
 
-TEST_CASE("a dead worker takes its actors along, and only those", "[rt][actor]") {
+TEST_CASE("a dead worker takes its actors along, and only those", "[F1][rt][actor]") {
     in_sim(11, 2, [](sim_cluster& c) -> task<void> {
         auto a = co_await actor<counter>(1);
         auto b = co_await actor<counter>(2);
@@ -305,7 +305,7 @@ TEST_CASE("a dead worker takes its actors along, and only those", "[rt][actor]")
     });
 }
 
-TEST_CASE("a handle inside an argument keeps the actor for that call", "[rt][actor]") {
+TEST_CASE("a handle inside an argument keeps the actor for that call", "[A7][rt][actor]") {
     in_sim(15, 1, [](sim_cluster& c) -> task<void> {
         ref<int> r;
         {

@@ -60,6 +60,12 @@ inline skein::task<int> nested_failure(std::string text) {
 }
 inline void die() { ::kill(::getpid(), SIGKILL); }
 inline void nothing() {}
+inline int counted_here = 0; // in each process another one
+inline int count_here() { return ++counted_here; }
+inline skein::task<std::string> give_back_later(const std::string& text, int ms) {
+    co_await skein::sleep_for(std::chrono::milliseconds(ms));
+    co_return text;
+}
 /// Computes for so long.
 void spend(int ms);
 /// Waits for a file without letting anybody else in; throws after a minute.

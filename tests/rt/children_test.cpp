@@ -169,7 +169,8 @@ TEST_CASE("a child gets its message and a socket, and says why it leaves", "[rt]
     });
 }
 
-TEST_CASE("nothing of how a child was started reaches a program that it starts", "[rt][children]") {
+TEST_CASE("nothing of how a child was started reaches a program that it starts",
+          "[P7][rt][children]") {
     // The environment of the inner program, then its open files, without that of the folder it reads.
     with_children([](rt::children* here) -> task<void> {
         auto starting = started(here, helper("look around"));

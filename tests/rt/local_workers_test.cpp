@@ -138,7 +138,7 @@ TEST_CASE("tasks survive the death of workers at random moments", "[rt][local_wo
     });
 }
 
-TEST_CASE("a worker that is stopped for good is killed at the end", "[rt][local_workers]") {
+TEST_CASE("a worker that is stopped for good is killed at the end", "[P8][rt][local_workers]") {
     auto how = options(1);
     how.times.shutdown_grace = 1s; // for the goodbye and what comes after it together
     const auto begin = std::chrono::steady_clock::now();
@@ -208,7 +208,7 @@ TEST_CASE("a worker has a time of its own to load the program, before it is give
     }
 }
 
-TEST_CASE("a process that ends before it connects is seen at once", "[rt][local_workers]") {
+TEST_CASE("a process that ends before it connects is seen at once", "[F9][rt][local_workers]") {
     auto how = options(1);
     how.executable = "/bin/false";
     how.over_tcp = true;
@@ -225,7 +225,7 @@ TEST_CASE("a process that ends before it connects is seen at once", "[rt][local_
 
 TEST_CASE(
     "after a long call its reply leaves before the next call runs, and cancellations are heard",
-    "[rt][local_workers]") {
+    "[W8][rt][local_workers]") {
     const test::temporary_folder folder;
     pool p(options(1));
     static std::string go;
@@ -275,7 +275,7 @@ TEST_CASE("long calls and short ones of many kinds stay in order", "[rt][local_w
     });
 }
 
-TEST_CASE("a worker knows nothing of how it was started", "[rt][local_workers]") {
+TEST_CASE("a worker knows nothing of how it was started", "[P7][rt][local_workers]") {
     pool p(options(1));
     p.run([](pool&) -> task<void> {
         auto r = remote<&skein_variables>();
@@ -330,7 +330,7 @@ TEST_CASE("a task that crashes takes no others with it", "[rt][local_workers]") 
 }
 
 TEST_CASE("what waits behind a long task goes to a worker with nothing to do",
-          "[rt][local_workers]") {
+          "[W1][rt][local_workers]") {
     const test::temporary_folder folder;
     const std::string go = folder.path + "/go";
     pool p(options(2));
@@ -352,7 +352,7 @@ TEST_CASE("what waits behind a long task goes to a worker with nothing to do",
 }
 
 TEST_CASE("a plain call that waits behind another is cancelled without waiting",
-          "[rt][local_workers]") {
+          "[C7][rt][local_workers]") {
     const test::temporary_folder folder;
     const std::string go = folder.path + "/go";
     pool p(options(1));
@@ -407,7 +407,7 @@ rt::local_workers_options with_resources(int count, const char* offers) {
 
 } // namespace
 
-TEST_CASE("a task with a gpu has a worker that sees this gpu alone", "[rt][local_workers]") {
+TEST_CASE("a task with a gpu has a worker that sees this gpu alone", "[W4][rt][local_workers]") {
     pool p(with_resources(1, "gpu=2"));
     p.run([](pool&) -> task<void> {
         auto plain = remote<&look_around>();
@@ -433,7 +433,7 @@ TEST_CASE("a task with a gpu has a worker that sees this gpu alone", "[rt][local
 }
 
 TEST_CASE("more cores than a worker has are lent by several, also while it waits for one of them",
-          "[rt][local_workers]") {
+          "[W4][rt][local_workers]") {
     pool p(options(2)); // one core each, or more
     p.run([](pool& self) -> task<void> {
         const int all = std::max(2, self.children.resources().cores);
@@ -451,7 +451,8 @@ TEST_CASE("more cores than a worker has are lent by several, also while it waits
     });
 }
 
-TEST_CASE("what a host does not have is refused with what it has", "[rt][local_workers]") {
+TEST_CASE("what a host does not have is refused with what it has",
+          "[W4][W5][W6][rt][local_workers]") {
     pool p(with_resources(1, "ssd=2"));
     p.run([](pool&) -> task<void> {
         auto none = as_result(as_task(remote<&twice>.with({.gpus = 1})(1)));

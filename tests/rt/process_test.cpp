@@ -171,7 +171,7 @@ TEST_CASE("killing a group reaches the children of a child", "[rt][process]") {
     ::close(ends[0]);
 }
 
-TEST_CASE("what a child leaves in its group goes with it, a daemon stays", "[rt][process]") {
+TEST_CASE("what a child leaves in its group goes with it, a daemon stays", "[P11][rt][process]") {
     auto how = shell("sleep 100 & setsid sh -c 'echo $$; exec sleep 100 >&-' & read x <&7");
     how.own_group = true;
     int out[2], go[2];

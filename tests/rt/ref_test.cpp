@@ -18,7 +18,7 @@ task<int> wait_for(ref<int> r) { co_return co_await r; }
 
 } // namespace
 
-TEST_CASE("a ref is one pointer wide and copies share the value", "[rt][ref]") {
+TEST_CASE("a ref is one pointer wide and copies share the value", "[C2][rt][ref]") {
     static_assert(sizeof(ref<row>) == sizeof(void*));
     in_sim(1, 1, [](sim_cluster&) -> task<void> {
         auto r = remote<&twice>(3);
@@ -37,7 +37,7 @@ TEST_CASE("a ref is one pointer wide and copies share the value", "[rt][ref]") {
     });
 }
 
-TEST_CASE("several tasks wait for one ref", "[rt][ref]") {
+TEST_CASE("several tasks wait for one ref", "[C3][rt][ref]") {
     in_sim(2, 1, [](sim_cluster&) -> task<void> {
         auto r = remote<&later>(4, 10);
         std::vector<task<int>> waiting;
@@ -50,7 +50,7 @@ TEST_CASE("several tasks wait for one ref", "[rt][ref]") {
     });
 }
 
-TEST_CASE("awaiting an rvalue takes the value out when it is the last ref", "[rt][ref]") {
+TEST_CASE("awaiting an rvalue takes the value out when it is the last ref", "[C3][rt][ref]") {
     in_sim(3, 1, [](sim_cluster&) -> task<void> {
         row in;
         in.v.assign(1000, 1.f);
@@ -63,7 +63,7 @@ TEST_CASE("awaiting an rvalue takes the value out when it is the last ref", "[rt
     });
 }
 
-TEST_CASE("cancelling the wait does not cancel the call", "[rt][ref]") {
+TEST_CASE("cancelling the wait does not cancel the call", "[C8][rt][ref]") {
     in_sim(4, 1, [](sim_cluster& c) -> task<void> {
         auto r = remote<&later>(9, 100);
         auto limited = with_timeout(wait_for(r), 10ms);
@@ -79,7 +79,7 @@ TEST_CASE("cancelling the wait does not cancel the call", "[rt][ref]") {
     });
 }
 
-TEST_CASE("dropping a ref does not cancel the call", "[rt][ref]") {
+TEST_CASE("dropping a ref does not cancel the call", "[C1][C5][rt][ref]") {
     in_sim(5, 1, [](sim_cluster& c) -> task<void> {
         { auto dropped = remote<&later>(9, 100); }
         co_await sleep_for(50ms);
@@ -90,7 +90,7 @@ TEST_CASE("dropping a ref does not cancel the call", "[rt][ref]") {
     });
 }
 
-TEST_CASE("a failure can be awaited again", "[rt][ref]") {
+TEST_CASE("a failure can be awaited again", "[C3][C4][rt][ref]") {
     in_sim(6, 1, [](sim_cluster&) -> task<void> {
         auto r = remote<&fail_with_text>("x");
         for (int i = 0; i < 2; ++i) {

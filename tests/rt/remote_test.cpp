@@ -142,7 +142,7 @@ TEST_CASE("a call gives the function's value", "[rt][remote]") {
     });
 }
 
-TEST_CASE("arguments are converted to the parameters' types", "[rt][remote]") {
+TEST_CASE("arguments are converted to the parameters' types", "[A2][rt][remote]") {
     in_sim(2, 1, [](sim_cluster&) -> task<void> {
         short small = 4;
         auto r = remote<&twice>(small);
@@ -172,7 +172,18 @@ TEST_CASE("arguments are converted to the parameters' types", "[rt][remote]") {
     });
 }
 
-TEST_CASE("an exception arrives as remote_error, a skein::error keeps its code", "[rt][remote]") {
+TEST_CASE("what a coroutine takes by const& lives until it has ended", "[A4][rt][remote]") {
+    in_sim(21, 1, [](sim_cluster&) -> task<void> {
+        const std::string first(1000, 'a'), second(1000, 'b');
+        auto slow = remote<&give_back_later>(first, 50);
+        auto quick = remote<&give_back_later>(second, 1);
+        CHECK(co_await quick == second);
+        CHECK(co_await slow == first);
+    });
+}
+
+TEST_CASE("an exception arrives as remote_error, a skein::error keeps its code",
+          "[F3][rt][remote]") {
     in_sim(3, 1, [](sim_cluster&) -> task<void> {
         auto a = remote<&fail_with_text>("the text");
         try {
@@ -199,7 +210,7 @@ TEST_CASE("an exception arrives as remote_error, a skein::error keeps its code",
     });
 }
 
-TEST_CASE("a ref as argument is resolved before the call is sent", "[rt][remote]") {
+TEST_CASE("a ref as argument is resolved before the call is sent", "[A3][rt][remote]") {
     in_sim(4, 2, [](sim_cluster&) -> task<void> {
         auto slow = remote<&later>(10, 50);
         auto r = remote<&twice>(slow);
@@ -225,7 +236,7 @@ TEST_CASE("a ref as argument is resolved before the call is sent", "[rt][remote]
     });
 }
 
-TEST_CASE("a failed argument fails the call without running it", "[rt][remote]") {
+TEST_CASE("a failed argument fails the call without running it", "[A3][rt][remote]") {
     in_sim(5, 1, [](sim_cluster&) -> task<void> {
         runs().clear();
         auto bad = remote<&fail_with_text>("broken");
@@ -245,7 +256,7 @@ TEST_CASE("a failed argument fails the call without running it", "[rt][remote]")
 }
 
 TEST_CASE("a long chain of pending refs fails without a deep stack or a long message",
-          "[rt][remote]") {
+          "[A3][rt][remote]") {
     in_sim(6, 1, [](sim_cluster&) -> task<void> {
         auto r = remote<&fail_with_text>("first");
         for (int i = 0; i < 40000; ++i) r = remote<&twice>(r);
@@ -257,7 +268,7 @@ TEST_CASE("a long chain of pending refs fails without a deep stack or a long mes
     });
 }
 
-TEST_CASE("arguments that cannot be encoded fail their call and no other", "[rt][remote]") {
+TEST_CASE("arguments that cannot be encoded fail their call and no other", "[A1][rt][remote]") {
     in_sim(16, 1, [](sim_cluster& c) -> task<void> {
         explosive bad;
         bad.when_sent = true;
@@ -302,7 +313,7 @@ TEST_CASE("a decoder that throws costs its link and leaves nothing behind", "[rt
     });
 }
 
-TEST_CASE("a cancelled task does not run again when its worker dies", "[rt][remote]") {
+TEST_CASE("a cancelled task does not run again when its worker dies", "[C7][rt][remote]") {
     in_sim(18, 1, [](sim_cluster& c) -> task<void> {
         runs().clear();
         auto r = remote<&counted_slow>(1, 1000);
@@ -343,7 +354,7 @@ TEST_CASE("tasks that need no core go first when they run again", "[rt][remote]"
     });
 }
 
-TEST_CASE("a deadline fails the ref and cancels the call on its worker", "[rt][remote]") {
+TEST_CASE("a deadline fails the ref and cancels the call on its worker", "[C9][rt][remote]") {
     in_sim(7, 1, [](sim_cluster& c) -> task<void> {
         const auto begin = c.loop().now();
         auto r = remote<&later>.with({.deadline = 200ms, .name = "the slow one"})(1, 100000);
@@ -364,7 +375,7 @@ TEST_CASE("a deadline fails the ref and cancels the call on its worker", "[rt][r
 }
 
 TEST_CASE("a deadline that is over already fails the call at once, and it does not run",
-          "[rt][remote]") {
+          "[C9][rt][remote]") {
     in_sim(7, 1, [](sim_cluster&) -> task<void> {
         runs().clear();
         auto warm = remote<&twice>(1);
@@ -388,7 +399,7 @@ TEST_CASE("a deadline that is over already fails the call at once, and it does n
     });
 }
 
-TEST_CASE("cancel ends a call that runs, and one that was never sent", "[rt][remote]") {
+TEST_CASE("cancel ends a call that runs, and one that was never sent", "[C7][rt][remote]") {
     in_sim(8, 1, [](sim_cluster& c) -> task<void> {
         runs().clear();
         auto busy = remote<&later>(1, 100000);
@@ -410,7 +421,7 @@ TEST_CASE("cancel ends a call that runs, and one that was never sent", "[rt][rem
     });
 }
 
-TEST_CASE("a task runs again when its worker dies, and at most retries times", "[rt][remote]") {
+TEST_CASE("a task runs again when its worker dies, and at most retries times", "[F2][rt][remote]") {
     in_sim(9, 1, [](sim_cluster& c) -> task<void> {
         runs().clear();
         auto r = remote<&counted_slow>(1, 1000);
@@ -437,7 +448,8 @@ TEST_CASE("a task runs again when its worker dies, and at most retries times", "
     });
 }
 
-TEST_CASE("lost calls are told apart: did not run, may have run, had started", "[rt][remote]") {
+TEST_CASE("lost calls are told apart: did not run, may have run, had started",
+          "[F4][F5][F6][F7][rt][remote]") {
     const auto body = [](sim_cluster& c) -> task<void> {
         auto h = co_await actor<counter>(0);
         auto started = h.call<&counter::add_later>(1, 1000);
@@ -491,7 +503,7 @@ TEST_CASE("what a lost worker had not begun runs elsewhere, also without retries
     });
 }
 
-TEST_CASE("a call that has been sent and has not begun is cancelled at once", "[rt][remote]") {
+TEST_CASE("a call that has been sent and has not begun is cancelled at once", "[C7][rt][remote]") {
     in_sim(10, 1, [](sim_cluster& c) -> task<void> {
         runs().clear();
         c.network().partition("driver", sim_cluster::host_of(0));
@@ -541,7 +553,7 @@ TEST_CASE("who waits behind a call that is cancelled before it began goes on", "
 }
 
 TEST_CASE("a task that ends its worker lets others pass while no worker is free of work",
-          "[rt][remote]") {
+          "[F2][rt][remote]") {
     in_sim(
         10, 1,
         [](sim_cluster& c) -> task<void> {
@@ -566,7 +578,7 @@ TEST_CASE("a task that ends its worker lets others pass while no worker is free 
         2);
 }
 
-TEST_CASE("more cores than any worker has is refused with a hint", "[rt][remote]") {
+TEST_CASE("more cores than any worker has is refused with a hint", "[W3][rt][remote]") {
     in_sim(
         11, 2,
         [](sim_cluster&) -> task<void> {
@@ -584,7 +596,7 @@ TEST_CASE("more cores than any worker has is refused with a hint", "[rt][remote]
         2);
 }
 
-TEST_CASE("a task does not stand behind one that does not fit", "[rt][remote]") {
+TEST_CASE("a task does not stand behind one that does not fit", "[W2][rt][remote]") {
     in_sim(
         12, 1,
         [](sim_cluster&) -> task<void> {
@@ -600,7 +612,7 @@ TEST_CASE("a task does not stand behind one that does not fit", "[rt][remote]") 
         2);
 }
 
-TEST_CASE("a task that does not fit lets only so many others pass", "[rt][remote]") {
+TEST_CASE("a task that does not fit lets only so many others pass", "[W2][rt][remote]") {
     in_sim(
         12, 1,
         [](sim_cluster&) -> task<void> {
@@ -667,7 +679,7 @@ TEST_CASE("what a line holds and does not use is taken before a task goes behind
         2);
 }
 
-TEST_CASE("tasks that wait for their own tasks leave their cores to them", "[rt][remote]") {
+TEST_CASE("tasks that wait for their own tasks leave their cores to them", "[W7][rt][remote]") {
     for (const int workers : {1, 3}) {
         in_sim(12, workers, [](sim_cluster& c) -> task<void> {
             std::vector<ref<int>> all;
@@ -686,7 +698,7 @@ TEST_CASE("tasks that wait for their own tasks leave their cores to them", "[rt]
     }
 }
 
-TEST_CASE("tasks made by tasks run one per core, before those of the driver", "[rt][remote]") {
+TEST_CASE("tasks made by tasks run one per core, before those of the driver", "[W7][rt][remote]") {
     in_sim(12, 1, [](sim_cluster&) -> task<void> {
         {
             auto learns = remote<&later>(0, 50); // tasks are long: one per core
@@ -750,7 +762,7 @@ TEST_CASE("many demands at once are all met", "[rt][remote]") {
         most);
 }
 
-TEST_CASE("tasks with different demands take turns", "[rt][remote]") {
+TEST_CASE("tasks with different demands take turns", "[W2][rt][remote]") {
     in_sim(
         12, 1,
         [](sim_cluster&) -> task<void> {
@@ -781,7 +793,7 @@ TEST_CASE("a task that was cancelled on its way lets the next one go", "[rt][rem
     });
 }
 
-TEST_CASE("long tasks run one per core, tasks without cores all at once", "[rt][remote]") {
+TEST_CASE("long tasks run one per core, tasks without cores all at once", "[W1][W3][rt][remote]") {
     in_sim(12, 2, [](sim_cluster& c) -> task<void> {
         auto begin = c.loop().now();
         std::vector<ref<int>> refs;
@@ -799,7 +811,7 @@ TEST_CASE("long tasks run one per core, tasks without cores all at once", "[rt][
     });
 }
 
-TEST_CASE("many short tasks are pipelined", "[rt][remote]") {
+TEST_CASE("many short tasks are pipelined", "[W1][rt][remote]") {
     in_sim(13, 2, [](sim_cluster& c) -> task<void> {
         std::vector<ref<int>> refs;
         for (int i = 0; i < 2000; ++i) refs.push_back(remote<&twice>(i));
@@ -812,7 +824,7 @@ TEST_CASE("many short tasks are pipelined", "[rt][remote]") {
     });
 }
 
-TEST_CASE("calls are combined with all, any, race and with_timeout", "[rt][remote]") {
+TEST_CASE("calls are combined with all, any, race and with_timeout", "[C10][rt][remote]") {
     in_sim(14, 3, [](sim_cluster&) -> task<void> {
         auto both = all(remote<&twice>(1), remote<&later>(2, 10));
         auto [a, b] = co_await std::move(both);

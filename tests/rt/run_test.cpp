@@ -102,6 +102,17 @@ TEST_CASE("a function runs in another process", "[rt][run]") {
     });
 }
 
+TEST_CASE("each process has its own globals", "[P4][rt][run]") {
+    expect_run(1, []() -> task<int> {
+        counted_here = 10;
+        auto one = remote<&count_here>();
+        const int first = co_await one;
+        auto two = remote<&count_here>();
+        const int second = co_await two;
+        co_return first == 1 && second == 2 && counted_here == 10 ? 0 : 1;
+    });
+}
+
 TEST_CASE("tasks spread over the workers", "[rt][run]") {
     expect_run(2, []() -> task<int> {
         // New actors wait for both workers; from then on tasks go to the one with less to do.
@@ -117,7 +128,7 @@ TEST_CASE("tasks spread over the workers", "[rt][run]") {
     });
 }
 
-TEST_CASE("exceptions of a worker arrive with type, text and process", "[rt][run]") {
+TEST_CASE("exceptions of a worker arrive with type, text and process", "[F3][rt][run]") {
     expect_run(1, []() -> task<int> {
         auto r = remote<&fail_with_text>("row 7 of 5");
         try {
@@ -134,7 +145,7 @@ TEST_CASE("exceptions of a worker arrive with type, text and process", "[rt][run
     });
 }
 
-TEST_CASE("a killed worker ends its actor's calls and is replaced", "[rt][run]") {
+TEST_CASE("a killed worker ends its actor's calls and is replaced", "[F4][F9][rt][run]") {
     expect_run(1, []() -> task<int> {
         auto c = co_await actor<counter>(0);
         auto fine = c.call<&counter::add>(1);
@@ -169,7 +180,7 @@ TEST_CASE("a killed worker ends its actor's calls and is replaced", "[rt][run]")
     });
 }
 
-TEST_CASE("a task that kills its worker fails after its retries", "[rt][run]") {
+TEST_CASE("a task that kills its worker fails after its retries", "[F2][rt][run]") {
     expect_run(1, []() -> task<int> {
         auto r = as_result(remote<&die>.with({.retries = 1})());
         auto outcome = co_await std::move(r);
@@ -207,7 +218,7 @@ TEST_CASE("more nested tasks than workers do not wait for each other for ever", 
     });
 }
 
-TEST_CASE("large arguments and results travel", "[rt][run]") {
+TEST_CASE("large arguments and results travel", "[A1][rt][run]") {
     expect_run(1, []() -> task<int> {
         row big;
         big.v.assign(3'000'000, 1.5f);
@@ -221,7 +232,7 @@ TEST_CASE("large arguments and results travel", "[rt][run]") {
     });
 }
 
-TEST_CASE("run gives the app's exit code, and 1 for an error", "[rt][run]") {
+TEST_CASE("run gives the app's exit code, and 1 for an error", "[P14][rt][run]") {
     CHECK(run_to_end(app_options("seven", {})).code == 7);
     const auto bad = run_to_end(app_options("uncaught", {"--workers", "1"}));
     CHECK(bad.code == 1);
@@ -232,7 +243,7 @@ TEST_CASE("run gives the app's exit code, and 1 for an error", "[rt][run]") {
     CHECK(good.out == "42\n");
 }
 
-TEST_CASE("a wrong command line is a usage error that says what is right", "[rt][run]") {
+TEST_CASE("a wrong command line is a usage error that says what is right", "[P5][P14][rt][run]") {
     for (const auto& arguments : std::vector<std::vector<std::string>>{{"--workers"},
                                                                        {"--workers", "0"},
                                                                        {"--workers=x"},
@@ -251,7 +262,7 @@ TEST_CASE("a wrong command line is a usage error that says what is right", "[rt]
     CHECK(passed.out == "[a][--flag]\n");
 }
 
-TEST_CASE("an app without arguments explains itself", "[rt][run]") {
+TEST_CASE("an app without arguments explains itself", "[P5][rt][run]") {
     for (const char* flag : {"--help", "-h"}) {
         const auto r = run_to_end(app_options("hello", {flag}));
         CHECK(r.code == 0);
@@ -261,7 +272,7 @@ TEST_CASE("an app without arguments explains itself", "[rt][run]") {
     CHECK(run_to_end(app_options("arguments", {"--help"})).out == "[--help]\n");
 }
 
-TEST_CASE("workers carry the program's name and their own", "[rt][run]") {
+TEST_CASE("workers carry the program's name and their own", "[P2][rt][run]") {
     expect_run(1, []() -> task<int> {
         auto r = remote<&process_title>();
         const auto title = co_await r;
@@ -269,14 +280,14 @@ TEST_CASE("workers carry the program's name and their own", "[rt][run]") {
     });
 }
 
-TEST_CASE("an app that makes no remote call starts no worker", "[rt][run]") {
+TEST_CASE("an app that makes no remote call starts no worker", "[P1][rt][run]") {
     auto how = app_options("seven", {});
     how.env.emplace_back("SKEIN_WORKERS", "2000"); // would be noticed
     how.unset_env.clear();
     CHECK(run_to_end(how).code == 7);
 }
 
-TEST_CASE("another program as worker is refused by name", "[rt][run]") {
+TEST_CASE("another program as worker is refused by name", "[P2][rt][run]") {
     auto how = app_options("foreign", {"--workers", "1"});
     how.env.emplace_back("SKEIN_TEST_EXE", "/bin/true");
     const auto r = run_to_end(how);
@@ -288,14 +299,14 @@ TEST_CASE("another program as worker is refused by name", "[rt][run]") {
     CHECK(contains(missing.err, "/no/such/program"));
 }
 
-TEST_CASE("run may be called twice: workers never get behind the first", "[rt][run]") {
+TEST_CASE("run may be called twice: workers never get behind the first", "[P3][P12][rt][run]") {
     const auto r = run_to_end(app_options("twice", {"--workers", "2", "x"}));
     CHECK(r.code == 0);
     CHECK(r.out == "1 42\n1 42\nmain ends: 42 42\n");
     CHECK(r.err.empty());
 }
 
-TEST_CASE("a worker is lost when its process ends, whoever holds its socket", "[rt][run]") {
+TEST_CASE("a worker is lost when its process ends, whoever holds its socket", "[F8][rt][run]") {
     expect_run(1, []() -> task<int> {
         auto r = as_result(remote<&fork_and_exit>.with({.retries = 0})(3));
         auto outcome = co_await std::move(r);
@@ -326,7 +337,7 @@ TEST_CASE("what a worker said before its end is heard, whoever holds its socket"
     });
 }
 
-TEST_CASE("children that tasks forked go with their worker", "[rt][run]") {
+TEST_CASE("children that tasks forked go with their worker", "[P11][rt][run]") {
     // They hold the output: it would not end before they do.
     const auto r = run_to_end(app_options("child", {"--workers", "1"}));
     CHECK(r.code == 0);
@@ -350,7 +361,7 @@ TEST_CASE("the variable that makes a worker, set by hand, is an error that names
     }
 }
 
-TEST_CASE("a run without standard files works and its sockets stay clean", "[rt][run]") {
+TEST_CASE("a run without standard files works and its sockets stay clean", "[P13][rt][run]") {
     auto how = app_options("hello", {"--workers", "1"});
     const test::temporary_folder folder;
     how.argv = {"/bin/sh",
@@ -368,14 +379,14 @@ TEST_CASE("a run without standard files works and its sockets stay clean", "[rt]
     CHECK(code == "0");
 }
 
-TEST_CASE("a killed driver leaves no worker behind", "[rt][run]") {
+TEST_CASE("a killed driver leaves no worker behind", "[P10][rt][run]") {
     waiting_driver d;
     ::kill(static_cast<pid_t>(d.pid), SIGKILL);
     CHECK(d.until_all_gone() < 1000);
     d.process.wait_blocking();
 }
 
-TEST_CASE("signals stop the app in order", "[rt][run]") {
+TEST_CASE("signals stop the app in order", "[P9][rt][run]") {
     for (const auto& [number, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
         waiting_driver d;
         ::kill(static_cast<pid_t>(d.pid), number);
@@ -384,7 +395,7 @@ TEST_CASE("signals stop the app in order", "[rt][run]") {
     }
 }
 
-TEST_CASE("a second signal ends the app at once, also when it is another one", "[rt][run]") {
+TEST_CASE("a second signal ends the app at once, also when it is another one", "[P9][rt][run]") {
     for (const auto& [first, second] :
          {std::pair{SIGINT, SIGTERM}, {SIGTERM, SIGINT}, {SIGINT, SIGINT}}) {
         int ends[2];

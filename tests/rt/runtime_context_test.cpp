@@ -122,7 +122,8 @@ TEST_CASE("a task of the driver is no call", "[rt][context]") {
     CHECK_THROWS_AS(runtime_context(), error);
 }
 
-TEST_CASE("a call knows where it runs, its parent and the first of its tree", "[rt][context]") {
+TEST_CASE("a call knows where it runs, its parent and the first of its tree",
+          "[C11][rt][context]") {
     in_sim(2, 3, [](sim_cluster& c) -> task<void> {
         auto first = remote<&family>(3);
         const auto all = co_await first;
@@ -172,7 +173,7 @@ TEST_CASE("calls that workers make go through their own runtime, many at a time"
     });
 }
 
-TEST_CASE("cancelling a call cancels what it has called, all the way down", "[rt][context]") {
+TEST_CASE("cancelling a call cancels what it has called, all the way down", "[C7][rt][context]") {
     in_sim(5, 2, [](sim_cluster& c) -> task<void> {
         waiting = 0;
         auto top = remote<&wait_below>(3);
@@ -189,7 +190,7 @@ TEST_CASE("cancelling a call cancels what it has called, all the way down", "[rt
 }
 
 TEST_CASE("a child whose parent has ended goes on, and ends with its own cancellation",
-          "[rt][context]") {
+          "[C11][rt][context]") {
     in_sim(6, 1, [](sim_cluster& c) -> task<void> {
         waiting = 0;
         auto top = remote<&start_one>();
@@ -202,7 +203,7 @@ TEST_CASE("a child whose parent has ended goes on, and ends with its own cancell
     CHECK(waiting == 0);
 }
 
-TEST_CASE("a deadline goes down the tree, and what is left shrinks", "[rt][context]") {
+TEST_CASE("a deadline goes down the tree, and what is left shrinks", "[C11][rt][context]") {
     in_sim(7, 2, [](sim_cluster& c) -> task<void> {
         auto limited = remote<&family>.with({.deadline = 10s})(2);
         const auto all = co_await limited;

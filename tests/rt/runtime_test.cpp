@@ -219,7 +219,7 @@ TEST_CASE("calls wait for the first worker, which is asked for once", "[rt][runt
     });
 }
 
-TEST_CASE("closing a runtime ends what waits", "[rt][runtime]") {
+TEST_CASE("closing a runtime ends what waits", "[P8][rt][runtime]") {
     with_node([](rt::runtime& n) -> task<void> {
         auto a = as_result(remote<&twice>(1));
         auto bye = n.close();
@@ -234,7 +234,8 @@ TEST_CASE("closing a runtime ends what waits", "[rt][runtime]") {
     });
 }
 
-TEST_CASE("a worker that falls silent is given up and its tasks run elsewhere", "[rt][runtime]") {
+TEST_CASE("a worker that falls silent is given up and its tasks run elsewhere",
+          "[F8][rt][runtime]") {
     in_sim(2, 2, [](sim_cluster& c) -> task<void> {
         std::vector<ref<int>> refs;
         for (int i = 0; i < 4; ++i) refs.push_back(remote<&later>(i, 2000));
@@ -287,7 +288,7 @@ TEST_CASE("after a run no call, coroutine, actor or stream is left", "[rt][runti
     CHECK(network.open_streams() == 0);
 }
 
-TEST_CASE("frames that are no calls break the link and nothing else", "[rt][runtime]") {
+TEST_CASE("frames that are no calls break the link and nothing else", "[F10][rt][runtime]") {
     // A peer that knows the token but speaks nonsense: the driver drops it and goes on with the others.
     sim::loop loop(4);
     sim::network network(loop, sim::faults{});
@@ -313,7 +314,8 @@ TEST_CASE("frames that are no calls break the link and nothing else", "[rt][runt
     }));
 }
 
-TEST_CASE("a reply from a link that the call was not sent to ends that link", "[rt][runtime]") {
+TEST_CASE("a reply from a link that the call was not sent to ends that link",
+          "[F10][rt][runtime]") {
     in_sim(5, 1, [](sim_cluster& c) -> task<void> {
         auto slow = remote<&later>(1000, 500); // the first call: slot 0, generation 1
         co_await sleep_for(50ms);
@@ -362,7 +364,7 @@ TEST_CASE("a reply that is neither value nor failure ends its link", "[rt][runti
 }
 
 TEST_CASE("a call whose kind is not that of its function ends the link, and no worker",
-          "[rt][runtime]") {
+          "[F10][rt][runtime]") {
     struct sent {
         std::string_view function;
         call_kind kind;
@@ -390,7 +392,7 @@ TEST_CASE("a call whose kind is not that of its function ends the link, and no w
 }
 
 TEST_CASE("a method that is sent to an actor of another type ends the link, and no worker",
-          "[rt][runtime]") {
+          "[F10][rt][runtime]") {
     const auto why = with_raw_driver(
         [](rt::runtime* worker, std::shared_ptr<net::connection> peer) -> task<void> {
             peer->send(rt::detail::message_call, 0, 1,
@@ -440,7 +442,7 @@ TEST_CASE("a driver passes no wrong call on to a worker", "[rt][runtime]") {
 }
 
 TEST_CASE("the calls of a lost worker are settled, also when its end cannot be seen",
-          "[rt][runtime]") {
+          "[C4][rt][runtime]") {
     with_raw_worker(&throws_instead, [](std::shared_ptr<net::connection> peer) -> task<void> {
         auto r = remote<&twice>.with({.retries = 0})(1);
         co_await sleep_for(10ms);

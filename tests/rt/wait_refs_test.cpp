@@ -20,7 +20,7 @@ std::vector<ref<int>> start(const std::vector<int>& ms) {
     return refs;
 }
 
-TEST_CASE("wait ends when so many calls are done, and keeps their order", "[rt][wait_refs]") {
+TEST_CASE("wait ends when so many calls are done, and keeps their order", "[C12][rt][wait_refs]") {
     in_sim(1, 2, [](sim_cluster& c) -> task<void> {
         auto refs = start({300, 50, 200, 100});
         auto some = wait(refs, 2);
@@ -39,7 +39,7 @@ TEST_CASE("wait ends when so many calls are done, and keeps their order", "[rt][
     });
 }
 
-TEST_CASE("wait ends with its time, by the loop's clock", "[rt][wait_refs]") {
+TEST_CASE("wait ends with its time, by the loop's clock", "[C12][rt][wait_refs]") {
     in_sim(2, 2, [](sim_cluster&) -> task<void> {
         auto refs = start({50, 1'000'000});
         const auto began = loop::current().exact_now();
@@ -56,7 +56,7 @@ TEST_CASE("wait ends with its time, by the loop's clock", "[rt][wait_refs]") {
     });
 }
 
-TEST_CASE("a call that failed is done, and wait does not throw its error", "[rt][wait_refs]") {
+TEST_CASE("a call that failed is done, and wait does not throw its error", "[C12][rt][wait_refs]") {
     in_sim(3, 1, [](sim_cluster&) -> task<void> {
         std::vector<ref<int>> refs;
         refs.push_back(remote<&rt_test::fail_with_text>("no"));
@@ -71,7 +71,7 @@ TEST_CASE("a call that failed is done, and wait does not throw its error", "[rt]
     });
 }
 
-TEST_CASE("cancelling a wait leaves the calls alone", "[rt][wait_refs]") {
+TEST_CASE("cancelling a wait leaves the calls alone", "[C12][rt][wait_refs]") {
     in_sim(4, 1, [](sim_cluster&) -> task<void> {
         auto refs = start({100, 200});
         cancel_source stop;
