@@ -8,6 +8,7 @@
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/program.hpp>
 #include <skein/cluster/tools.hpp>
+#include <skein/core/awaitable.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/unique_fd.hpp>
 #include <skein/net/loop_thread.hpp>

@@ -29,6 +29,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#ifndef SKEIN_BENCH_SOURCE_DIR // the build says where its scripts are
+#define SKEIN_BENCH_SOURCE_DIR "bench"
+#endif
+
 namespace {
 
 using namespace skein;
