@@ -126,6 +126,11 @@ public:
         more_is_better_ = true;
         return std::move(*this);
     }
+    /// One more word about it, e.g. which release the baseline is.
+    figure&& with(const std::string& key, const std::string& text) && {
+        more_ += fmt::format(",\"{}\":\"{}\"", key, text);
+        return std::move(*this);
+    }
     /// True if there is no bar or it is met.
     bool print() const {
         std::optional<double> ratio;
@@ -134,10 +139,10 @@ public:
         const bool ok = !bar_ || (more_is_better_ ? compared >= *bar_ : compared <= *bar_);
         fmt::print(
             "{{\"name\":\"{}\",\"value\":{},\"unit\":\"{}\",\"baseline\":{},\"baseline_value\":{},"
-            "\"ratio\":{},\"bar\":{},\"ok\":{}}}\n",
+            "\"ratio\":{},\"bar\":{},\"ok\":{}{}}}\n",
             name_, number(value_), unit_, baseline_.empty() ? "null" : "\"" + baseline_ + "\"",
             number(baseline_value_), number(ratio), number(bar_),
-            bar_ ? (ok ? "true" : "false") : "null");
+            bar_ ? (ok ? "true" : "false") : "null", more_);
         std::fflush(stdout);
         return ok;
     }
@@ -149,7 +154,7 @@ private:
 
     std::string name_;
     double value_;
-    std::string unit_, baseline_;
+    std::string unit_, baseline_, more_;
     std::optional<double> baseline_value_, bar_;
     bool more_is_better_ = false;
 };

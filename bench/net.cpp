@@ -4,13 +4,12 @@
 // sockets.
 
 #include "bench.hpp"
+#include "flood.hpp"
 
-#include <skein/core/scope.hpp>
 #include <skein/net/asio.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/endpoint.hpp>
 #include <skein/net/link_endpoint.hpp>
-#include <skein/net/loop_thread.hpp>
 #include <skein/net/real_network.hpp>
 
 #include <asio/awaitable.hpp>
@@ -20,7 +19,6 @@
 #include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
 
-#include <memory>
 #include <thread>
 #include <vector>
 
@@ -86,58 +84,11 @@ double asio_ping_pong(const typename Protocol::endpoint& at) {
 
 // ---- ours ----------------------------------------------------------------------------------------
 
-net::connection_options options() {
-    net::connection_options o;
-    o.secret = net::token::from_hex(std::string(64, '5')).value();
-    return o;
-}
-
-template <class Wire>
-task<void> echo(std::shared_ptr<Wire> c) {
-    c->set_handler(
-        [to = c.get()](const net::frame_view& f) { to->send(f.kind, f.flags, f.id, f.body); });
-    auto ended = c->wait_closed();
-    co_await ended;
-}
-
-/// An echo server on a thread of its own, for as long as it lives.
-template <class Endpoint>
-class server_of {
-public:
-    server_of(const net::address& at, typename Endpoint::handler each) : thread_("echo") {
-        thread_.run([&] { return start(this, at, std::move(each)); });
-    }
-    ~server_of() {
-        thread_.run([&] { return stop(this); });
-    }
-    [[nodiscard]] const net::address& local() const { return local_; }
-
-private:
-    static task<void> start(server_of* self, net::address at, typename Endpoint::handler each) {
-        self->network_.emplace(self->thread_.loop());
-        self->endpoint_ = std::make_unique<Endpoint>(*self->network_, at, options());
-        self->local_ = self->endpoint_->local();
-        self->serving_ = std::make_unique<scope>();
-        self->serving_->spawn(self->endpoint_->serve(std::move(each)));
-        co_return;
-    }
-    static task<void> stop(server_of* self) {
-        self->endpoint_->close();
-        auto ended = self->serving_->join();
-        co_await ended;
-        self->endpoint_.reset();
-    }
-    net::loop_thread thread_;
-    std::optional<net::real_network> network_;
-    std::unique_ptr<Endpoint> endpoint_;
-    std::unique_ptr<scope> serving_;
-    net::address local_;
-};
-using server = server_of<net::endpoint>;
-using link_server = server_of<net::link_endpoint>;
+using server = bench::server_of<net::endpoint>;
+using link_server = bench::server_of<net::link_endpoint>;
 
 task<void> ask(net::network* via, net::address to, std::vector<double>* ns) {
-    auto connecting = net::connection::connect(*via, to, options());
+    auto connecting = net::connection::connect(*via, to, bench::plain_options());
     auto c = co_await connecting;
     const byte_buffer body(message_bytes - net::frame_header::bytes);
     for (int i = 0; i < trips; ++i) {
@@ -153,40 +104,12 @@ task<void> ask(net::network* via, net::address to, std::vector<double>* ns) {
 }
 
 double ping_pong(const net::address& at) {
-    const server there(at, &echo<net::connection>);
+    const server there(at, &bench::echo_frames<net::connection>);
     net::real_loop loop;
     net::real_network network(loop);
     std::vector<double> ns;
     loop.run(ask(&network, there.local(), &ns));
     return p50_us(ns);
-}
-
-template <class Wire>
-task<void> flood(net::network* via, net::address to, int in_flight, std::uint64_t total) {
-    auto connecting = Wire::connect(*via, to, options());
-    auto c = co_await connecting;
-    const byte_buffer body(40);
-    std::uint64_t sent = 0, got = 0;
-    event done;
-    c->set_handler([&, to = c.get()](const net::frame_view&) {
-        if (++got == total) done.set();
-        if (sent < total) to->send(1, 0, ++sent, body);
-    });
-    for (int i = 0; i < in_flight; ++i) c->send(1, 0, ++sent, body);
-    auto all = done.wait();
-    co_await all;
-    auto closing = c->close();
-    co_await closing;
-}
-
-template <class Wire, class Server>
-double calls_per_second(const net::address& at) {
-    const Server there(at, &echo<Wire>);
-    net::real_loop loop;
-    net::real_network network(loop);
-    constexpr std::uint64_t total = 400'000;
-    return total /
-           bench::seconds([&] { loop.run(flood<Wire>(&network, there.local(), 1000, total)); });
 }
 
 // ---- bulk ----------------------------------------------------------------------------------------
@@ -203,7 +126,7 @@ task<void> swallow(net::connection::handle c) {
 }
 
 task<void> pour(net::network* via, net::address to, bool checksum) {
-    auto o = options();
+    auto o = bench::plain_options();
     o.checksum_bodies = checksum;
     auto connecting = net::connection::connect(*via, to, o);
     auto c = co_await connecting;
@@ -274,11 +197,11 @@ int main(int argc, char** argv) {
         .at_most(1.3)
         .print();
 
-    const auto calls =
-        bench::in_turns<4>(rounds, {[&] { return calls_per_second<net::connection, server>(name); },
-                                    [&] { return calls_per_second<net::link, link_server>(name); },
-                                    [&] { return calls_per_second<net::connection, server>(tcp); },
-                                    [&] { return calls_per_second<net::link, link_server>(tcp); }});
+    const auto calls = bench::in_turns<4>(
+        rounds, {[&] { return bench::frames_per_second<net::connection, server>(name); },
+                 [&] { return bench::frames_per_second<net::link, link_server>(name); },
+                 [&] { return bench::frames_per_second<net::connection, server>(tcp); },
+                 [&] { return bench::frames_per_second<net::link, link_server>(tcp); }});
     bench::figure("net.calls_unix_1000_in_flight", calls[0].median, "1/s").at_least(1e6).print();
     bench::figure("net.link_unix_1000_in_flight", calls[1].median, "1/s")
         .against("connection", calls[0].median)

@@ -16,6 +16,7 @@ foreach(source IN LISTS bench_sources)
   endif()
   skein_program(bench_${name} bench ${kind} ${source})
   target_link_libraries(bench_${name} PRIVATE skein::sim)   # ranks as threads of one process
+  target_compile_definitions(bench_${name} PRIVATE SKEIN_BENCH_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}/bench")
   set_target_properties(bench_${name} PROPERTIES OUTPUT_NAME ${name} EXCLUDE_FROM_ALL ON)
   add_dependencies(skein_bench bench_${name})
 endforeach()

@@ -14,7 +14,7 @@
 
 namespace skein::detail {
 
-/// The free frames of one thread, in classes of 64 bytes up to 2 KiB.
+/// The free frames of one thread, in classes of 32 bytes up to 2 KiB.
 class frame_pool {
 public:
     static void* allocate(std::size_t bytes) {
@@ -52,8 +52,8 @@ private:
     struct free_frame {
         free_frame* next;
     };
-    static constexpr std::size_t granularity = 64;
-    static constexpr std::size_t classes = 32;
+    static constexpr std::size_t granularity = 32;
+    static constexpr std::size_t classes = 64;
     static constexpr std::size_t class_of(std::size_t bytes) noexcept {
         return (bytes - 1) / granularity;
     }

@@ -66,6 +66,7 @@ struct actor_entry;
 struct actor_terms;
 struct call_head;
 struct lease_line;
+struct running_call;
 
 /// A call that arrived, while it is being looked at.
 struct incoming_call {
@@ -302,7 +303,8 @@ private:
                  std::shared_ptr<detail::actor_box> box, time_point came);
     task<void> execute_later(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
                              std::shared_ptr<detail::actor_box> box, time_point came);
-    task<void> run_call(std::shared_ptr<peer> from, slot_id id, task<void> work);
+    task<void> run_call(std::shared_ptr<peer> from, slot_id id, detail::running_call* running,
+                        task<void> work);
     task<void> tell_started(std::shared_ptr<peer> to);
     void forward(peer& from, const net::frame_view& f);
     void set_demand(detail::call_base& call, const detail::call_head& head);

@@ -3,11 +3,13 @@
 // The context of a task in the runtime: which runtime it calls through, and which call it is part of.
 
 #include <skein/core/counted_ptr.hpp>
+#include <skein/core/frame_pool.hpp>
 #include <skein/core/ids.hpp>
 #include <skein/core/intrusive_list.hpp>
 #include <skein/core/task_context.hpp>
 #include <skein/core/time.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -47,6 +49,14 @@ class call_context final : public task_context {
 public:
     explicit call_context(counted_ptr<runtime_anchor> where) noexcept
         : task_context(&tag_), where_(std::move(where)) {}
+
+    // Each coroutine call has one.
+    static void* operator new(std::size_t bytes) {
+        return skein::detail::frame_pool::allocate(bytes);
+    }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        skein::detail::frame_pool::release(p, bytes);
+    }
 
     /// Of the task that runs now; nullptr if it belongs to no runtime.
     [[nodiscard]] static call_context* current() noexcept {

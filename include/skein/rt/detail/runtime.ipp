@@ -189,6 +189,12 @@ SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint
     head.encode(to, ends ? loop::current().exact_now() : time_point{});
 }
 
+/// Many calls may wait: each has the bytes that it needs and no more. The memory of a large one goes with it.
+SKEIN_INLINE byte_buffer body_to_keep(wire::writer& written) {
+    if (written.size() < limit::inline_bytes) return to_buffer(written.bytes());
+    return std::move(written).take();
+}
+
 SKEIN_INLINE void call_context::cancel_children() {
     std::vector<counted_ptr<call_base>> all;
     while (!children_.empty()) {
@@ -242,9 +248,9 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
             return transmit(*lane.on, raw, body, &body);
         }
     }
-    wire::writer body;
-    if (!encode_call(body, *call, encode)) return;
-    call->body = std::move(body).take();
+    books_->scratch.clear();
+    if (!encode_call(books_->scratch, *call, encode)) return;
+    call->body = detail::body_to_keep(books_->scratch);
     call->state = detail::phase::queued;
     place(std::move(call));
 }
@@ -288,14 +294,14 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
         if (lane) drain(*lane);
         return;
     }
-    wire::writer body;
+    books_->scratch.clear();
     auto& arguments = *call->rare->arguments;
-    if (!encode_call(body, *call, [&](wire::writer& to) { arguments.encode(to); })) {
+    if (!encode_call(books_->scratch, *call, [&](wire::writer& to) { arguments.encode(to); })) {
         if (lane) drain(*lane);
         return;
     }
+    call->body = detail::body_to_keep(books_->scratch);
     call->rare->arguments.reset();
-    call->body = std::move(body).take();
     call->state = detail::phase::queued;
     if (call->kind == detail::call_kind::method) {
         drain(*call->lane);

@@ -2,7 +2,9 @@
 #pragma once
 // The books of rt/runtime.hpp: what only the bodies of runtime and of its calls see.
 
+#include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
+#include <skein/core/frame_pool.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/timer_wheel.hpp>
@@ -11,6 +13,7 @@
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/demand_table.hpp>
+#include <skein/rt/detail/id_map.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/scheduler.hpp>
 #include <skein/rt/worker_source.hpp>
@@ -34,7 +37,13 @@ namespace detail {
 struct lease_line;
 
 struct running_call {
-    cancel_source stop;
+    static void* operator new(std::size_t bytes) {
+        return skein::detail::frame_pool::allocate(bytes);
+    }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        skein::detail::frame_pool::release(p, bytes);
+    }
+    skein::detail::cancel_state stop;
     counted_ptr<call_context> context;
     bool told = false;  ///< the submitter knows that it has started
     bool waits = false; ///< it has not, see start_gate
@@ -146,7 +155,7 @@ struct peer {
     std::uint32_t guests = 0; ///< cores of `busy` that calls have without a lease
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
-    std::unordered_map<slot_id, detail::running_call> running;
+    detail::id_map<slot_id, std::unique_ptr<detail::running_call>> running;
     std::unordered_map<slot_id, detail::call_base*> forwarded;
 
     /// A task was sent. Those that ended out of order are forgotten now and then.
@@ -181,14 +190,14 @@ struct lease_books {
         call_base* call = nullptr;
         peer* at = nullptr;
         std::uint32_t children = 0;
+        explicit operator bool() const noexcept { return call != nullptr; }
     };
 
     scheduler places{scheduler_options{placement::spread, 16}};
     demand_table demands;
     std::map<std::uint16_t, lease_line> lines; ///< by demand
     std::deque<suspect> suspects;
-    std::unordered_map<call_id, parent> parents;
-    std::vector<decltype(parents)::node_type> spare_parents;
+    id_map<call_id, parent> parents;
     std::uint64_t incarnation = 0; ///< of the driver
     std::unordered_map<place_id, peer*> workers;
     std::uint32_t largest = 0; ///< cores of the largest worker; 0: there is none

@@ -68,11 +68,11 @@ SKEIN_INLINE void runtime::on_kill(peer& from, actor_id id) {
     if (found == books_->boxes.end()) return;
     found->second->over = "was killed";
     books_->boxes.erase(found);
-    for (auto& [slot, call] : from.running) {
-        if (call.context->actor != id) continue;
-        call.stop.request();
-        call.context->cancel_children();
-    }
+    from.running.for_each([&](slot_id, const auto& call) {
+        if (call->context->actor != id) return;
+        call->stop.request();
+        call->context->cancel_children();
+    });
 }
 
 SKEIN_INLINE void runtime::leave_actor() {
@@ -153,8 +153,8 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
     }
     --box->not_started;
     if (!cancelled && box->over == nullptr) {
-        if (const auto found = from->running.find(id); found != from->running.end()) {
-            found->second.waits = false;
+        if (auto* const found = from->running.find(id)) {
+            (*found)->waits = false;
             books_->fresh.push_back(id);
             if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(from));
         }

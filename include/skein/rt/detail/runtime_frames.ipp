@@ -81,9 +81,10 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
 }
 
 SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
-    if (const auto found = from.running.find(id); found != from.running.end()) {
-        found->second.stop.request();
-        found->second.context->cancel_children();
+    if (auto* const found = from.running.find(id)) {
+        auto& call = **found;
+        call.stop.request();
+        call.context->cancel_children();
     } else if (books_->has_backlog) {
         books_->unwanted.insert(id);
     }
@@ -376,18 +377,26 @@ SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_
 }
 
 SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
-    auto& running = call.from->running[call.slot];
+    if (call.from->running.find(call.slot) != nullptr)
+        throw error(errc::malformed,
+                    fmt::format("a second call {} from {}", call.slot, call.from->who));
+    std::unique_ptr<detail::running_call> made(new detail::running_call);
+    auto& running = *made;
     running.context = books_->spare;
     running.waits = call.box && call.box->gate.limit != 0;
-    auto guarded = with_cancel(running.stop.token(), std::move(work));
-    books_->calls.spawn(run_call(call.from, call.slot, std::move(guarded)));
+    call.from->running.enter(call.slot, std::move(made));
+    books_->calls.spawn(run_call(call.from, call.slot, &running, std::move(work)));
     books_->fresh.push_back(call.slot);
     if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(call.from));
 }
 
-SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id, task<void> work) {
+SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id,
+                                          detail::running_call* running, task<void> work) {
+    auto* const outer = co_await skein::detail::current_cancel{};
+    running->stop.link(outer);
     try {
-        co_await work;
+        skein::detail::await_under<void> inner(std::move(work), &running->stop);
+        co_await inner;
     } catch (...) { // it could not even say so: the others that run here must not end for that
         from->wire->abort(to_error(std::current_exception()));
     }
@@ -399,11 +408,9 @@ SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id
 SKEIN_INLINE task<void> runtime::tell_started(std::shared_ptr<peer> to) {
     co_await yield();
     for (const auto id : std::exchange(books_->fresh, {})) {
-        const auto found = to->running.find(id);
-        if (found == to->running.end() || found->second.told || found->second.waits ||
-            !to->wire->is_open())
-            continue;
-        found->second.told = true;
+        auto* const found = to->running.find(id);
+        if (found == nullptr || (*found)->told || (*found)->waits || !to->wire->is_open()) continue;
+        (*found)->told = true;
         to->wire->send(detail::message_started, 0, id.value(), {}, {});
     }
     co_return;

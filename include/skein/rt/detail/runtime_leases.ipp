@@ -97,12 +97,11 @@ SKEIN_INLINE void lease_books::remove(peer& worker) {
             share->line->out -= std::min<std::size_t>(share->line->out, share->out);
     }
     worker.shares.clear();
-    std::erase_if(parents, [&](const auto& one) {
-        if (one.second.at != &worker) return false;
-        auto& line = line_of(one.second.call->shape);
+    parents.erase_if([&](call_id, const parent& one) {
+        if (one.at != &worker) return false;
+        auto& line = line_of(one.call->shape);
         --line.parents;
-        if (worker.kind != 0 && one.second.children > 0)
-            resting -= std::min(resting, cores_of(*one.second.call));
+        if (worker.kind != 0 && one.children > 0) resting -= std::min(resting, cores_of(*one.call));
         return true;
     });
     for (auto& [shape, line] : lines) { // whoever had its label may have gone
@@ -382,24 +381,16 @@ SKEIN_INLINE void lease_books::sent(peer& to, call_base& call) {
     if (share->turn > 0) --share->turn;
     file(*share);
     if (call.fn == nullptr || !call.fn->is_coroutine) return; // the others cannot wait
-    if (spare_parents.empty()) {
-        parents[id_of(call)] = {&call, &to, 0};
-    } else { // a malloc less for each task
-        auto node = std::move(spare_parents.back());
-        spare_parents.pop_back();
-        node.key() = id_of(call);
-        node.mapped() = {&call, &to, 0};
-        parents.insert(std::move(node));
-    }
+    parents.enter(id_of(call), {&call, &to, 0});
     ++line.parents;
 }
 
 /// A task has called another one: it leaves its cores to others until all that it has called is over.
 SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
-    const auto found = parents.find(id);
-    if (found == parents.end() || found->second.at != &at) return;
-    auto& [call, where, children] = found->second;
-    if (children++ > 0) return;
+    auto* const found = parents.find(id);
+    if (found == nullptr || found->at != &at) return;
+    if (found->children++ > 0) return;
+    const auto [call, where, children] = *found;
     if (where->kind != 0) { // what else it has nobody can use meanwhile
         resting += cores_of(*call);
         if (source != nullptr) source->rests(*where->wire, true);
@@ -413,10 +404,10 @@ SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
 
 /// It goes on, whoever has its cores meanwhile; nobody new gets any until that is made good.
 SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
-    const auto found = parents.find(id);
-    if (found == parents.end() || found->second.at != &at) return;
-    auto& [call, where, children] = found->second;
-    if (children == 0 || --children > 0) return;
+    auto* const found = parents.find(id);
+    if (found == nullptr || found->at != &at) return;
+    if (found->children == 0 || --found->children > 0) return;
+    const auto [call, where, children] = *found;
     if (where->kind != 0) {
         resting -= std::min(resting, cores_of(*call));
         if (source != nullptr) source->rests(*where->wire, false);
@@ -431,17 +422,17 @@ SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
 /// A call leaves its worker. True: it had its cores until now.
 SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
     if (!is_leased(call) || call.fn == nullptr || !call.fn->is_coroutine) return true;
-    const auto found = parents.find(id_of(call));
-    if (found == parents.end()) return true; // its worker is lost
-    bool had_cores = found->second.children == 0;
-    if (!had_cores && found->second.at->kind != 0) {
+    const auto id = id_of(call);
+    const auto* const found = parents.find(id);
+    if (found == nullptr) return true; // its worker is lost
+    bool had_cores = found->children == 0;
+    if (!had_cores && found->at->kind != 0) {
         resting -= std::min(resting, cores_of(call));
-        if (source != nullptr) source->rests(*found->second.at->wire, false);
+        if (source != nullptr) source->rests(*found->at->wire, false);
         lend_now();
         had_cores = true;
     }
-    auto node = parents.extract(found);
-    if (spare_parents.size() < 1024) spare_parents.push_back(std::move(node));
+    parents.erase(id);
     --line_of(call.shape).parents;
     return had_cores;
 }

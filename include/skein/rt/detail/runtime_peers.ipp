@@ -195,10 +195,10 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     books_->leases.occupy(l, 0);
 
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
-    for (auto& [id, call] : l.running) {
-        call.stop.request();
-        call.context->cancel_children();
-    }
+    l.running.for_each([](slot_id, const auto& call) {
+        call->stop.request();
+        call->context->cancel_children();
+    });
     std::vector<counted_ptr<detail::call_base>> orphans;
     for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
     for (const auto& call : orphans)

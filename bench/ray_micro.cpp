@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shapes of Ray's microbenchmark: tasks and actor calls, one by one and in batches of 1,000, and a cold start.
+//
+// Names and lengths are those of Ray's ray_perf.py: a small value, four rounds of two seconds after a second of warm-up.
+// With SKEIN_PYTHON set to a Python that has ray, both sides take turns; else the figures stand beside those that
+// Ray 2.55 gave on a machine of two cores, and "ray" says "recorded".
+#include "bench.hpp"
+#include "echo_peer.hpp"
+
+#include <skein/core/scope.hpp>
+#include <skein/core/unique_fd.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/rt/children.hpp>
+#include <skein/rt/process.hpp>
+#include <skein/rt/run.hpp>
+#include <skein/rt/runtime.hpp>
+
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#ifndef SKEIN_BENCH_SOURCE_DIR // the build says where its scripts are
+#define SKEIN_BENCH_SOURCE_DIR "bench"
+#endif
+
+namespace {
+
+using namespace skein;
+
+constexpr std::size_t batch = 1000;
+
+/// How long the rounds are.
+struct effort {
+    int rounds = 4;
+    double warm_up = 1, seconds = 2;
+};
+
+// ---- ours ------------------------------------------------------------------------------------------
+
+std::string small_value() { return "ok"; }
+struct holder {
+    std::string small_value() { return "ok"; }
+};
+
+/// A driver with a worker per core. The loop runs only during measurements.
+struct driver_here {
+    net::real_loop loop;
+    net::real_network network{loop};
+    rt::local_children children{loop};
+    rt::runtime driver{rt::runtime_options{}};
+    rt::local_workers workers{loop, network, children, driver, rt::local_workers_options{}};
+    scope services;
+    actor_handle<holder> actor;
+
+    driver_here() { loop.run(start(this)); }
+    driver_here(const driver_here&) = delete;
+    driver_here& operator=(const driver_here&) = delete;
+    ~driver_here() { loop.run(stop(this)); }
+
+    static task<void> start(driver_here* self) {
+        self->services.spawn(self->workers.serve());
+        const rt::runtime::use current(self->driver);
+        self->actor = co_await skein::actor<holder>();
+    }
+    static task<void> stop(driver_here* self) {
+        self->actor = {};
+        self->workers.stop();
+        auto bye = self->driver.close();
+        co_await bye;
+        auto joined = self->services.join();
+        co_await joined;
+    }
+};
+
+/// Makes `calls` calls at a time and awaits them, for so long; calls per second.
+template <class Call>
+task<double> rate(Call call, std::size_t calls, double seconds) {
+    const bench::stopwatch watch;
+    std::size_t done = 0;
+    std::vector<ref<std::string>> all(calls);
+    while (watch.ns() < seconds * 1e9) {
+        for (auto& r : all) r = call();
+        for (auto& r : all) (void)co_await r;
+        done += calls;
+    }
+    co_return static_cast<double>(done) * 1e9 / watch.ns();
+}
+
+double our_rate(driver_here& d, std::string_view shape, double seconds) {
+    const std::size_t calls = shape.ends_with("_async") ? batch : 1;
+    if (shape.find("actor") == shape.npos)
+        return d.loop.run(
+            rate([&] { return remote<&small_value>.on(d.driver)(); }, calls, seconds));
+    return d.loop.run(rate([&] { return d.actor.call<&holder::small_value>(); }, calls, seconds));
+}
+
+/// A whole program, up to its first result.
+task<int> first_result() {
+    auto r = remote<&small_value>();
+    (void)co_await r;
+    fmt::print("first\n");
+    std::fflush(stdout);
+    co_return 0;
+}
+
+// ---- Ray -------------------------------------------------------------------------------------------
+
+/// Reads a line; empty: the other side has ended.
+std::string read_line(int fd) {
+    std::string line;
+    for (char c = 0;;) {
+        ::pollfd readable{fd, POLLIN, 0};
+        (void)::poll(&readable, 1, -1);
+        if (::read(fd, &c, 1) <= 0 || c == '\n') return line;
+        line += c;
+    }
+}
+
+/// Seconds from the start of a program to its first line; none: it has said nothing.
+std::optional<double> seconds_to_first(rt::process_options how) {
+    auto [ours, theirs] = make_pipe();
+    how.stdout_fd = theirs.get();
+    const bench::stopwatch watch;
+    auto child = rt::child_process::spawn(how);
+    theirs.reset();
+    const auto said = read_line(ours.get());
+    const double took = watch.ns() / 1e9;
+    child.wait_blocking();
+    return said == "first" ? std::optional(took) : std::nullopt;
+}
+
+rt::process_options ray_program(const char* python, std::vector<std::string> arguments) {
+    rt::process_options how;
+    how.argv = {python, SKEIN_BENCH_SOURCE_DIR "/ray_micro_ray.py"};
+    how.argv.insert(how.argv.end(), arguments.begin(), arguments.end());
+    how.env = {{"RAY_USAGE_STATS_ENABLED", "0"}, {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"}};
+    how.unset_env = {"RAY_ADDRESS"};
+    how.die_with_parent = false; // it ends when its socket does, and takes its daemons along
+    return how;
+}
+
+/// A Ray driver that measures on request.
+class ray_side {
+public:
+    /// nullptr: SKEIN_PYTHON names no Python with ray.
+    static std::unique_ptr<ray_side> start(const char* python) {
+        if (python == nullptr) return nullptr;
+        int ends[2];
+        if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
+        unique_fd ours(ends[0]), theirs(ends[1]);
+        auto how = ray_program(python, {"--serve", "5"});
+        how.fds = {{theirs.get(), 5}};
+        std::unique_ptr<ray_side> side(new ray_side);
+        side->process_ = rt::child_process::spawn(how);
+        side->way_ = std::move(ours);
+        theirs.reset();
+        side->version_ = read_line(side->way_.get());
+        return side->version_.empty() ? nullptr : std::move(side);
+    }
+    ray_side(const ray_side&) = delete;
+    ray_side& operator=(const ray_side&) = delete;
+    ~ray_side() {
+        way_.reset();
+        process_.wait_blocking();
+    }
+    [[nodiscard]] const std::string& version() const noexcept { return version_; }
+    double rate(std::string_view shape, double seconds) {
+        const auto line = fmt::format("{} {}\n", shape, seconds);
+        if (::write(way_.get(), line.data(), line.size()) < 0) std::abort();
+        return std::strtod(read_line(way_.get()).c_str(), nullptr);
+    }
+
+private:
+    ray_side() = default;
+    rt::child_process process_;
+    unique_fd way_;
+    std::string version_;
+};
+
+// ---- both ------------------------------------------------------------------------------------------
+
+/// A row of Ray's microbenchmark.
+struct shape {
+    const char* name;
+    double recorded; ///< of Ray 2.55, calls per second
+    double bar;
+};
+constexpr std::array<shape, 4> shapes{{{"single_client_tasks_sync", 304, 30},
+                                       {"single_client_tasks_async", 1067, 300},
+                                       {"1_1_actor_calls_sync", 1190, 30},
+                                       {"1_1_actor_calls_async", 1928, 500}}};
+constexpr double recorded_start = 3;
+
+bool rates(const char* python, const effort& e) {
+    driver_here ours;
+    const auto ray = ray_side::start(python);
+    bool ok = true;
+    for (const auto& s : shapes) {
+        (void)our_rate(ours, s.name, e.warm_up);
+        if (ray) (void)ray->rate(s.name, e.warm_up);
+        std::vector<double> our_rates, ray_rates;
+        for (int round = 0; round < e.rounds; ++round) {
+            our_rates.push_back(our_rate(ours, s.name, e.seconds));
+            ray_rates.push_back(ray ? ray->rate(s.name, e.seconds) : s.recorded);
+        }
+        ok &= bench::figure(fmt::format("ray_micro.{}", s.name), bench::summary(our_rates).median,
+                            "calls/s")
+                  .against("ray", bench::summary(ray_rates).median)
+                  .at_least(s.bar)
+                  .with("ray", ray ? ray->version() : "recorded")
+                  .print();
+    }
+    return ok;
+}
+
+/// From the start of the process to the first result. Ours has no daemon to start.
+bool cluster_start(const char* python, const effort& e) {
+    rt::process_options how;
+    how.executable = "/proc/self/exe";
+    how.argv = {"bench-first"};
+    how.env = {{"SKEIN_BENCH_FIRST", "1"}};
+    how.unset_env = {"SKEIN_ADDRESS", "SKEIN_WORKERS"};
+    std::vector<double> ours, theirs;
+    bool is_recorded = python == nullptr;
+    for (int round = 0; round < e.rounds; ++round) {
+        ours.push_back(seconds_to_first(how).value_or(0));
+        const auto took =
+            is_recorded ? std::nullopt : seconds_to_first(ray_program(python, {"--start"}));
+        is_recorded = is_recorded || !took;
+        theirs.push_back(took.value_or(recorded_start));
+    }
+    return bench::figure("ray_micro.cluster_start", bench::summary(ours).median, "s")
+        .against("ray", bench::summary(theirs).median)
+        .at_most(1.0 / 50)
+        .with("ray", is_recorded ? "recorded" : "measured")
+        .print();
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    if (std::getenv("SKEIN_BENCH_FIRST") != nullptr) return skein::run(argc, argv, first_result);
+    if (rt::is_worker()) return rt::worker_main();
+    effort e;
+    if (argc > 1 && std::string_view(argv[1]) == "--quick") e = {1, 0.05, 0.1};
+    const char* python = std::getenv("SKEIN_PYTHON");
+    if (python != nullptr && !ray_side::start(python)) {
+        fmt::print(stderr, "bench ray_micro: {} has no ray; its figures are recorded ones\n",
+                   python);
+        python = nullptr;
+    }
+    const bool started = cluster_start(python, e);
+    return rates(python, e) && started ? 0 : 1;
+}
