@@ -45,6 +45,7 @@ struct local_workers_options {
     std::string executable = "/proc/self/exe"; ///< must be the same build as this program
     std::string program = "skein";             ///< argv[0] that `ps` shows
     bool over_tcp = false;                     ///< loopback TCP instead of a Unix socket pair
+    bool direct_calls = true; ///< workers call the actors of each other without the driver
     /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus and memory that are not named are those
     /// that are there.
     resources offers;
