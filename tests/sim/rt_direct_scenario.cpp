@@ -211,12 +211,14 @@ task<int> chatter(std::vector<post_handle> posts, int count, std::uint64_t seed)
             }
             if (draw(3) == 0) co_await sleep_for(std::chrono::milliseconds(draw(100)));
         }
+        auto read = readers.join();
+        co_await read;
     } catch (...) {
         failure = std::current_exception();
         readers.cancel();
     }
-    auto read = as_result(shield(readers.join()));
-    (void)co_await read;
+    auto ended = as_result(shield(readers.join()));
+    (void)co_await ended;
     if (failure) std::rethrow_exception(failure);
     co_return count;
 }
