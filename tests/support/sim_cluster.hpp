@@ -41,6 +41,9 @@ public:
     [[nodiscard]] sim::network& network() noexcept { return network_; }
     [[nodiscard]] int workers() const noexcept { return static_cast<int>(workers_.size()); }
     [[nodiscard]] static std::string host_of(int worker) { return "w" + std::to_string(worker); }
+    /// The process of worker i (from 0) that lives now.
+    [[nodiscard]] rt::runtime& process_of(int i) { return *workers_[std::size_t(i)].self; }
+    [[nodiscard]] const net::token& secret() const noexcept { return secret_; }
     /// How often worker i (from 0) has been started.
     [[nodiscard]] int incarnation(int i) const { return workers_[std::size_t(i)].incarnation; }
     /// Of the process of worker i that lives now.

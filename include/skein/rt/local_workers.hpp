@@ -4,8 +4,8 @@
 // driver runs, gone when it is gone.
 //
 // A worker is /proc/self/exe started again. It inherits one end of a socket pair and a pipe with its
-// name and the token (never in argv or the environment), so nothing listens and nothing is left in
-// the file system. It dies with the driver (PR_SET_PDEATHSIG), and leaves by itself when the socket
+// name and the token (never in argv or the environment), and nothing is left in the file system. Workers
+// listen for each other, at abstract Unix sockets. It dies with the driver (PR_SET_PDEATHSIG), and leaves by itself when the socket
 // closes. One that dies is replaced; one that cannot start ends the run with its last words.
 //
 // The pool knows neither processes nor sockets: loop, network and children are given to it, those of this

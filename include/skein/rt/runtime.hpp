@@ -4,8 +4,8 @@
 // books: which call is where, which actor lives on which worker, what was lost when one died.
 //
 // A driver has one link to each of its workers, places tasks on them and knows every actor. A worker
-// has one link, to its driver, executes what arrives in order on its loop, and sends its own calls
-// through the driver. Both run unchanged on the real and on the simulated loop.
+// has a link to its driver, executes what arrives in order on its loop, sends its own tasks to the driver,
+// and calls actors on other workers over links to these (detail/runtime_direct.ipp). Both run unchanged on the real and on the simulated loop.
 //
 //     rt::runtime driver(rt::runtime_options{"driver", "here", 1});
 //     auto serving = driver.serve_worker(connection, nullptr);   // one task per worker

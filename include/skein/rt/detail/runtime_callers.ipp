@@ -38,12 +38,15 @@ SKEIN_INLINE void runtime::open_to_workers(net::network& via, const net::token& 
     auto& direct = *books_->direct;
     direct.via = &via;
     direct.secret = secret;
+    net::acceptor_options bounds; // many workers call at the same time, while this one computes
+    bounds.places = 4096;
+    bounds.places_per_address = 4096;
     const auto open = [&](const net::address& at) -> std::string {
         if (at.host.empty()) return {};
         try {
             const detail::direct_hello hello{books_->incarnation, 0, 0};
             direct.doors.push_back(std::make_unique<net::endpoint>(
-                via, at, detail::direct_options(*this, secret, at.is_unix(), hello)));
+                via, at, detail::direct_options(*this, secret, at.is_unix(), hello), bounds));
             auto where = direct.doors.back()->local();
             if (at.kind == net::scheme::tcp && !at.is_loopback()) where.host = at.host;
             return to_string(where);
