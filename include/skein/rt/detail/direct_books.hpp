@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace skein::rt::detail {
@@ -55,6 +56,10 @@ struct direct_books {
     scope tasks;
 
     std::map<std::uint64_t, direct_target> targets; ///< by incarnation
+    /// Where actors are, also those to which there is no handle here at the moment: one that comes again needs no
+    /// question. Forgotten as a whole when there are too many.
+    std::unordered_map<actor_id, std::uint64_t> known;
+    static constexpr std::size_t most_known = 65'536;
     std::vector<std::shared_ptr<peer>> callers;
     /// The newest link of each worker that has ever called. Older ones are refused.
     std::map<std::uint64_t, std::uint64_t> newest;
@@ -79,6 +84,8 @@ struct direct_books {
     } look{*this};
     static constexpr std::chrono::milliseconds short_wait{1}; ///< of which the driver need not know
 
+    void go_there(actor_state& lane, std::uint64_t incarnation);
+    void forget(std::uint64_t incarnation);
     void tell_waits();
     void deliver();
     void push(loopback_frame f);

@@ -75,7 +75,12 @@ SKEIN_INLINE void runtime::find_way(detail::actor_state& lane) {
         return;
     }
     const auto box = books_->boxes.find(lane.id);
-    if (box == books_->boxes.end() || box->second->lasts) return ask_where(lane, false);
+    if (box == books_->boxes.end()) {
+        const auto known = books_->direct->known.find(lane.id);
+        if (known == books_->direct->known.end()) return ask_where(lane, false);
+        return books_->direct->go_there(lane, known->second);
+    }
+    if (box->second->lasts) return ask_where(lane, false);
     lane.on = &here();
     lane.moving = false;
 }
@@ -114,16 +119,37 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     auto& at = books_->direct->targets[said->incarnation];
     at.who = std::move(said->who);
     at.addresses = std::move(said->addresses);
-    if (at.is_unreachable) return ask_where(*lane, true);
-    if (at.link && at.link->is_open()) {
-        lane->on = at.link.get();
-        lane->moving = lane->asked = false;
-        return drain(*lane);
-    }
-    at.waiting.push_back(id);
-    if (!std::exchange(at.is_served, true))
-        books_->direct->tasks.spawn(reach(this, said->incarnation));
+    auto& known = books_->direct->known;
+    if (known.size() >= detail::direct_books::most_known) known.clear();
+    known[id] = said->incarnation;
+    books_->direct->go_there(*lane, said->incarnation);
+    drain(*lane);
 }
+
+namespace detail {
+
+/// The calls of an actor go to that worker, over the link that there is or will be.
+SKEIN_INLINE void direct_books::go_there(actor_state& lane, std::uint64_t incarnation) {
+    auto& at = targets.at(incarnation);
+    if (at.is_unreachable) return self.ask_where(lane, true);
+    if (at.link && at.link->is_open()) {
+        lane.on = at.link.get();
+        lane.moving = lane.asked = false;
+        return;
+    }
+    lane.asked = true;
+    at.waiting.push_back(lane.id);
+    const task_context::use none(nullptr); // the link belongs to no call
+    if (!std::exchange(at.is_served, true)) tasks.spawn(runtime::reach(&self, incarnation));
+}
+
+/// That worker has ended.
+SKEIN_INLINE void direct_books::forget(std::uint64_t incarnation) {
+    targets.erase(incarnation);
+    std::erase_if(known, [&](const auto& one) { return one.second == incarnation; });
+}
+
+} // namespace detail
 
 /// Worker: an actor has no way any more, for this reason.
 SKEIN_INLINE void runtime::close_lane(actor_id id, const failure& why) {
@@ -168,7 +194,7 @@ SKEIN_INLINE task<void> runtime::reach(runtime* self, std::uint64_t incarnation)
         if (at.end) {
             const failure why{error(errc::worker_lost, at.end->how), nullptr};
             for (const auto id : waiting) self->close_lane(id, why);
-            direct.targets.erase(incarnation);
+            direct.forget(incarnation);
             co_return;
         }
         at.is_unreachable = true;
@@ -261,8 +287,9 @@ SKEIN_INLINE void runtime::on_end(const net::frame_view& f) {
     at.end = std::move(*said);
     at.stop.request();
     at.told.set();
+    const auto incarnation = at.end->incarnation;
     if (!at.is_served) { // nobody waits for it
-        books_->direct->targets.erase(found);
+        books_->direct->forget(incarnation);
         return;
     }
     if (at.link && at.link->is_open()) // its last replies may be on the way
