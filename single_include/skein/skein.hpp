@@ -19572,8 +19572,8 @@ template <class T>
 // books: which call is where, which actor lives on which worker, what was lost when one died.
 //
 // A driver has one link to each of its workers, places tasks on them and knows every actor. A worker
-// has one link, to its driver, executes what arrives in order on its loop, and sends its own calls
-// through the driver. Both run unchanged on the real and on the simulated loop.
+// has a link to its driver, executes what arrives in order on its loop, sends its own tasks to the driver,
+// and calls actors on other workers over links to these (detail/runtime_direct.ipp). Both run unchanged on the real and on the simulated loop.
 //
 //     rt::runtime driver(rt::runtime_options{"driver", "here", 1});
 //     auto serving = driver.serve_worker(connection, nullptr);   // one task per worker
@@ -24338,6 +24338,7 @@ struct relay_head {
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace skein::rt::detail {
@@ -24376,6 +24377,10 @@ struct direct_books {
     scope tasks;
 
     std::map<std::uint64_t, direct_target> targets; ///< by incarnation
+    /// Where actors are, also those to which there is no handle here at the moment: one that comes again needs no
+    /// question. Forgotten as a whole when there are too many.
+    std::unordered_map<actor_id, std::uint64_t> known;
+    static constexpr std::size_t most_known = 65'536;
     std::vector<std::shared_ptr<peer>> callers;
     /// The newest link of each worker that has ever called. Older ones are refused.
     std::map<std::uint64_t, std::uint64_t> newest;
@@ -24400,10 +24405,19 @@ struct direct_books {
     } look{*this};
     static constexpr std::chrono::milliseconds short_wait{1}; ///< of which the driver need not know
 
+    void go_there(actor_state& lane, std::uint64_t incarnation);
+    void forget(std::uint64_t incarnation);
     void tell_waits();
     void deliver();
     void push(loopback_frame f);
 };
+
+/// The options of a link between two workers, for both sides.
+[[nodiscard]] net::connection_options direct_options(const runtime& self, const net::token& secret,
+                                                     bool in_memory, const direct_hello& hello);
+/// The function that a call names; its head must fit it. In runtime_frames.ipp.
+[[nodiscard]] const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
+                                               time_point came);
 
 } // namespace skein::rt::detail
 
@@ -25198,12 +25212,15 @@ SKEIN_INLINE void runtime::open_to_workers(net::network& via, const net::token& 
     auto& direct = *books_->direct;
     direct.via = &via;
     direct.secret = secret;
+    net::acceptor_options bounds; // many workers call at the same time, while this one computes
+    bounds.places = 4096;
+    bounds.places_per_address = 4096;
     const auto open = [&](const net::address& at) -> std::string {
         if (at.host.empty()) return {};
         try {
             const detail::direct_hello hello{books_->incarnation, 0, 0};
             direct.doors.push_back(std::make_unique<net::endpoint>(
-                via, at, detail::direct_options(*this, secret, at.is_unix(), hello)));
+                via, at, detail::direct_options(*this, secret, at.is_unix(), hello), bounds));
             auto where = direct.doors.back()->local();
             if (at.kind == net::scheme::tcp && !at.is_loopback()) where.host = at.host;
             return to_string(where);
@@ -25929,7 +25946,12 @@ SKEIN_INLINE void runtime::find_way(detail::actor_state& lane) {
         return;
     }
     const auto box = books_->boxes.find(lane.id);
-    if (box == books_->boxes.end() || box->second->lasts) return ask_where(lane, false);
+    if (box == books_->boxes.end()) {
+        const auto known = books_->direct->known.find(lane.id);
+        if (known == books_->direct->known.end()) return ask_where(lane, false);
+        return books_->direct->go_there(lane, known->second);
+    }
+    if (box->second->lasts) return ask_where(lane, false);
     lane.on = &here();
     lane.moving = false;
 }
@@ -25968,16 +25990,37 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     auto& at = books_->direct->targets[said->incarnation];
     at.who = std::move(said->who);
     at.addresses = std::move(said->addresses);
-    if (at.is_unreachable) return ask_where(*lane, true);
-    if (at.link && at.link->is_open()) {
-        lane->on = at.link.get();
-        lane->moving = lane->asked = false;
-        return drain(*lane);
-    }
-    at.waiting.push_back(id);
-    if (!std::exchange(at.is_served, true))
-        books_->direct->tasks.spawn(reach(this, said->incarnation));
+    auto& known = books_->direct->known;
+    if (known.size() >= detail::direct_books::most_known) known.clear();
+    known[id] = said->incarnation;
+    books_->direct->go_there(*lane, said->incarnation);
+    drain(*lane);
 }
+
+namespace detail {
+
+/// The calls of an actor go to that worker, over the link that there is or will be.
+SKEIN_INLINE void direct_books::go_there(actor_state& lane, std::uint64_t incarnation) {
+    auto& at = targets.at(incarnation);
+    if (at.is_unreachable) return self.ask_where(lane, true);
+    if (at.link && at.link->is_open()) {
+        lane.on = at.link.get();
+        lane.moving = lane.asked = false;
+        return;
+    }
+    lane.asked = true;
+    at.waiting.push_back(lane.id);
+    const task_context::use none(nullptr); // the link belongs to no call
+    if (!std::exchange(at.is_served, true)) tasks.spawn(runtime::reach(&self, incarnation));
+}
+
+/// That worker has ended.
+SKEIN_INLINE void direct_books::forget(std::uint64_t incarnation) {
+    targets.erase(incarnation);
+    std::erase_if(known, [&](const auto& one) { return one.second == incarnation; });
+}
+
+} // namespace detail
 
 /// Worker: an actor has no way any more, for this reason.
 SKEIN_INLINE void runtime::close_lane(actor_id id, const failure& why) {
@@ -26022,7 +26065,7 @@ SKEIN_INLINE task<void> runtime::reach(runtime* self, std::uint64_t incarnation)
         if (at.end) {
             const failure why{error(errc::worker_lost, at.end->how), nullptr};
             for (const auto id : waiting) self->close_lane(id, why);
-            direct.targets.erase(incarnation);
+            direct.forget(incarnation);
             co_return;
         }
         at.is_unreachable = true;
@@ -26115,8 +26158,9 @@ SKEIN_INLINE void runtime::on_end(const net::frame_view& f) {
     at.end = std::move(*said);
     at.stop.request();
     at.told.set();
+    const auto incarnation = at.end->incarnation;
     if (!at.is_served) { // nobody waits for it
-        books_->direct->targets.erase(found);
+        books_->direct->forget(incarnation);
         return;
     }
     if (at.link && at.link->is_open()) // its last replies may be on the way
@@ -29375,8 +29419,8 @@ private:
 // driver runs, gone when it is gone.
 //
 // A worker is /proc/self/exe started again. It inherits one end of a socket pair and a pipe with its
-// name and the token (never in argv or the environment), so nothing listens and nothing is left in
-// the file system. It dies with the driver (PR_SET_PDEATHSIG), and leaves by itself when the socket
+// name and the token (never in argv or the environment), and nothing is left in the file system. Workers
+// listen for each other, at abstract Unix sockets. It dies with the driver (PR_SET_PDEATHSIG), and leaves by itself when the socket
 // closes. One that dies is replaced; one that cannot start ends the run with its last words.
 //
 // The pool knows neither processes nor sockets: loop, network and children are given to it, those of this
