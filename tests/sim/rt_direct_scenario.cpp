@@ -193,6 +193,22 @@ task<void> through_gift(post_handle from, scope* readers) {
     }
 }
 
+/// Makes an actor that from then on nobody holds but the one to which it is given.
+task<void> deposit(post_handle with) {
+    auto limited = with_timeout(skein::actor<post>(), 300s);
+    auto asked = as_result(std::move(limited));
+    const auto made = co_await asked;
+    if (!made) {
+        now->check(is_expected(made.error()) ||
+                       (!now->is_calm && made.error().code() == errc::closed),
+                   made.error().what());
+        co_return;
+    }
+    const auto s = stamp_for(with);
+    auto kept = check_call(s, with.call<&post::keep>(s, *made));
+    co_await kept;
+}
+
 /// A task that calls actors on other workers.
 task<int> chatter(std::vector<post_handle> posts, int count, std::uint64_t seed) {
     scope readers;
@@ -210,6 +226,9 @@ task<int> chatter(std::vector<post_handle> posts, int count, std::uint64_t seed)
             if (draw(12) == 0) {
                 auto gift = through_gift(to, &readers);
                 co_await gift;
+            } else if (draw(8) == 0) {
+                auto given = deposit(to);
+                co_await given;
             } else if (draw(100) == 0 && !now->is_calm) {
                 kill(to);
             } else {
