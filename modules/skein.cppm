@@ -363,6 +363,8 @@ using skein::rt::notice;
 using skein::rt::open_standard_files;
 using skein::rt::parse_resources;
 using skein::rt::peer;
+using skein::rt::peer_id;
+using skein::rt::peer_tag;
 using skein::rt::place_id;
 using skein::rt::place_tag;
 using skein::rt::placement;

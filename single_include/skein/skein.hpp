@@ -5256,7 +5256,7 @@ private:
 
 namespace skein::detail {
 
-/// The free frames of one thread, in classes of 32 bytes up to 2 KiB.
+/// The free frames of one thread, in classes of 64 bytes up to 2 KiB.
 class frame_pool {
 public:
     static void* allocate(std::size_t bytes) {
@@ -5294,8 +5294,8 @@ private:
     struct free_frame {
         free_frame* next;
     };
-    static constexpr std::size_t granularity = 32;
-    static constexpr std::size_t classes = 64;
+    static constexpr std::size_t granularity = 64;
+    static constexpr std::size_t classes = 32;
     static constexpr std::size_t class_of(std::size_t bytes) noexcept {
         return (bytes - 1) / granularity;
     }
@@ -18446,7 +18446,6 @@ inline void put_actor(wire::writer& to, actor_id id) {
 // The context of a task in the runtime: which runtime it calls through, and which call it is part of.
 
 
-#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -18482,18 +18481,10 @@ struct lineage {
 };
 
 /// A call that runs here, or (id: none) the tasks of a driver that are no call.
-class call_context final : public task_context {
+class call_context final : public task_context, public list_node<call_context> {
 public:
     explicit call_context(counted_ptr<runtime_anchor> where) noexcept
         : task_context(&tag_), where_(std::move(where)) {}
-
-    // Each coroutine call has one.
-    static void* operator new(std::size_t bytes) {
-        return skein::detail::frame_pool::allocate(bytes);
-    }
-    static void operator delete(void* p, std::size_t bytes) noexcept {
-        skein::detail::frame_pool::release(p, bytes);
-    }
 
     /// Of the task that runs now; nullptr if it belongs to no runtime.
     [[nodiscard]] static call_context* current() noexcept {
@@ -18511,6 +18502,13 @@ public:
     lineage who;
     const function_record* fn = nullptr;
     actor_id actor; ///< of a method or constructor
+
+    void unlink_wait() noexcept { list_node<call_context>::unlink(); }
+    // Of a coroutine task on a worker, see detail/runtime_direct.ipp.
+    std::uint32_t direct_calls =
+        0;              ///< its calls that do not go through the driver and have no outcome
+    bool rests = false; ///< the driver knows that it waits for them
+    time_point waits_since{};
 
 private:
     static constexpr char tag_ = 0;
@@ -19371,6 +19369,7 @@ public:
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
     bool nested = false; ///< submitted by a worker: goes before the calls of the driver
+    bool direct = false; ///< sent by a worker without its driver, and counted as such
     /// Not 0: a worker died while it ran. It waits for a worker with nothing to do, so many times at most, and
     /// nothing is sent behind it.
     std::uint8_t alone = 0;
@@ -19410,6 +19409,7 @@ public:
     std::size_t first = 0;
     std::optional<failure> lost; ///< why it is gone
     bool moving = false;         ///< it is being made, or made again: its calls wait
+    bool asked = false;          ///< worker: the driver is to say where it is; `moving` till then
     bool lasts = false;          ///< its calls keep their arguments
     std::uint32_t holds = 0;     ///< worker: times its driver knows of the handles here
     std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number
@@ -19572,8 +19572,8 @@ template <class T>
 // books: which call is where, which actor lives on which worker, what was lost when one died.
 //
 // A driver has one link to each of its workers, places tasks on them and knows every actor. A worker
-// has one link, to its driver, executes what arrives in order on its loop, and sends its own calls
-// through the driver. Both run unchanged on the real and on the simulated loop.
+// has a link to its driver, executes what arrives in order on its loop, sends its own tasks to the driver,
+// and calls actors on other workers over links to these (detail/runtime_direct.ipp). Both run unchanged on the real and on the simulated loop.
 //
 //     rt::runtime driver(rt::runtime_options{"driver", "here", 1});
 //     auto serving = driver.serve_worker(connection, nullptr);   // one task per worker
@@ -19672,6 +19672,7 @@ struct actor_box {
     std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
     actor_id id;
     const char* over = nullptr;   ///< why no more calls start: "was killed"
+    bool lasts = false;           ///< it is made again elsewhere: its calls go through the driver
     call_id last;                 ///< the actor ends after this one, which has called leave_actor()
     std::uint32_t save_every = 0; ///< calls; 0: nobody keeps its state
     std::uint32_t not_saved = 0;  ///< calls since it was saved
@@ -19812,6 +19813,10 @@ SKEIN_INLINE claims::claims(shared_memory in) : memory_(std::move(in)) {
 
 namespace skein::net {
 class connection;
+class endpoint;
+class network;
+class token;
+struct address;
 struct frame_view;
 } // namespace skein::net
 
@@ -19823,6 +19828,9 @@ namespace skein::rt {
 
 class worker_source;
 struct worker_room;
+
+/// A link of a driver.
+using peer_id = strong_id<struct peer_tag>;
 
 /// Who this process is.
 struct runtime_options {
@@ -19846,7 +19854,10 @@ struct actor_entry;
 struct actor_terms;
 struct call_head;
 struct lease_line;
-struct running_call;
+struct direct_books;
+struct direct_target;
+struct worker_end;
+struct worker_hello;
 
 /// A call that arrived, while it is being looked at.
 struct incoming_call {
@@ -19932,6 +19943,15 @@ public:
     /// Worker: executes the driver's calls until it has gone; cancels what still runs and waits for it.
     [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::connection> wire,
                                           detail::claims page = {});
+    /// Worker, before it meets its driver: listens for other workers, and calls actors on those without the driver.
+    /// Where it cannot listen it does not; then its actors are called through the driver.
+    ///   via     must outlive serve_driver()
+    ///   secret  that of all workers of the driver
+    ///   near    for workers of this host, far: for those of others; empty host: not at all
+    void open_to_workers(net::network& via, const net::token& secret, const net::address& near,
+                         const net::address& far);
+    /// What a worker tells of itself to its driver.
+    [[nodiscard]] detail::worker_hello hello() const;
     /// Driver: nothing runs on the worker of this connection, and no actor is there.
     [[nodiscard]] bool is_idle(const std::shared_ptr<net::connection>& wire) const;
     /// Says goodbye to all peers; calls that are not done fail with errc::closed.
@@ -20031,8 +20051,11 @@ public:
     /// Runs a coroutine call; it replies by itself.
     void start(detail::incoming_call& call, task<void> work);
     void count_outcome(bool failed) noexcept;
+    /// Of a worker's call that its driver does not know of.
+    void direct_call_ended(detail::call_base& call) noexcept;
 
 private:
+    friend struct detail::direct_books;
     struct books; // in detail/runtime_books.hpp
     struct arrival;
     struct losses;
@@ -20040,6 +20063,7 @@ private:
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
     void on_reply(peer& from, const net::frame_view& f);
+    void settle(peer& from, counted_ptr<detail::call_base> call, const net::frame_view& f);
     void on_cancel(peer& from, slot_id id);
     void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
     void take_reply(peer& from, detail::call_base& call, const net::frame_view& f);
@@ -20049,7 +20073,7 @@ private:
     void on_snapshot(peer& from, const net::frame_view& f);
     void on_release(peer& from, byte_span body);
     void on_find(peer& from, const net::frame_view& f);
-    void on_kill(peer& from, actor_id id);
+    void on_kill(actor_id id);
     [[nodiscard]] bool admit_actor(peer& from, const net::frame_view& f, const function_record& fn,
                                    const detail::call_head& head, wire::reader& in);
     [[nodiscard]] std::optional<error> take_name(actor_id id, const detail::actor_terms& terms,
@@ -20060,7 +20084,7 @@ private:
     void end_actor(actor_id id, std::uint16_t tell, const failure* why);
     void actor_is_placed(actor_id id);
     void send_waiting(actor_id id);
-    void tell_holds(peer& to);
+    void tell_holds();
     static void send_actor(peer& to, std::uint16_t kind, actor_id id);
     void reply_handle(peer& to, slot_id id, actor_id actor);
 
@@ -20083,11 +20107,55 @@ private:
                  std::shared_ptr<detail::actor_box> box, time_point came);
     task<void> execute_later(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
                              std::shared_ptr<detail::actor_box> box, time_point came);
-    task<void> run_call(std::shared_ptr<peer> from, slot_id id, detail::running_call* running,
-                        task<void> work);
-    task<void> tell_started(std::shared_ptr<peer> to);
+    task<void> run_call(std::shared_ptr<peer> from, slot_id id, task<void> work);
+    task<void> tell_started();
     void forward(peer& from, const net::frame_view& f);
     void set_demand(detail::call_base& call, const detail::call_head& head);
+
+    // Calls between workers. The worker's side, in detail/runtime_direct.ipp and detail/runtime_callers.ipp:
+    void find_way(detail::actor_state& lane);
+    [[nodiscard]] static bool is_cut(const detail::actor_state& lane) noexcept;
+    [[nodiscard]] peer& here();
+    void ask_where(detail::actor_state& lane, bool is_cut_off);
+    [[nodiscard]] bool on_driver_says(peer& from, const net::frame_view& f);
+    void on_there(const net::frame_view& f);
+    void on_end(const net::frame_view& f);
+    void on_relayed(const net::frame_view& f);
+    void refuse_relayed(const net::frame_view& f);
+    static task<void> reach(runtime* self, std::uint64_t incarnation);
+    task<std::shared_ptr<net::connection>> dial(std::uint64_t incarnation);
+    static task<void> talk(runtime* self, std::uint64_t incarnation,
+                           std::shared_ptr<net::connection> wire);
+    static task<void> hear_of_end(runtime* self, std::uint64_t incarnation);
+    void lose_target(detail::direct_target& at, peer& l);
+    void close_lane(actor_id id, const failure& why);
+    void close_lanes();
+    void direct_call_began(detail::call_base& call);
+    void tell_wait(const detail::call_context& waiting, bool on) noexcept;
+    void on_direct_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
+    static task<void> serve_door(runtime* self, net::endpoint* door);
+    [[nodiscard]] static task<void> serve_caller(runtime* self,
+                                                 std::shared_ptr<net::connection> wire);
+    void drop_caller(peer& caller);
+    void cut_caller(std::uint64_t incarnation);
+    template <class F>
+    void for_each_caller(F what);
+    void tell_driver_first() noexcept;
+    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome);
+    void relay(peer& to, std::uint16_t outcome, slot_id id);
+    void lend_here(peer& to, slot_id id);
+    [[nodiscard]] task<void> leave_others();
+    // The driver's side, in detail/runtime_meetings.ipp:
+    [[nodiscard]] bool on_worker_asks(peer& from, const net::frame_view& f);
+    void on_where(peer& from, const net::frame_view& f);
+    void tell_where(peer_id asker, actor_id id, peer* where);
+    void on_lost(peer& from, std::uint64_t incarnation);
+    static task<void> say_it_lives(runtime* self, std::uint64_t incarnation);
+    void tell_end(peer& of, bool has_ended, const std::string& how);
+    void pass_on(peer& from, const net::frame_view& f);
+    void on_waits(peer& from, const net::frame_view& f);
+    [[nodiscard]] peer* link_of(std::uint64_t incarnation) const;
+    [[nodiscard]] peer* link_at(peer_id number) const;
 
     std::shared_ptr<peer> attach(std::shared_ptr<net::connection> wire, detail::claims page);
     void listen_to(const std::shared_ptr<peer>& l);
@@ -20165,8 +20233,6 @@ private:
 
 namespace skein::rt {
 
-using peer_id = strong_id<struct peer_tag>;
-
 namespace detail {
 
 /// The actor that a message of its number alone is about.
@@ -20203,6 +20269,7 @@ struct actor_entry {
     /// Links at which there are handles, and how often they were told so. Those of this process are its lane.
     std::vector<std::pair<peer_id, std::uint32_t>> holders;
     std::deque<counted_ptr<call_base>> waiting; ///< calls of workers, until it is made
+    std::vector<peer_id> askers;                ///< workers that want to know where it is
 
     [[nodiscard]] bool lasts() const noexcept { return plan && plan->lasts(); }
     void add_hold(peer_id by) {
@@ -20412,122 +20479,6 @@ SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
 
 } // namespace skein::rt::detail
 
-// ======== skein/rt/detail/id_map.hpp
-// id_map: a small hash table from ids to values, for what is entered and taken out once for each call. Everything
-// lies in one array: no allocation and no division for each entry, which is most of what std::unordered_map costs here.
-//
-// Linear probing; an erased entry's place is filled by those behind it, so there are no tombstones. Values move when
-// the table changes: a pointer to one lasts until the next entry or erasure.
-
-
-#include <algorithm>
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <utility>
-#include <vector>
-
-namespace skein::rt::detail {
-
-/// A Value that converts to false is none: such a place is free.
-template <class Id, class Value>
-class id_map {
-public:
-    [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
-    [[nodiscard]] std::size_t size() const noexcept { return size_; }
-
-    /// nullptr: there is none.
-    [[nodiscard]] Value* find(Id id) noexcept {
-        if (size_ == 0) return nullptr;
-        auto& place = places_[place_of(id)];
-        return place.value ? &place.value : nullptr;
-    }
-    /// Enters it unless there is one already; gives the one that is there.
-    Value& enter(Id id, Value value) {
-        if (places_.size() < 2 * (size_ + 1)) grow();
-        auto& place = places_[place_of(id)];
-        if (!place.value) {
-            place.id = id;
-            place.value = std::move(value);
-            ++size_;
-        }
-        return place.value;
-    }
-    bool erase(Id id) noexcept {
-        if (size_ == 0) return false;
-        const auto at = place_of(id);
-        if (!places_[at].value) return false;
-        erase_at(at);
-        return true;
-    }
-    /// of(id, value): true if it goes. Must not change the table.
-    template <class F>
-    void erase_if(F&& of) {
-        // From a free place on, as those that are filled again come from behind.
-        std::size_t begin = 0;
-        while (begin < places_.size() && places_[begin].value) ++begin;
-        for (std::size_t n = places_.size(), i = 1; i < n;) {
-            const auto at = (begin + i) & (n - 1);
-            auto& place = places_[at];
-            if (place.value && of(std::as_const(place.id), place.value))
-                erase_at(at);
-            else
-                ++i;
-        }
-    }
-    /// f(id, value), in no order that means anything, but the same in every run. Must not change the table.
-    template <class F>
-    void for_each(F&& f) {
-        for (auto& place : places_)
-            if (place.value) f(std::as_const(place.id), place.value);
-    }
-
-private:
-    struct place {
-        Id id;
-        Value value{};
-    };
-
-    static std::uint64_t bits_of(std::uint64_t id) noexcept { return id; }
-    static std::uint64_t bits_of(const unique_number& id) noexcept {
-        return id.number ^ std::rotl(id.incarnation, 32);
-    }
-    /// Neighbours are told apart by multiplication: the upper bits of the product say where.
-    [[nodiscard]] std::size_t home_of(Id id) const noexcept {
-        return static_cast<std::size_t>((bits_of(id.value()) * 0x9e3779b97f4a7c15) >> shift_);
-    }
-    /// Where it is, or the free place where it would be. There is one: half of them are free.
-    [[nodiscard]] std::size_t place_of(Id id) const noexcept {
-        auto at = home_of(id);
-        while (places_[at].value && places_[at].id != id) at = (at + 1) & (places_.size() - 1);
-        return at;
-    }
-    void erase_at(std::size_t hole) noexcept {
-        const auto mask = places_.size() - 1;
-        places_[hole].value = Value{};
-        --size_;
-        for (auto at = (hole + 1) & mask; places_[at].value; at = (at + 1) & mask) {
-            // It stays if its home lies behind the hole, else it could not be found any more.
-            if (((at - home_of(places_[at].id)) & mask) < ((at - hole) & mask)) continue;
-            places_[hole] = std::exchange(places_[at], place{});
-            hole = at;
-        }
-    }
-    void grow() {
-        auto old = std::exchange(places_,
-                                 std::vector<place>(std::max<std::size_t>(16, 2 * places_.size())));
-        shift_ = 64 - std::countr_zero(places_.size());
-        for (auto& one : old)
-            if (one.value) places_[place_of(one.id)] = std::move(one);
-    }
-
-    std::vector<place> places_;
-    std::size_t size_ = 0;
-    int shift_ = 63;
-};
-
-} // namespace skein::rt::detail
-
 // ======== skein/rt/detail/message.hpp
 // What nodes say to each other: frame kinds, the head of a call, and how a failure travels.
 //
@@ -20545,6 +20496,9 @@ private:
 //     release    and so often there are none any more
 //     left       it has ended by itself
 //     find       id = who asks, body = type and name                a reply brings its number
+//
+// Workers call the actors of each other over links of their own, which carry call, cancel, reply and started alone;
+// what they need their driver for is in detail/direct_message.hpp.
 //
 // A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the value.
 
@@ -20570,6 +20524,14 @@ enum message : std::uint16_t {
     message_kill = 10,
     message_left = 11,
     message_find = 12,
+    message_where = 13,
+    message_there = 14,
+    message_lost = 15,
+    message_end = 16,
+    message_relay = 17,
+    message_busy = 18,
+    message_waits = 19,
+    message_cut = 20,
 };
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 
@@ -20670,6 +20632,9 @@ struct worker_hello {
     std::uint16_t cpus = 1;
     bool shares_memory = false;    ///< it has the page of claims that its driver gave it
     std::uint64_t incarnation = 0; ///< of its process, see unique_number
+    /// Where other workers reach it: on its host, and from others. Empty: nowhere. tcp:*:port has its host from the
+    /// link to the driver.
+    std::string near_address, far_address;
 };
 
 /// The parts of the body of a reply that lends.
@@ -23794,13 +23759,7 @@ namespace detail {
 struct lease_line;
 
 struct running_call {
-    static void* operator new(std::size_t bytes) {
-        return skein::detail::frame_pool::allocate(bytes);
-    }
-    static void operator delete(void* p, std::size_t bytes) noexcept {
-        skein::detail::frame_pool::release(p, bytes);
-    }
-    skein::detail::cancel_state stop;
+    cancel_source stop;
     counted_ptr<call_context> context;
     bool told = false;  ///< the submitter knows that it has started
     bool waits = false; ///< it has not, see start_gate
@@ -23873,9 +23832,25 @@ struct lease_line {
 
 } // namespace detail
 
+namespace detail {
+
+struct direct_books; // in detail/direct_books.hpp
+
+/// What a peer is to this process.
+enum class peer_role : std::uint8_t {
+    program,  ///< a worker to its driver, or the driver to its worker
+    dialled,  ///< another worker, whose actors are called from here
+    accepted, ///< another worker, which calls actors that live here
+    here,     ///< this worker itself; without a connection
+};
+
+} // namespace detail
+
 /// A connection as the runtime sees it. Owned by the task that serves it.
 struct peer {
-    std::shared_ptr<net::connection> wire;
+    std::shared_ptr<net::connection> wire; ///< none of a worker itself
+    detail::direct_books* loopback = nullptr;
+    detail::peer_role role = detail::peer_role::program;
     peer_id number;
     std::string who;               ///< "worker-2 (pid 4711 at host)"
     std::uint64_t incarnation = 0; ///< of its process, as it says
@@ -23883,6 +23858,7 @@ struct peer {
     bool retiring = false;             ///< nothing new goes there
     bool lent = false;                 ///< its cores are others'
     std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
+    bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
     error why{errc::closed, "closed"}; ///< once it has ended
     bool orderly = false;
@@ -23912,8 +23888,22 @@ struct peer {
     std::uint32_t guests = 0; ///< cores of `busy` that calls have without a lease
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
-    detail::id_map<slot_id, std::unique_ptr<detail::running_call>> running;
+    std::unordered_map<slot_id, detail::running_call> running;
     std::unordered_map<slot_id, detail::call_base*> forwarded;
+    std::unordered_set<slot_id> unwanted; ///< calls in the backlog that were cancelled
+
+    // A worker, as its driver knows it, to others that call its actors.
+    std::string near_address, far_address;
+    std::vector<peer_id> told_where;   ///< who knows these
+    std::vector<peer_id> asks_for_end; ///< who cannot reach it, and wants to know whether it lives
+    bool calls_directly = false;       ///< it has calls at others without an outcome
+
+    [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
+    void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span body);
+    void send(net::frame f);
+    void abort(error why) noexcept {
+        if (wire) wire->abort(std::move(why));
+    }
 
     /// A task was sent. Those that ended out of order are forgotten now and then.
     void remember_task(waiting_task one) {
@@ -23947,14 +23937,14 @@ struct lease_books {
         call_base* call = nullptr;
         peer* at = nullptr;
         std::uint32_t children = 0;
-        explicit operator bool() const noexcept { return call != nullptr; }
     };
 
     scheduler places{scheduler_options{placement::spread, 16}};
     demand_table demands;
     std::map<std::uint16_t, lease_line> lines; ///< by demand
     std::deque<suspect> suspects;
-    id_map<call_id, parent> parents;
+    std::unordered_map<call_id, parent> parents;
+    std::vector<decltype(parents)::node_type> spare_parents;
     std::uint64_t incarnation = 0; ///< of the driver
     std::unordered_map<place_id, peer*> workers;
     std::uint32_t largest = 0; ///< cores of the largest worker; 0: there is none
@@ -24082,6 +24072,9 @@ struct runtime::books {
         std::uint32_t generation = 1;
     };
     detail::process_name name;
+    books();
+    ~books();
+
     runtime_stats stats;
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
     peer* upstream = nullptr;                 ///< of a worker
@@ -24105,8 +24098,8 @@ struct runtime::books {
     std::optional<error> given_up;
     std::size_t expected = 0;
     bool closing = false;
-    scope calls;                ///< coroutine calls that run here
-    std::vector<slot_id> fresh; ///< started in this turn
+    scope calls;                                                  ///< coroutine calls that run here
+    std::vector<std::pair<std::shared_ptr<peer>, slot_id>> fresh; ///< started in this turn
     /// Linked from the first call of a turn of the loop to its end.
     struct turn_mark : turn_hook {
         turn_mark() noexcept : turn_hook([](turn_hook&) {}) {}
@@ -24114,10 +24107,10 @@ struct runtime::books {
     time_point turn_began{};
     std::deque<arrival> backlog;
     std::size_t backlog_bytes = 0;
-    bool backlog_full = false;            ///< nothing more is read for it
-    bool has_backlog = false;             ///< calls go there; run_backlog() is at work
-    std::unordered_set<slot_id> unwanted; ///< calls in it that were cancelled
+    bool backlog_full = false; ///< nothing more is read for it
+    bool has_backlog = false;  ///< calls go there; run_backlog() is at work
     wire::writer scratch;
+    std::unique_ptr<detail::direct_books> direct; ///< calls between workers
 
     /// Takes all calls that wait for a worker out of their lines.
     std::vector<counted_ptr<detail::call_base>> take_waiting() {
@@ -24203,6 +24196,7 @@ SKEIN_INLINE void call_base::tell_unseen() const noexcept {
 SKEIN_INLINE void call_base::finished() {
     // A forwarded call is the business of the worker that made it.
     if (failed() && watchers_ == 0 && !nested && owner != nullptr) tell_unseen();
+    if (direct && owner != nullptr) owner->direct_call_ended(*this);
     if (owner != nullptr) std::exchange(owner, nullptr)->count_outcome(failure_ != nullptr);
     state = phase::done;
     if (rare && rare->deadline) rare->deadline->cancel();
@@ -24259,6 +24253,176 @@ SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_state>& lane) {
 // workers is in runtime_send.ipp, what links bring in runtime_frames.ipp, what they take along in runtime_peers.ipp.
 
 
+// ======== skein/rt/detail/direct_books.hpp
+// The books of a worker about its calls of actors that it makes without its driver. Part of detail/runtime_books.hpp.
+
+
+// ======== skein/rt/detail/direct_message.hpp
+// What workers and their driver say to each other so that workers can call the actors of others directly.
+//
+//     where   body = where_question: where is that actor?               worker -> driver
+//     there   body = where_answer                                        driver -> worker
+//     lost    id = incarnation of a worker: the link to it broke          worker -> driver
+//     end     body = worker_end: it has ended, or it lives                driver -> worker
+//     relay   id, flags = those of a reply, body = relay_head + its body  worker -> driver -> worker
+//     busy    flags = 1: it has direct calls without an outcome, 0: none  worker -> driver
+//     waits   flags = 1, 0; body = call_id: that task waits for some      worker -> driver
+//     cut     id = incarnation of a worker: no direct link of it counts any more   driver -> worker
+//
+// A relay is a reply that must not come before what the worker has told its driver ahead of it.
+
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// What a worker tells of itself when it dials another one, and that one back.
+struct direct_hello {
+    std::uint64_t incarnation = 0; ///< its own
+    std::uint64_t wanted = 0;      ///< whom it takes the other one for; 0 in the answer
+    std::uint64_t generation = 0;  ///< grows with every link of the two; 0 in the answer
+};
+/// What direct links are for, see net::identity.
+inline constexpr const char* direct_purpose = "calls between workers";
+
+struct where_question {
+    unique_number actor;
+    /// The worker there cannot be reached: its calls go through the driver from now on.
+    bool is_cut_off = false;
+};
+
+enum class whereabouts : std::uint8_t {
+    gone = 0,
+    through_driver = 1, ///< and so it stays
+    at_worker = 2,
+};
+
+struct where_answer {
+    unique_number actor;
+    std::uint8_t verdict = 0; ///< a whereabouts
+    std::uint64_t incarnation = 0;
+    std::string who;                    ///< "worker-2 (pid 4711 at host)"
+    std::vector<std::string> addresses; ///< in the order in which they are tried
+};
+
+struct worker_end {
+    std::uint64_t incarnation = 0;
+    bool has_ended = false;
+    std::string how; ///< "worker-2 (pid 4711 at host) was lost: killed by signal 9 (SIGKILL)"
+};
+
+/// In front of a reply that goes through the driver. 16 bytes, so that the value stays aligned.
+struct relay_head {
+    std::uint64_t worker = 0; ///< incarnation: whom it is for; from the driver: whom it is from
+
+    static constexpr std::size_t bytes = 16;
+    void encode(wire::writer& to) const {
+        to.fixed(worker);
+        to.fixed(std::uint64_t{0});
+    }
+    [[nodiscard]] bool decode(wire::reader& from) {
+        std::uint64_t zero = 0;
+        return from.fixed(worker) && from.fixed(zero) && zero == 0;
+    }
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/direct_books.hpp, continued
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// A frame of this process to itself.
+struct loopback_frame {
+    std::uint16_t kind = 0, flags = 0;
+    std::uint64_t id = 0;
+    byte_buffer body;
+    std::vector<counted_ptr<actor_state>> kept; ///< of the handles in a result
+};
+
+/// Another worker, on which there are actors that are called from here.
+struct direct_target {
+    std::string who;
+    std::vector<std::string> addresses;
+    std::shared_ptr<peer> link;
+    std::vector<actor_id> waiting; ///< actors there whose calls wait for the link
+    bool is_served = false;        ///< a task dials it, or looks after the link
+    bool is_unreachable = false;   ///< its actors are called through the driver
+    bool is_said_to_live = false;  ///< by the driver, of a link that broke
+    std::uint64_t generation = 0;  ///< of the last attempt
+    std::optional<worker_end> end; ///< its process has ended
+    event told;                    ///< the driver has said whether it has
+    cancel_source stop;            ///< of the attempt to reach it
+};
+
+struct direct_books {
+    explicit direct_books(runtime& of) : self(of) {}
+
+    runtime& self;
+    net::network* via = nullptr; ///< nullptr: all calls go through the driver
+    net::token secret;
+    std::vector<std::unique_ptr<net::endpoint>> doors;
+    std::string near_address, far_address;
+    scope tasks;
+
+    std::map<std::uint64_t, direct_target> targets; ///< by incarnation
+    /// Where actors are, also those to which there is no handle here at the moment: one that comes again needs no
+    /// question. Forgotten as a whole when there are too many.
+    std::unordered_map<actor_id, std::uint64_t> known;
+    static constexpr std::size_t most_known = 65'536;
+    std::vector<std::shared_ptr<peer>> callers;
+    /// The newest link of each worker that has ever called. Older ones are refused.
+    std::map<std::uint64_t, std::uint64_t> newest;
+
+    std::shared_ptr<peer> here; ///< this process
+    std::deque<loopback_frame> frames;
+    std::vector<counted_ptr<actor_state>> kept_next; ///< go along with the next one
+    bool is_delivering = false;
+
+    /// The next reply must come behind what the driver was told before it.
+    bool relay_next = false;
+    std::size_t outstanding = 0; ///< calls
+    bool is_told_busy = false;   ///< the driver knows that there are some
+
+    /// Coroutine tasks that wait for direct calls, and of which the driver does not know it yet.
+    intrusive_list<call_context, call_context> waiting;
+    struct wait_timer : timer_node {
+        explicit wait_timer(direct_books& b)
+            : timer_node([](timer_node& t) { static_cast<wait_timer&>(t).of.tell_waits(); }),
+              of(b) {}
+        direct_books& of;
+    } look{*this};
+    static constexpr std::chrono::milliseconds short_wait{1}; ///< of which the driver need not know
+
+    void go_there(actor_state& lane, std::uint64_t incarnation);
+    void forget(std::uint64_t incarnation);
+    void tell_waits();
+    void deliver();
+    void push(loopback_frame f);
+};
+
+/// The options of a link between two workers, for both sides.
+[[nodiscard]] net::connection_options direct_options(const runtime& self, const net::token& secret,
+                                                     bool in_memory, const direct_hello& hello);
+/// The function that a call names; its head must fit it. In runtime_frames.ipp.
+[[nodiscard]] const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
+                                               time_point came);
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/runtime.ipp, continued
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -24286,6 +24450,9 @@ SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from,
 
 } // namespace detail
 
+SKEIN_INLINE runtime::books::books() = default;
+SKEIN_INLINE runtime::books::~books() = default;
+
 SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<books>()) {
     books_->name.name = std::move(who.name);
     books_->name.host = std::move(who.host);
@@ -24294,6 +24461,7 @@ SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<boo
     books_->anchor = counted_ptr(new detail::runtime_anchor(*this));
     books_->leases.incarnation = books_->incarnation;
     books_->root = counted_ptr(new detail::call_context(books_->anchor));
+    books_->direct = std::make_unique<detail::direct_books>(*this);
     (void)registry::instance(); // numbers the functions
 }
 
@@ -24440,12 +24608,6 @@ SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint
     head.encode(to, ends ? loop::current().exact_now() : time_point{});
 }
 
-/// Many calls may wait: each has the bytes that it needs and no more. The memory of a large one goes with it.
-SKEIN_INLINE byte_buffer body_to_keep(wire::writer& written) {
-    if (written.size() < limit::inline_bytes) return to_buffer(written.bytes());
-    return std::move(written).take();
-}
-
 SKEIN_INLINE void call_context::cancel_children() {
     std::vector<counted_ptr<call_base>> all;
     while (!children_.empty()) {
@@ -24487,7 +24649,7 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
         auto& lane = *call->lane;
-        if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->wire->is_open() &&
+        if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->is_open() &&
             !lane.lasts && !books_->closing) [[likely]] {
             books_->scratch.clear();
             if (!encode_call(books_->scratch, *call, encode)) return;
@@ -24499,9 +24661,9 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
             return transmit(*lane.on, raw, body, &body);
         }
     }
-    books_->scratch.clear();
-    if (!encode_call(books_->scratch, *call, encode)) return;
-    call->body = detail::body_to_keep(books_->scratch);
+    wire::writer body;
+    if (!encode_call(body, *call, encode)) return;
+    call->body = std::move(body).take();
     call->state = detail::phase::queued;
     place(std::move(call));
 }
@@ -24545,14 +24707,14 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
         if (lane) drain(*lane);
         return;
     }
-    books_->scratch.clear();
+    wire::writer body;
     auto& arguments = *call->rare->arguments;
-    if (!encode_call(books_->scratch, *call, [&](wire::writer& to) { arguments.encode(to); })) {
+    if (!encode_call(body, *call, [&](wire::writer& to) { arguments.encode(to); })) {
         if (lane) drain(*lane);
         return;
     }
-    call->body = detail::body_to_keep(books_->scratch);
     call->rare->arguments.reset();
+    call->body = std::move(body).take();
     call->state = detail::phase::queued;
     if (call->kind == detail::call_kind::method) {
         drain(*call->lane);
@@ -24605,9 +24767,12 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
 /// Sends what is complete at the front of an actor's line.
 SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
     const counted_ptr<detail::actor_state> hold(&lane);
+    if (lane.moving && !lane.asked && books_->upstream != nullptr) find_way(lane);
     while (lane.first != lane.waiting.size()) {
         auto& front = lane.waiting[lane.first];
-        if (front->state == detail::phase::preparing || (lane.moving && !front->is_done())) break;
+        if (front->state == detail::phase::preparing || (lane.moving && !front->is_done()) ||
+            (is_cut(lane) && !front->is_done()))
+            break;
         auto call = std::exchange(front, {});
         ++lane.first;
         if (call->is_done()) continue;
@@ -24633,8 +24798,8 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
     const bool is_free = take_back(call);
     if (!is_free && (call.state == detail::phase::sent || call.state == detail::phase::started)) {
         if (std::exchange(call.extra().cancel_requested, true)) return;
-        if (call.on != nullptr && call.on->wire->is_open())
-            call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
+        if (call.on != nullptr && call.on->is_open())
+            call.on->send(detail::message_cancel, 0, call.slot.value(), {});
         return;
     }
     if (call.state == detail::phase::queued && call.on != nullptr) {
@@ -24653,10 +24818,10 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
     const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
     const bool is_free = take_back(call);
-    const bool sent = !is_free && call.on != nullptr && call.on->wire->is_open() &&
-                      call.state != detail::phase::queued;
+    const bool sent =
+        !is_free && call.on != nullptr && call.on->is_open() && call.state != detail::phase::queued;
     // The slot stays taken until the worker answers: the late answer finds a call that is done.
-    if (sent) call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
+    if (sent) call.on->send(detail::message_cancel, 0, call.slot.value(), {});
     call.fail(
         {error(errc::timeout,
                fmt::format("{} gave no answer within {:.3g} s{}; it {}", call.name(),
@@ -24686,7 +24851,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
     lane->owner = this;
     lane->id = id;
     if (books_->upstream != nullptr) {
-        lane->on = books_->upstream;
+        lane->moving = true; // until it is called, see find_way()
     } else if (const auto* const found = books_->actors.find(id)) {
         lane->on = found->where;
         lane->moving = found->where == nullptr;
@@ -24873,6 +25038,7 @@ SKEIN_INLINE void runtime::actor_is_placed(actor_id id) {
         drain(*lane);
     }
     send_waiting(id);
+    for (const auto asker : std::exchange(entry->askers, {})) tell_where(asker, id, entry->where);
     give_late_holds_back(id);
     let_go(id);
 }
@@ -24973,7 +25139,7 @@ SKEIN_INLINE void runtime::on_find(peer& from, const net::frame_view& f) {
 SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) {
     const bool is_kill = f.kind == detail::message_kill;
     if (books_->upstream != nullptr) {
-        if (is_kill) return on_kill(from, detail::actor_of(f.body, from.who));
+        if (is_kill) return on_kill(detail::actor_of(f.body, from.who));
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}", f.kind, from.who));
     }
@@ -25008,6 +25174,312 @@ SKEIN_INLINE void runtime::on_snapshot(peer& from, const net::frame_view& f) {
                     fmt::format("{} saves actor {}, which {}", from.who, id,
                                 entry->where == &from ? "is not made again" : "is not there"));
     entry->plan->snapshot = to_buffer(in.rest());
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_callers.ipp
+// Part of the bodies of rt/runtime.hpp: a worker is called by others, and by itself, without its driver.
+//
+// What comes over such a link is believed as far as calls go, no further: anything else ends it. A reply must not
+// come before what the driver has to know ahead of it (who holds a handle, which actor has left): then it goes to the
+// driver behind that, which passes it on.
+
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE void peer::send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                             byte_span body) {
+    if (wire) return wire->send(kind, flags, id, body, {});
+    loopback->push({kind, flags, id, to_buffer(body), {}});
+}
+
+SKEIN_INLINE void peer::send(net::frame f) {
+    if (wire) return wire->send(std::move(f));
+    loopback->push({f.kind, f.flags, f.id, std::move(f.body), {}});
+}
+
+// ---- doors -------------------------------------------------------------------------------------
+
+SKEIN_INLINE void runtime::open_to_workers(net::network& via, const net::token& secret,
+                                           const net::address& near, const net::address& far) {
+    auto& direct = *books_->direct;
+    direct.via = &via;
+    direct.secret = secret;
+    net::acceptor_options bounds; // many workers call at the same time, while this one computes
+    bounds.places = 4096;
+    bounds.places_per_address = 4096;
+    const auto open = [&](const net::address& at) -> std::string {
+        if (at.host.empty()) return {};
+        try {
+            const detail::direct_hello hello{books_->incarnation, 0, 0};
+            direct.doors.push_back(std::make_unique<net::endpoint>(
+                via, at, detail::direct_options(*this, secret, at.is_unix(), hello), bounds));
+            auto where = direct.doors.back()->local();
+            if (at.kind == net::scheme::tcp && !at.is_loopback()) where.host = at.host;
+            return to_string(where);
+        } catch (const error& e) {
+            logging::debug("rt", "other workers cannot call this one there",
+                           {{"at", to_string(at)}, {"why", e.what()}});
+            return {};
+        }
+    };
+    direct.near_address = open(near);
+    direct.far_address = open(far);
+}
+
+SKEIN_INLINE detail::worker_hello runtime::hello() const {
+    detail::worker_hello out;
+    out.incarnation = books_->incarnation;
+    out.near_address = books_->direct->near_address;
+    out.far_address = books_->direct->far_address;
+    return out;
+}
+
+SKEIN_INLINE task<void> runtime::serve_door(runtime* self, net::endpoint* door) {
+    auto served = as_result(door->serve(
+        [self](net::connection::handle wire) { return serve_caller(self, std::move(wire)); }));
+    (void)co_await served; // without it its actors are called through the driver
+}
+
+/// Serves a worker that calls actors here. Of the links of one worker only the newest counts.
+SKEIN_INLINE task<void> runtime::serve_caller(runtime* self,
+                                              std::shared_ptr<net::connection> wire) {
+    auto& direct = *self->books_->direct;
+    const auto hello = wire::decode<detail::direct_hello>(wire->peer().extra);
+    const auto own = self->books_->incarnation;
+    auto* newest = hello && hello->incarnation != 0 && hello->incarnation != own &&
+                           hello->wanted == own && !self->books_->closing
+                       ? &direct.newest[hello->incarnation]
+                       : nullptr;
+    if (newest == nullptr || hello->generation <= *newest) {
+        wire->abort(error(errc::refused, wire->peer_name() + " is not awaited here (any more)"));
+        co_return;
+    }
+    *newest = hello->generation;
+    self->cut_caller(hello->incarnation);
+    auto l = std::make_shared<peer>();
+    l->role = detail::peer_role::accepted;
+    l->wire = std::move(wire);
+    l->number = peer_id(++self->books_->last_link);
+    const auto& who = l->wire->peer();
+    l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
+    l->incarnation = hello->incarnation;
+    direct.callers.push_back(l);
+    self->listen_to(l);
+    auto ended = self->wait_end(l);
+    co_await ended;
+    self->drop_caller(*l);
+    std::erase(direct.callers, l);
+}
+
+/// What it has called here ends; what has not begun never does.
+SKEIN_INLINE void runtime::drop_caller(peer& caller) {
+    for (auto& [slot, call] : caller.running) {
+        call.stop.request();
+        call.context->cancel_children();
+    }
+    std::erase_if(books_->backlog, [&](const arrival& one) {
+        if (one.from.get() != &caller) return false;
+        books_->backlog_bytes -= one.body.size();
+        return true;
+    });
+}
+
+/// Nothing more is heard over the links of that worker.
+SKEIN_INLINE void runtime::cut_caller(std::uint64_t incarnation) {
+    for (const auto& one : books_->direct->callers) {
+        if (one->incarnation != incarnation || !one->is_open()) continue;
+        one->abort(error(errc::reset, "a newer link has taken its place"));
+        drop_caller(*one);
+    }
+}
+
+/// Ends all links to other workers.
+SKEIN_INLINE task<void> runtime::leave_others() {
+    auto& direct = *books_->direct;
+    for (const auto& door : direct.doors) door->close();
+    direct.tasks.cancel();
+    auto left = as_result(shield(direct.tasks.join()));
+    (void)co_await left;
+    direct.doors.clear();
+    direct.targets.clear();
+    direct.via = nullptr;
+}
+
+// ---- frames ------------------------------------------------------------------------------------
+
+SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
+                                           const net::frame_view& f) {
+    const bool calls = from->role != detail::peer_role::dialled;
+    const bool answers = from->role != detail::peer_role::accepted;
+    if (f.kind == detail::message_reply && answers) return on_reply(*from, f);
+    if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id));
+    if (f.kind == detail::message_started && answers) {
+        if (auto* call = call_at(*from, slot_id(f.id));
+            call != nullptr && call->state == detail::phase::sent)
+            call->state = detail::phase::started;
+        return;
+    }
+    if (f.kind != detail::message_call || !calls)
+        throw error(errc::malformed,
+                    fmt::format("frame of unknown kind {} from {}, which {}", f.kind, from->who,
+                                calls ? "calls actors here" : "is called"));
+    if (from->role == detail::peer_role::here) {
+        if (!books_->closing) arrived(from, f);
+        return;
+    }
+    wire::reader in(f.body);
+    detail::call_head head;
+    const auto& fn = detail::read_head(in, head, *from, {});
+    if (head.kind != detail::call_kind::method)
+        throw error(errc::malformed,
+                    fmt::format("{} calls {}, which is no method", from->who, fn.name));
+    if (head.who.id.value().incarnation != from->incarnation)
+        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from->who));
+    const auto box = books_->boxes.find(head.target);
+    if (box != books_->boxes.end() && box->second->lasts)
+        throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which keeps "
+                                                 "its calls",
+                                                 from->who, head.target));
+    if (from->running.contains(slot_id(f.id)))
+        throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from->who));
+    arrived(from, f);
+}
+
+/// What only a driver says. False: it is nothing of that.
+SKEIN_INLINE bool runtime::on_driver_says(peer&, const net::frame_view& f) {
+    switch (f.kind) {
+    case detail::message_there: on_there(f); return true;
+    case detail::message_end: on_end(f); return true;
+    case detail::message_relay: on_relayed(f); return true;
+    case detail::message_cut:
+        books_->direct->newest[f.id] = std::numeric_limits<std::uint64_t>::max();
+        cut_caller(f.id);
+        return true;
+    default: return false;
+    }
+}
+
+/// A reply of another worker that had to come by way of the driver.
+SKEIN_INLINE void runtime::on_relayed(const net::frame_view& f) {
+    wire::reader in(f.body);
+    detail::relay_head head;
+    if (!head.decode(in) || f.flags > detail::reply_lends)
+        throw error(errc::malformed, "a reply that was passed on and cannot be read");
+    net::frame_view reply;
+    reply.flags = f.flags;
+    reply.id = f.id;
+    reply.body = in.rest();
+    const auto index = static_cast<std::uint32_t>(f.id);
+    auto* const call = index < books_->slots.size() && books_->slots[index].generation == f.id >> 32
+                           ? books_->slots[index].call.get()
+                           : nullptr;
+    if (call == nullptr || call->on == nullptr || call->on->incarnation != head.worker ||
+        call->on->role != detail::peer_role::dialled)
+        return refuse_relayed(reply);
+    peer& from = *call->on;
+    settle(from, free_slot(slot_id(f.id)), reply);
+}
+
+/// Nobody waits for it any more; but the driver counts the handles in it as held here.
+SKEIN_INLINE void runtime::refuse_relayed(const net::frame_view& f) {
+    detail::lending_reply parts;
+    if (f.flags != detail::reply_lends || !parts.decode(f.body)) return;
+    std::vector<counted_ptr<detail::actor_state>> lanes;
+    for (const auto id : parts.actors) lanes.push_back(hold_actor(id, 0));
+}
+
+// ---- replies -----------------------------------------------------------------------------------
+
+/// Something was told to the driver that the next reply must not overtake.
+SKEIN_INLINE void runtime::tell_driver_first() noexcept {
+    if (books_->upstream != nullptr) books_->direct->relay_next = true;
+}
+
+/// Worker: what the driver has to know before a reply leaves. True: the reply goes through it, too.
+SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome) {
+    auto& direct = *books_->direct;
+    if (to.role == detail::peer_role::here) return false;
+    const bool holds = !books_->actors.borrowed.empty();
+    if (holds) tell_holds();
+    const bool first = std::exchange(direct.relay_next, false) || holds;
+    if (to.role == detail::peer_role::accepted) return first || outcome == detail::reply_lends;
+    if (direct.outstanding > 0 && !std::exchange(direct.is_told_busy, true) && to.is_open())
+        to.send(detail::message_busy, 1, 0, {});
+    return false;
+}
+
+SKEIN_INLINE void runtime::relay(peer& to, std::uint16_t outcome, slot_id id) {
+    if (!books_->upstream->is_open()) return;
+    wire::writer body;
+    detail::relay_head{to.incarnation}.encode(body);
+    body.raw(books_->scratch.bytes());
+    net::frame f;
+    f.kind = detail::message_relay;
+    f.flags = outcome;
+    f.id = id.value();
+    f.body = std::move(body).take();
+    books_->upstream->send(std::move(f));
+}
+
+// ---- calls of this process to itself -----------------------------------------------------------
+
+SKEIN_INLINE peer& runtime::here() {
+    auto& direct = *books_->direct;
+    if (!direct.here) {
+        direct.here = std::make_shared<peer>();
+        direct.here->role = detail::peer_role::here;
+        direct.here->loopback = &direct;
+        direct.here->who = books_->name.describe();
+        direct.here->incarnation = books_->incarnation;
+    }
+    return *direct.here;
+}
+
+/// The handles in the value stay until it has been read.
+SKEIN_INLINE void runtime::lend_here(peer& to, slot_id id) {
+    for (const auto one : books_->actors.lent)
+        if (const auto lane = books_->lanes.find(one); lane != books_->lanes.end())
+            books_->direct->kept_next.emplace_back(lane->second);
+    send_scratch(to, detail::reply_ok, id);
+}
+
+SKEIN_INLINE void detail::direct_books::push(loopback_frame f) {
+    f.kept = std::exchange(kept_next, {});
+    frames.push_back(std::move(f));
+    if (std::exchange(is_delivering, true)) return;
+    loop::current().post([anchor = self.books_->anchor] {
+        if (anchor->self != nullptr) anchor->self->books_->direct->deliver();
+    });
+}
+
+SKEIN_INLINE void detail::direct_books::deliver() {
+    is_delivering = false;
+    auto all = std::exchange(frames, {});
+    for (auto& f : all) {
+        net::frame_view view;
+        view.kind = f.kind;
+        view.flags = f.flags;
+        view.id = f.id;
+        view.body = f.body;
+        struct executing_guard {
+            runtime* before = runtime::executing_;
+            ~executing_guard() { runtime::executing_ = before; }
+        } const guard;
+        if (!f.kept.empty()) runtime::executing_ = &self;
+        try {
+            self.on_frame(here, view);
+        } catch (const error& e) { // as it would end a link
+            if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
+        }
+    }
 }
 
 } // namespace skein::rt
@@ -25160,6 +25632,653 @@ SKEIN_INLINE task<void> runtime::lent_is_free() {
 
 } // namespace skein::rt
 
+// ======== skein/rt/detail/runtime_direct.ipp
+// Part of the bodies of rt/runtime.hpp: a worker calls actors on other workers, and on itself, without its driver.
+//
+// Before its first call of an actor a worker asks the driver where that is; calls wait in the actor's line until the
+// answer is there, and from then on all of them take the same way, so that they arrive in order. There is one link
+// from each worker that calls to each that is called; who calls dials.
+
+
+// ======== skein/rt/detail/runtime_losses.hpp
+// What a broken link took along: calls that run again, go on elsewhere or fail, and actors. Part of
+// detail/runtime_peers.ipp and detail/runtime_restarts.ipp.
+
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// What a worker took along, to be told in the error of each call among it.
+class loss_report {
+public:
+    static constexpr const char* runs_again = "runs again";
+
+    void add(const char* state, std::string name) {
+        ++lost_[{state, std::move(name)}];
+        ++total_;
+    }
+    /// "; lost with it: f(int) x2 (may have run), g() (did not run)": all but one call of that name.
+    [[nodiscard]] const std::string& others(const char* state, const std::string& name) {
+        constexpr std::size_t shown = 8;
+        const key self(state, name);
+        auto [at, is_new] = told_.try_emplace(self);
+        if (!is_new) return at->second;
+        std::size_t listed = 0, left_out = total_ - 1;
+        for (const auto& [other, all] : lost_) {
+            const std::size_t n = all - (other == self ? 1 : 0);
+            if (n == 0) continue;
+            if (listed == shown) break; // of thousands, each would look at all others
+            left_out -= n;
+            at->second +=
+                fmt::format("{}{}{} ({})", listed++ == 0 ? "; lost with it: " : ", ", other.second,
+                            n == 1 ? "" : fmt::format(" x{}", n), other.first);
+        }
+        if (left_out > 0) at->second += fmt::format(", and {} more", left_out);
+        return at->second;
+    }
+
+private:
+    using key = std::pair<std::string_view, std::string>; // how far it got, its name
+    std::map<key, std::size_t> lost_;
+    std::size_t total_ = 0;
+    std::map<key, std::string> told_;
+};
+
+/// Its cancellation was on the way to the worker that is lost.
+inline bool is_unwanted(const call_base& call) noexcept {
+    return call.rare && call.rare->cancel_requested;
+}
+
+} // namespace detail
+
+/// The calls that a broken link took along.
+struct runtime::losses {
+    std::vector<counted_ptr<detail::call_base>> again, dead;
+    counted_ptr<detail::call_base> suspect; ///< of `again`: it ran when the worker died
+    detail::loss_report report;
+    std::vector<counted_ptr<detail::call_base>> moved; ///< go on at the new instance of their actor
+    std::vector<actor_id> moving, orphaned;            ///< actors: made again; held by nobody else
+    std::map<actor_id, std::string> notes;             ///< of actors that were made again too often
+    /// Of a link between workers: what its calls fail with.
+    std::optional<errc> code;
+    std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
+
+    [[nodiscard]] std::string note_of(actor_id id) const {
+        const auto found = notes.find(id);
+        return found != notes.end() ? found->second : std::string();
+    }
+};
+
+} // namespace skein::rt
+
+// ======== skein/rt/worker_link.hpp
+// How a worker and its driver meet: what the worker is told when it starts, and how both shake hands.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::rt {
+
+class runtime;
+
+/// What a worker is asked for when it is started, see rt::take_boot().
+inline constexpr const char* worker_role = "worker";
+
+/// The boot message of a worker.
+struct worker_order {
+    byte_buffer token;   ///< net::token::size bytes
+    std::string address; ///< where to connect; empty: the inherited socket is the link
+    std::uint16_t cpus = 1;
+    bool direct = true; ///< it calls actors on other workers without the driver, and is called so
+};
+
+/// What one side says to the other.
+struct worker_link {
+    net::token secret;
+    std::uint16_t cpus = 0;     ///< of the worker; the driver says 0
+    bool in_memory = false;     ///< a socket pair: bytes need no checksum
+    bool shares_memory = false; ///< the driver gave it a page
+    /// For the other side to load its program, or to compute.
+    duration start = duration::zero();
+};
+
+/// The options of the connection between them, for both sides.
+[[nodiscard]] net::connection_options worker_connection(const runtime& self,
+                                                        const worker_link& how);
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/worker_link.ipp
+// The bodies of rt/worker_link.hpp.
+
+
+// ======== skein/rt/build_id.hpp
+// Which build of the program this is: equal for two processes of one executable, different as soon as
+// one byte of code or constants differs. Compared before anything is decoded from a worker.
+//
+// The linker's GNU build-id note if there is one; else a hash over the read-only segments in memory.
+
+
+#include <cstdint>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// The build-id note inside a note segment; empty if there is none.
+[[nodiscard]] byte_span find_build_id(byte_span notes) noexcept;
+
+} // namespace detail
+
+/// The id of the running program; computed once.
+[[nodiscard]] std::uint64_t build_id();
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/build_id.ipp
+// The bodies of rt/build_id.hpp.
+
+
+#include <cstring>
+
+#include <elf.h>
+#include <link.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+SKEIN_INLINE byte_span find_build_id(byte_span notes) noexcept {
+    const auto padded = [](std::size_t n) { return (n + 3) & ~std::size_t{3}; };
+    while (notes.size() >= sizeof(ElfW(Nhdr))) {
+        ElfW(Nhdr) head;
+        std::memcpy(&head, notes.data(), sizeof head);
+        const std::size_t name = sizeof head, desc = name + padded(head.n_namesz);
+        const std::size_t end = desc + padded(head.n_descsz);
+        if (end > notes.size()) return {};
+        if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 &&
+            std::memcmp(notes.data() + name, "GNU", 4) == 0)
+            return notes.subspan(desc, head.n_descsz);
+        notes = notes.subspan(end);
+    }
+    return {};
+}
+
+SKEIN_INLINE int hash_program(dl_phdr_info* program, std::size_t, void* out) {
+    std::uint32_t low = 1, high = 2;
+    const auto add = [&](byte_span bytes) {
+        low = crc32c(bytes, low);
+        high = crc32c(bytes, high ^ 0x5bd1e995u ^ static_cast<std::uint32_t>(bytes.size()));
+    };
+    const auto segment = [&](const ElfW(Phdr) & h) {
+        return byte_span(reinterpret_cast<const std::byte*>(program->dlpi_addr + h.p_vaddr),
+                         h.p_memsz);
+    };
+    byte_span note;
+    for (int i = 0; i < program->dlpi_phnum; ++i)
+        if (program->dlpi_phdr[i].p_type == PT_NOTE && note.empty())
+            note = find_build_id(segment(program->dlpi_phdr[i]));
+    if (!note.empty()) {
+        add(note);
+    } else {
+        for (int i = 0; i < program->dlpi_phnum; ++i) {
+            const auto& h = program->dlpi_phdr[i];
+            if (h.p_type == PT_LOAD && (h.p_flags & PF_W) == 0) add(segment(h));
+        }
+    }
+    *static_cast<std::uint64_t*>(out) = std::uint64_t{high} << 32 | low;
+    return 1; // the first entry is the program itself
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::uint64_t build_id() {
+    static const std::uint64_t id = [] {
+        std::uint64_t found = 0;
+        ::dl_iterate_phdr(&detail::hash_program, &found);
+        return found;
+    }();
+    return id;
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/worker_link.ipp, continued
+namespace skein::rt {
+
+SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
+                                                       const worker_link& how) {
+    const detail::process_name& who = self.name();
+    net::connection_options o;
+    o.secret = how.secret;
+    o.self.name = who.name;
+    o.self.build_id = build_id();
+    o.self.registry_hash = registry::instance().hash();
+    o.self.pid = who.pid;
+    o.self.host = who.host;
+    auto hello = self.hello();
+    hello.cpus = how.cpus;
+    hello.shares_memory = how.shares_memory;
+    o.self.extra = wire::encode(hello);
+    o.require_same_build = true;
+    // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
+    // that dies or a driver that leaves is seen at once.
+    o.bounds.handshake_deadline = how.start;
+    // The worker executes on its loop: silence means work. Its death closes the socket.
+    o.alive.mode = net::keep_alive_mode::off;
+    o.checksum_bodies = !how.in_memory; // a socket pair moves bytes from memory to memory
+    return o;
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/runtime_direct.ipp, continued
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// For the driver to say what became of a worker: it waits for news itself, from an agent perhaps.
+inline constexpr std::chrono::milliseconds news_of_end{8'000};
+/// For a worker that computes to answer who dials it.
+inline constexpr std::chrono::milliseconds busy_worker{30'000};
+
+SKEIN_INLINE net::connection_options direct_options(const runtime& self, const net::token& secret,
+                                                    bool in_memory, const direct_hello& hello) {
+    worker_link how{secret};
+    how.in_memory = in_memory;
+    how.start = busy_worker;
+    auto o = worker_connection(self, how);
+    o.self.purpose = direct_purpose;
+    o.self.extra = wire::encode(hello);
+    return o;
+}
+
+SKEIN_INLINE task<net::connection::handle> knock(net::network* via, net::address to,
+                                                 net::connection_options options) {
+    auto reaching = with_timeout(via->connect(to), time_constants::lan().connect_timeout);
+    auto stream = co_await reaching;
+    net::connected_network one(std::move(stream));
+    auto greeting = net::connection::connect(one, std::move(to), std::move(options));
+    co_return co_await greeting;
+}
+
+SKEIN_INLINE task<void> cut_later(std::shared_ptr<peer> link, std::string why) {
+    co_await sleep_for(time_constants::lan().last_word);
+    link->abort(error(errc::peer_lost, std::move(why)));
+}
+
+SKEIN_INLINE task<void> wait_told(event* told) {
+    auto waiting = told->wait();
+    co_await waiting;
+}
+
+} // namespace detail
+
+// ---- the way to an actor -----------------------------------------------------------------------
+
+/// Worker: an actor is called for the first time, or its way is not known any more.
+SKEIN_INLINE void runtime::find_way(detail::actor_state& lane) {
+    if (lane.first == lane.waiting.size()) return;
+    if (books_->direct->via == nullptr) {
+        lane.on = books_->upstream;
+        lane.moving = false;
+        return;
+    }
+    const auto box = books_->boxes.find(lane.id);
+    if (box == books_->boxes.end()) {
+        const auto known = books_->direct->known.find(lane.id);
+        if (known == books_->direct->known.end()) return ask_where(lane, false);
+        return books_->direct->go_there(lane, known->second);
+    }
+    if (box->second->lasts) return ask_where(lane, false);
+    lane.on = &here();
+    lane.moving = false;
+}
+
+/// Its link has broken: what is called now waits until it is known what became of the worker.
+SKEIN_INLINE bool runtime::is_cut(const detail::actor_state& lane) noexcept {
+    return lane.on != nullptr && lane.on->role == detail::peer_role::dialled && !lane.on->is_open();
+}
+
+SKEIN_INLINE void runtime::ask_where(detail::actor_state& lane, bool is_cut_off) {
+    lane.asked = true;
+    if (!books_->upstream->is_open()) return; // its end settles the line
+    const auto body = wire::encode(detail::where_question{lane.id.value(), is_cut_off});
+    books_->upstream->send(detail::message_where, 0, 0, body);
+}
+
+SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
+    auto said = wire::decode<detail::where_answer>(f.body);
+    if (!said || said->verdict > static_cast<std::uint8_t>(detail::whereabouts::at_worker))
+        throw error(errc::malformed, "an answer about an actor that cannot be read");
+    const actor_id id(said->actor);
+    const auto found = books_->lanes.find(id);
+    if (found == books_->lanes.end() || !found->second->asked) return;
+    const counted_ptr<detail::actor_state> lane(found->second);
+    const auto verdict = static_cast<detail::whereabouts>(said->verdict);
+    const bool is_own = said->incarnation == books_->incarnation;
+    const bool at_worker = verdict == detail::whereabouts::at_worker;
+    if (verdict == detail::whereabouts::gone ||
+        (at_worker && is_own && !books_->boxes.contains(id)))
+        return close_lane(id, detail::ended(id, "is gone"));
+    if (!at_worker || is_own) {
+        lane->on = at_worker ? &here() : books_->upstream;
+        lane->moving = lane->asked = false;
+        return drain(*lane);
+    }
+    auto& at = books_->direct->targets[said->incarnation];
+    at.who = std::move(said->who);
+    at.addresses = std::move(said->addresses);
+    auto& known = books_->direct->known;
+    if (known.size() >= detail::direct_books::most_known) known.clear();
+    known[id] = said->incarnation;
+    books_->direct->go_there(*lane, said->incarnation);
+    drain(*lane);
+}
+
+namespace detail {
+
+/// The calls of an actor go to that worker, over the link that there is or will be.
+SKEIN_INLINE void direct_books::go_there(actor_state& lane, std::uint64_t incarnation) {
+    auto& at = targets.at(incarnation);
+    if (at.is_unreachable) return self.ask_where(lane, true);
+    if (at.link && at.link->is_open()) {
+        lane.on = at.link.get();
+        lane.moving = lane.asked = false;
+        return;
+    }
+    lane.asked = true;
+    at.waiting.push_back(lane.id);
+    const task_context::use none(nullptr); // the link belongs to no call
+    if (!std::exchange(at.is_served, true)) tasks.spawn(runtime::reach(&self, incarnation));
+}
+
+/// That worker has ended.
+SKEIN_INLINE void direct_books::forget(std::uint64_t incarnation) {
+    targets.erase(incarnation);
+    std::erase_if(known, [&](const auto& one) { return one.second == incarnation; });
+}
+
+} // namespace detail
+
+/// Worker: an actor has no way any more, for this reason.
+SKEIN_INLINE void runtime::close_lane(actor_id id, const failure& why) {
+    const auto found = books_->lanes.find(id);
+    if (found == books_->lanes.end()) return;
+    const counted_ptr<detail::actor_state> lane(found->second);
+    lane->on = nullptr;
+    lane->moving = lane->asked = false;
+    if (!lane->lost) lane->lost = why;
+    fail_lane(*lane);
+}
+
+/// Worker: its driver has gone.
+SKEIN_INLINE void runtime::close_lanes() {
+    std::vector<actor_id> all;
+    for (const auto& [id, lane] : books_->lanes) all.push_back(id);
+    std::sort(all.begin(), all.end());
+    const failure why{error(errc::closed, "the driver has gone"), nullptr};
+    for (const auto id : all) close_lane(id, why);
+}
+
+// ---- links to others ---------------------------------------------------------------------------
+
+/// Dials a worker and looks after the link, as long as there are calls for it.
+SKEIN_INLINE task<void> runtime::reach(runtime* self, std::uint64_t incarnation) {
+    auto& direct = *self->books_->direct;
+    auto& at = direct.targets.at(incarnation);
+    while (!at.waiting.empty() && !self->books_->closing) {
+        std::shared_ptr<net::connection> wire;
+        try {
+            auto dialling = self->dial(incarnation);
+            wire = co_await dialling;
+        } catch (...) { // cancelled; else the driver is as good a way
+        }
+        if (wire) {
+            auto talking = talk(self, incarnation, std::move(wire));
+            co_await talking;
+            if (!at.end) continue;
+        }
+        if (self->books_->closing) co_return;
+        const auto waiting = std::exchange(at.waiting, {});
+        if (at.end) {
+            const failure why{error(errc::worker_lost, at.end->how), nullptr};
+            for (const auto id : waiting) self->close_lane(id, why);
+            direct.forget(incarnation);
+            co_return;
+        }
+        at.is_unreachable = true;
+        for (const auto id : waiting)
+            if (const auto lane = self->books_->lanes.find(id); lane != self->books_->lanes.end())
+                self->ask_where(*lane->second, true);
+    }
+    at.is_served = false;
+}
+
+/// A link to that worker and no other; nullptr: it cannot be had.
+SKEIN_INLINE task<std::shared_ptr<net::connection>> runtime::dial(std::uint64_t incarnation) {
+    auto& direct = *books_->direct;
+    auto& at = direct.targets.at(incarnation);
+    const detail::direct_hello hello{books_->incarnation, incarnation, ++at.generation};
+    const auto addresses = at.addresses;
+    for (const auto& text : addresses) {
+        const auto to = net::address::parse(text);
+        if (!to || at.end) continue;
+        auto knocking = with_cancel(
+            at.stop.token(),
+            detail::knock(direct.via, *to,
+                          detail::direct_options(*this, direct.secret, to->is_unix(), hello)));
+        auto asked = as_result(std::move(knocking));
+        auto made = co_await asked;
+        if (books_->closing) break;
+        if (!made) {
+            logging::debug("rt", "a worker cannot be reached there",
+                           {{"worker", at.who}, {"at", text}, {"why", made.error().what()}});
+            continue;
+        }
+        const auto its = wire::decode<detail::direct_hello>((*made)->peer().extra);
+        if (its && its->incarnation == incarnation) co_return std::move(*made);
+        (*made)->abort(error(errc::mismatch, "another process listens there"));
+    }
+    co_return nullptr;
+}
+
+SKEIN_INLINE task<void> runtime::talk(runtime* self, std::uint64_t incarnation,
+                                      std::shared_ptr<net::connection> wire) {
+    auto& at = self->books_->direct->targets.at(incarnation);
+    auto l = std::make_shared<peer>();
+    l->role = detail::peer_role::dialled;
+    l->wire = std::move(wire);
+    l->number = peer_id(++self->books_->last_link);
+    l->who = at.who;
+    l->incarnation = incarnation;
+    at.link = l;
+    self->listen_to(l);
+    for (const auto id : std::exchange(at.waiting, {})) {
+        const auto found = self->books_->lanes.find(id);
+        if (found == self->books_->lanes.end() || !found->second->asked) continue;
+        const counted_ptr<detail::actor_state> lane(found->second);
+        lane->on = l.get();
+        lane->moving = lane->asked = false;
+        self->drain(*lane);
+    }
+    auto ended = self->wait_end(l);
+    co_await ended;
+    if (!self->books_->closing && !at.end) {
+        auto hearing = as_result(hear_of_end(self, incarnation));
+        (void)co_await hearing;
+    }
+    self->lose_target(at, *l);
+}
+
+/// Waits until the driver has said what became of a worker; not for ever: it may compute.
+SKEIN_INLINE task<void> runtime::hear_of_end(runtime* self, std::uint64_t incarnation) {
+    auto& at = self->books_->direct->targets.at(incarnation);
+    at.told.reset();
+    at.is_said_to_live = false;
+    if (self->books_->upstream->is_open())
+        self->books_->upstream->send(detail::message_lost, 0, incarnation, {});
+    auto waiting = with_timeout(detail::wait_told(&at.told), detail::news_of_end);
+    co_await waiting;
+}
+
+SKEIN_INLINE void runtime::on_end(const net::frame_view& f) {
+    auto said = wire::decode<detail::worker_end>(f.body);
+    if (!said) throw error(errc::malformed, "news of a worker that cannot be read");
+    const auto found = books_->direct->targets.find(said->incarnation);
+    if (found == books_->direct->targets.end()) return;
+    auto& at = found->second;
+    if (!said->has_ended) {
+        at.is_said_to_live = true;
+        at.told.set();
+        return;
+    }
+    if (at.end) return;
+    at.end = std::move(*said);
+    at.stop.request();
+    at.told.set();
+    const auto incarnation = at.end->incarnation;
+    if (!at.is_served) { // nobody waits for it
+        books_->direct->forget(incarnation);
+        return;
+    }
+    if (at.link && at.link->is_open()) // its last replies may be on the way
+        books_->direct->tasks.spawn(detail::cut_later(at.link, at.end->how));
+}
+
+/// The calls that had gone there fail, and say how far they got; those behind them take another way, or fail.
+SKEIN_INLINE void runtime::lose_target(detail::direct_target& at, peer& l) {
+    losses lost;
+    const bool closing = books_->closing;
+    lost.code = closing ? errc::closed : at.end ? errc::worker_lost : errc::reset;
+    if (closing) {
+        lost.summary = "the driver has gone";
+    } else if (at.end) {
+        lost.summary = at.end->how;
+    } else {
+        lost.summary = fmt::format(
+            "the link to {} broke: {}; {}", l.who, l.orderly ? "it was closed there" : l.why.what(),
+            at.is_said_to_live ? "it lives, so that what it had begun has been cancelled"
+                               : "the driver did not say what became of it");
+    }
+    for (auto& s : books_->slots) {
+        if (!s.call || s.call->on != &l) continue;
+        auto call = free_slot(s.call->slot);
+        if (call->is_done()) continue;
+        lost.report.add(call->progress(), call->name());
+        lost.dead.push_back(std::move(call));
+    }
+    std::sort(lost.dead.begin(), lost.dead.end(),
+              [](auto& a, auto& b) { return a->number < b->number; });
+    std::vector<counted_ptr<detail::actor_state>> lanes;
+    for (const auto& [id, lane] : books_->lanes)
+        if (lane->on == &l) lanes.emplace_back(lane);
+    std::sort(lanes.begin(), lanes.end(), [](auto& a, auto& b) { return a->id < b->id; });
+    for (const auto& lane : lanes) { // before a call fails: what that sets free must not go there
+        lane->on = nullptr;
+        lane->moving = !at.end && !closing;
+        if (!lane->moving) lane->lost = failure{error(*lost.code, lost.summary), nullptr};
+    }
+    at.link.reset();
+    fail_lost(lost);
+    for (const auto& lane : lanes) {
+        if (lane->lost)
+            fail_lane(*lane);
+        else
+            drain(*lane);
+    }
+}
+
+// ---- which calls are under way -----------------------------------------------------------------
+
+namespace detail {
+
+/// The coroutine task that made it and may wait for it. Methods hold no cores.
+SKEIN_INLINE call_context* waiting_task(const call_base& call) noexcept {
+    auto* const parent = call.parent.get();
+    return parent != nullptr && !parent->actor && parent->fn != nullptr && parent->fn->is_coroutine
+               ? parent
+               : nullptr;
+}
+
+/// A call that takes long leaves its task's cores to others: the driver is told, but not of every short one.
+SKEIN_INLINE void direct_books::tell_waits() {
+    const auto now = loop::current().now();
+    while (!waiting.empty()) {
+        auto& first = waiting.front();
+        const auto due = first.waits_since + short_wait;
+        if (now < due) return loop::current().set_timer(look, due);
+        first.unlink_wait();
+        first.rests = true;
+        self.tell_wait(first, true);
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
+    auto& direct = *books_->direct;
+    call.direct = true;
+    ++direct.outstanding;
+    auto* const parent = detail::waiting_task(call);
+    if (parent == nullptr || parent->direct_calls++ > 0) return;
+    auto& here = loop::current();
+    parent->waits_since = here.now();
+    direct.waiting.push_back(*parent);
+    if (!direct.look.is_set()) here.set_timer(direct.look, here.now() + direct.short_wait);
+}
+
+SKEIN_INLINE void runtime::direct_call_ended(detail::call_base& call) noexcept {
+    auto& direct = *books_->direct;
+    call.direct = false;
+    --direct.outstanding;
+    auto* const parent = detail::waiting_task(call);
+    if (parent != nullptr && parent->direct_calls > 0 && --parent->direct_calls == 0) {
+        parent->unlink_wait();
+        if (std::exchange(parent->rests, false)) tell_wait(*parent, false);
+    }
+    if (direct.outstanding > 0 || !std::exchange(direct.is_told_busy, false)) return;
+    if (books_->upstream == nullptr || !books_->upstream->is_open()) return;
+    try {
+        books_->upstream->send(detail::message_busy, 0, 0, {});
+    } catch (...) { // its end settles that
+    }
+}
+
+SKEIN_INLINE void runtime::tell_wait(const detail::call_context& waiting, bool on) noexcept {
+    if (books_->upstream == nullptr || !books_->upstream->is_open()) return;
+    try {
+        wire::writer body;
+        body.fixed(waiting.who.id.value().incarnation);
+        body.fixed(waiting.who.id.value().number);
+        books_->upstream->send(detail::message_waits, on ? 1 : 0, 0, body.bytes());
+    } catch (...) { // its end settles that
+    }
+}
+
+} // namespace skein::rt
+
 // ======== skein/rt/detail/runtime_ends.ipp
 // Part of the bodies of rt/runtime.hpp: how actors end, and what follows each call of one: its state is saved, it
 // leaves, the next one starts.
@@ -25212,25 +26331,32 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
             call->fail({error(told.what.code(), call->name() + " did not run: " + told.what.text()),
                         nullptr});
     if (lane) fail_lane(*lane);
+    for (const auto asker : entry.askers) tell_where(asker, id, nullptr);
     give_late_holds_back(id);
 }
 
 SKEIN_INLINE void runtime::kill_actor(actor_id id) {
-    if (books_->upstream != nullptr) return send_actor(*books_->upstream, detail::message_kill, id);
+    if (books_->upstream != nullptr) {
+        tell_driver_first();
+        send_actor(*books_->upstream, detail::message_kill, id);
+        return close_lane(id, detail::ended(id, "was killed"));
+    }
     const auto why = detail::ended(id, "was killed");
     end_actor(id, detail::message_kill, &why);
 }
 
 /// Worker: nothing of it goes on; a plain call that runs ends as it would.
-SKEIN_INLINE void runtime::on_kill(peer& from, actor_id id) {
+SKEIN_INLINE void runtime::on_kill(actor_id id) {
     const auto found = books_->boxes.find(id);
     if (found == books_->boxes.end()) return;
     found->second->over = "was killed";
     books_->boxes.erase(found);
-    from.running.for_each([&](slot_id, const auto& call) {
-        if (call->context->actor != id) return;
-        call->stop.request();
-        call->context->cancel_children();
+    for_each_caller([&](peer& from) {
+        for (auto& [slot, call] : from.running) {
+            if (call.context->actor != id) continue;
+            call.stop.request();
+            call.context->cancel_children();
+        }
     });
 }
 
@@ -25249,12 +26375,14 @@ SKEIN_INLINE void runtime::leave_actor() {
 SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool changes) {
     if (box.last && box.last == detail::call_context::current()->who.id && box.over == nullptr) {
         box.over = "has left";
-        send_actor(to, detail::message_left, box.id);
+        tell_driver_first();
+        if (books_->upstream != nullptr)
+            send_actor(*books_->upstream, detail::message_left, box.id);
         books_->boxes.erase(box.id);
         return;
     }
     if (!changes || box.save_every == 0 || box.over != nullptr ||
-        ++box.not_saved < box.save_every || !to.wire->is_open())
+        ++box.not_saved < box.save_every || !to.is_open())
         return;
     box.not_saved = 0;
     wire::writer state;
@@ -25265,7 +26393,7 @@ SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool c
     net::frame f;
     f.kind = detail::message_snapshot;
     f.body = std::move(body).take();
-    to.wire->send(std::move(f));
+    to.send(std::move(f));
 }
 
 SKEIN_INLINE void runtime::method_failed(peer& to, detail::actor_box& box, bool changes) noexcept {
@@ -25283,6 +26411,7 @@ SKEIN_INLINE void runtime::method_failed(peer& to, detail::actor_box& box, bool 
 SKEIN_INLINE result<void> runtime::set_terms(detail::actor_box& box,
                                              const detail::actor_terms& terms, byte_span snapshot) {
     box.gate.limit = terms.max_concurrency;
+    box.lasts = terms.restarts != 0;
     if (terms.restarts != 0 && box.is_restorable()) box.save_every = terms.snapshot_every;
     if (!terms.has_snapshot) return {};
     wire::reader in(snapshot);
@@ -25312,10 +26441,10 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
     }
     --box->not_started;
     if (!cancelled && box->over == nullptr) {
-        if (auto* const found = from->running.find(id)) {
-            (*found)->waits = false;
-            books_->fresh.push_back(id);
-            if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(from));
+        if (const auto found = from->running.find(id); found != from->running.end()) {
+            found->second.waits = false;
+            books_->fresh.emplace_back(from, id);
+            if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
         }
         co_return true;
     }
@@ -25349,6 +26478,7 @@ namespace skein::rt {
 // The exceptions that are thrown here end its link.
 
 SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f) {
+    if (from->role != detail::peer_role::program) return on_direct_frame(from, f);
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
@@ -25370,6 +26500,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_find: return on_actor_frame(*from, f);
     default: break;
     }
+    if (books_->upstream == nullptr ? on_worker_asks(*from, f) : on_driver_says(*from, f)) return;
     throw error(errc::malformed,
                 fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
 }
@@ -25391,7 +26522,12 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
     if (call_at(from, slot_id(f.id)) == nullptr) return;
-    const auto call = free_slot(slot_id(f.id));
+    settle(from, free_slot(slot_id(f.id)), f);
+}
+
+/// A call has its answer.
+SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> call,
+                                  const net::frame_view& f) {
     account(from, *call);
     if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
         settle_create(from, *call, f.flags);
@@ -25409,12 +26545,11 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
 }
 
 SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
-    if (auto* const found = from.running.find(id)) {
-        auto& call = **found;
-        call.stop.request();
-        call.context->cancel_children();
+    if (const auto found = from.running.find(id); found != from.running.end()) {
+        found->second.stop.request();
+        found->second.context->cancel_children();
     } else if (books_->has_backlog) {
-        books_->unwanted.insert(id);
+        from.unwanted.insert(id);
     }
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
         cancel(*found->second);
@@ -25499,7 +26634,7 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
 }
 
 SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
-    if (!to.wire->is_open()) return;
+    if (!to.is_open()) return;
     books_->scratch.clear();
     auto& lent = books_->actors.lent;
     lent.clear();
@@ -25512,19 +26647,20 @@ SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
         encode(books_->scratch);
     }
     if (lent.empty()) return send_scratch(to, detail::reply_ok, id);
+    if (to.role == detail::peer_role::here) return lend_here(to, id);
     detail::lending_reply::append(books_->scratch, lent);
     send_scratch(to, detail::reply_lends, id);
 }
 
 SKEIN_INLINE void runtime::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
-    if (!to.wire->is_open()) return;
+    if (!to.is_open()) return;
     books_->scratch.clear();
     books_->scratch.raw(value);
     send_scratch(to, lends ? detail::reply_lends : detail::reply_ok, id);
 }
 
 SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
-    if (!to.wire->is_open()) return;
+    if (!to.is_open()) return;
     books_->scratch.clear();
     detail::encode_failure(books_->scratch, why);
     send_scratch(to, detail::reply_failed, id);
@@ -25532,16 +26668,15 @@ SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& wh
 
 /// A reply. The memory of a large one goes with it, so that it is given back.
 SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id id) {
-    if (!books_->actors.borrowed.empty()) tell_holds(to);
+    if (books_->upstream != nullptr && must_relay(to, outcome)) return relay(to, outcome, id);
     if (books_->scratch.size() < limit::inline_bytes)
-        return to.wire->send(detail::message_reply, outcome, id.value(), books_->scratch.bytes(),
-                             {});
+        return to.send(detail::message_reply, outcome, id.value(), books_->scratch.bytes());
     net::frame f;
     f.kind = detail::message_reply;
     f.flags = outcome;
     f.id = id.value();
     f.body = std::move(books_->scratch).take();
-    to.wire->send(std::move(f));
+    to.send(std::move(f));
 }
 
 SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_record& fn) {
@@ -25556,8 +26691,8 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
         books_->backlog_bytes += f.body.size();
         books_->backlog.push_back(
             {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now()});
-        if (books_->backlog_bytes > limit::backlog_bytes &&
-            !std::exchange(books_->backlog_full, true))
+        books_->backlog_full = books_->backlog_full || books_->backlog_bytes > limit::backlog_bytes;
+        if (books_->backlog_full && from->wire && !std::exchange(from->is_paused, true))
             from->wire->pause_reading();
         return;
     }
@@ -25610,11 +26745,21 @@ SKEIN_INLINE task<void> runtime::run_backlog() {
             execute_waiting(one);
         }
         if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
-            std::exchange(books_->backlog_full, false) && books_->upstream != nullptr)
-            books_->upstream->wire->resume_reading();
+            std::exchange(books_->backlog_full, false))
+            for_each_caller([](peer& one) {
+                if (std::exchange(one.is_paused, false)) one.wire->resume_reading();
+            });
     } while (!waiting.empty());
     books_->has_backlog = false;
-    books_->unwanted.clear();
+    for_each_caller([](peer& one) { one.unwanted.clear(); });
+}
+
+/// Worker: those whose calls run here.
+template <class F>
+void runtime::for_each_caller(F what) {
+    if (books_->upstream != nullptr) what(*books_->upstream);
+    for (const auto& one : books_->direct->callers) what(*one);
+    if (books_->direct->here) what(*books_->direct->here);
 }
 
 /// A call whose turn has come; it may have been cancelled meanwhile.
@@ -25624,7 +26769,7 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
             books_->boxes.erase(detail::actor_of(one.body, one.from->who));
             return;
         }
-        if (books_->unwanted.erase(one.slot) == 0)
+        if (one.from->unwanted.erase(one.slot) == 0)
             return execute(one.from, one.slot, one.body, nullptr, one.came);
         wire::reader in(one.body);
         detail::call_head head;
@@ -25633,7 +26778,7 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
         error why(errc::cancelled, fn.name + " was cancelled; it did not run");
         reply_failure(*one.from, one.slot, {std::move(why), nullptr});
     } catch (const error& e) { // no call: as in the handler of a link
-        one.from->wire->abort(e);
+        one.from->abort(e);
     }
 }
 
@@ -25705,41 +26850,35 @@ SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_
 }
 
 SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
-    if (call.from->running.find(call.slot) != nullptr)
-        throw error(errc::malformed,
-                    fmt::format("a second call {} from {}", call.slot, call.from->who));
-    std::unique_ptr<detail::running_call> made(new detail::running_call);
-    auto& running = *made;
+    auto& running = call.from->running[call.slot];
     running.context = books_->spare;
     running.waits = call.box && call.box->gate.limit != 0;
-    call.from->running.enter(call.slot, std::move(made));
-    books_->calls.spawn(run_call(call.from, call.slot, &running, std::move(work)));
-    books_->fresh.push_back(call.slot);
-    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(call.from));
+    auto guarded = with_cancel(running.stop.token(), std::move(work));
+    books_->calls.spawn(run_call(call.from, call.slot, std::move(guarded)));
+    books_->fresh.emplace_back(call.from, call.slot);
+    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
 }
 
-SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id,
-                                          detail::running_call* running, task<void> work) {
-    auto* const outer = co_await skein::detail::current_cancel{};
-    running->stop.link(outer);
+SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id, task<void> work) {
     try {
-        skein::detail::await_under<void> inner(std::move(work), &running->stop);
-        co_await inner;
+        co_await work;
     } catch (...) { // it could not even say so: the others that run here must not end for that
-        from->wire->abort(to_error(std::current_exception()));
+        from->abort(to_error(std::current_exception()));
     }
     from->running.erase(id);
 }
 
 /// Runs after the first steps of the calls that have just started: those that are not done by then
 /// have suspended, and their submitter is told.
-SKEIN_INLINE task<void> runtime::tell_started(std::shared_ptr<peer> to) {
+SKEIN_INLINE task<void> runtime::tell_started() {
     co_await yield();
-    for (const auto id : std::exchange(books_->fresh, {})) {
-        auto* const found = to->running.find(id);
-        if (found == nullptr || (*found)->told || (*found)->waits || !to->wire->is_open()) continue;
-        (*found)->told = true;
-        to->wire->send(detail::message_started, 0, id.value(), {}, {});
+    for (const auto& [to, id] : std::exchange(books_->fresh, {})) {
+        const auto found = to->running.find(id);
+        if (found == to->running.end() || found->second.told || found->second.waits ||
+            !to->is_open())
+            continue;
+        found->second.told = true;
+        to->send(detail::message_started, 0, id.value(), {});
     }
     co_return;
 }
@@ -25769,6 +26908,7 @@ SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
         return;
     }
     if (!books_->upstream->wire->is_open()) return;
+    tell_driver_first();
     wire::writer body;
     detail::put_actor(body, lane.id);
     body.fixed(lane.holds);
@@ -25803,14 +26943,14 @@ SKEIN_INLINE void runtime::lend_actor(actor_id id) {
 }
 
 /// Worker: a call is answered, and there are handles that came as arguments.
-SKEIN_INLINE void runtime::tell_holds(peer& to) {
+SKEIN_INLINE void runtime::tell_holds() {
     auto& borrowed = books_->actors.borrowed;
     std::vector<actor_id> all(borrowed.begin(), borrowed.end());
     borrowed.clear();
     std::sort(all.begin(), all.end());
     for (const auto id : all) {
         books_->lanes.at(id)->holds = 1;
-        send_actor(to, detail::message_hold, id);
+        send_actor(*books_->upstream, detail::message_hold, id);
     }
 }
 
@@ -25980,11 +27120,12 @@ SKEIN_INLINE void lease_books::remove(peer& worker) {
             share->line->out -= std::min<std::size_t>(share->line->out, share->out);
     }
     worker.shares.clear();
-    parents.erase_if([&](call_id, const parent& one) {
-        if (one.at != &worker) return false;
-        auto& line = line_of(one.call->shape);
+    std::erase_if(parents, [&](const auto& one) {
+        if (one.second.at != &worker) return false;
+        auto& line = line_of(one.second.call->shape);
         --line.parents;
-        if (worker.kind != 0 && one.children > 0) resting -= std::min(resting, cores_of(*one.call));
+        if (worker.kind != 0 && one.second.children > 0)
+            resting -= std::min(resting, cores_of(*one.second.call));
         return true;
     });
     for (auto& [shape, line] : lines) { // whoever had its label may have gone
@@ -26264,16 +27405,24 @@ SKEIN_INLINE void lease_books::sent(peer& to, call_base& call) {
     if (share->turn > 0) --share->turn;
     file(*share);
     if (call.fn == nullptr || !call.fn->is_coroutine) return; // the others cannot wait
-    parents.enter(id_of(call), {&call, &to, 0});
+    if (spare_parents.empty()) {
+        parents[id_of(call)] = {&call, &to, 0};
+    } else { // a malloc less for each task
+        auto node = std::move(spare_parents.back());
+        spare_parents.pop_back();
+        node.key() = id_of(call);
+        node.mapped() = {&call, &to, 0};
+        parents.insert(std::move(node));
+    }
     ++line.parents;
 }
 
 /// A task has called another one: it leaves its cores to others until all that it has called is over.
 SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
-    auto* const found = parents.find(id);
-    if (found == nullptr || found->at != &at) return;
-    if (found->children++ > 0) return;
-    const auto [call, where, children] = *found;
+    const auto found = parents.find(id);
+    if (found == parents.end() || found->second.at != &at) return;
+    auto& [call, where, children] = found->second;
+    if (children++ > 0) return;
     if (where->kind != 0) { // what else it has nobody can use meanwhile
         resting += cores_of(*call);
         if (source != nullptr) source->rests(*where->wire, true);
@@ -26287,10 +27436,10 @@ SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
 
 /// It goes on, whoever has its cores meanwhile; nobody new gets any until that is made good.
 SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
-    auto* const found = parents.find(id);
-    if (found == nullptr || found->at != &at) return;
-    if (found->children == 0 || --found->children > 0) return;
-    const auto [call, where, children] = *found;
+    const auto found = parents.find(id);
+    if (found == parents.end() || found->second.at != &at) return;
+    auto& [call, where, children] = found->second;
+    if (children == 0 || --children > 0) return;
     if (where->kind != 0) {
         resting -= std::min(resting, cores_of(*call));
         if (source != nullptr) source->rests(*where->wire, false);
@@ -26305,17 +27454,17 @@ SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
 /// A call leaves its worker. True: it had its cores until now.
 SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
     if (!is_leased(call) || call.fn == nullptr || !call.fn->is_coroutine) return true;
-    const auto id = id_of(call);
-    const auto* const found = parents.find(id);
-    if (found == nullptr) return true; // its worker is lost
-    bool had_cores = found->children == 0;
-    if (!had_cores && found->at->kind != 0) {
+    const auto found = parents.find(id_of(call));
+    if (found == parents.end()) return true; // its worker is lost
+    bool had_cores = found->second.children == 0;
+    if (!had_cores && found->second.at->kind != 0) {
         resting -= std::min(resting, cores_of(call));
-        if (source != nullptr) source->rests(*found->at->wire, false);
+        if (source != nullptr) source->rests(*found->second.at->wire, false);
         lend_now();
         had_cores = true;
     }
-    parents.erase(id);
+    auto node = parents.extract(found);
+    if (spare_parents.size() < 1024) spare_parents.push_back(std::move(node));
     --line_of(call.shape).parents;
     return had_cores;
 }
@@ -26419,91 +27568,178 @@ SKEIN_INLINE void runtime::refuse_impossible(detail::call_base& call) {
 
 } // namespace skein::rt
 
-// ======== skein/rt/detail/runtime_peers.ipp
-// Part of the bodies of rt/runtime.hpp: links to other processes, and what one takes along when it ends.
+// ======== skein/rt/detail/runtime_meetings.ipp
+// Part of the bodies of rt/runtime.hpp: what a driver does for workers that call the actors of each other: it says
+// where these are and how a worker ended, and passes on replies that belong behind something it has to know.
 
 
-// ======== skein/rt/detail/runtime_losses.hpp
-// What a broken link took along: calls that run again, go on elsewhere or fail, and actors. Part of
-// detail/runtime_peers.ipp and detail/runtime_restarts.ipp.
-
-
-#include <cstddef>
-#include <map>
-#include <string>
-#include <string_view>
+#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 
 namespace skein::rt {
 
+SKEIN_INLINE peer* runtime::link_of(std::uint64_t incarnation) const {
+    for (const auto& l : books_->links)
+        if (l->incarnation == incarnation) return l.get();
+    return nullptr;
+}
+
+SKEIN_INLINE peer* runtime::link_at(peer_id number) const {
+    for (const auto& l : books_->links)
+        if (l->number == number) return l.get();
+    return nullptr;
+}
+
+/// What only a worker says. False: it is nothing of that.
+SKEIN_INLINE bool runtime::on_worker_asks(peer& from, const net::frame_view& f) {
+    switch (f.kind) {
+    case detail::message_where: on_where(from, f); return true;
+    case detail::message_lost: on_lost(from, f.id); return true;
+    case detail::message_relay: pass_on(from, f); return true;
+    case detail::message_waits: on_waits(from, f); return true;
+    case detail::message_busy: from.calls_directly = f.flags != 0; return true;
+    default: return false;
+    }
+}
+
+// ---- where actors are --------------------------------------------------------------------------
+
+SKEIN_INLINE void runtime::on_where(peer& from, const net::frame_view& f) {
+    const auto asked = wire::decode<detail::where_question>(f.body);
+    if (!asked)
+        throw error(errc::malformed,
+                    fmt::format("a question that cannot be read from {}", from.who));
+    const actor_id id(asked->actor);
+    auto* const entry = books_->actors.find(id);
+    if (entry == nullptr || entry->lasts() || !asked->is_cut_off) {
+        if (entry != nullptr && entry->where == nullptr && !entry->lasts())
+            return entry->askers.push_back(from.number); // it is being made
+        return tell_where(from.number, id, entry != nullptr ? entry->where : nullptr);
+    }
+    // Calls over its last link must not come behind those that go through here.
+    if (entry->where != nullptr && entry->where->is_open())
+        entry->where->send(detail::message_cut, 0, from.incarnation, {});
+    detail::where_answer answer;
+    answer.actor = id.value();
+    answer.verdict = static_cast<std::uint8_t>(detail::whereabouts::through_driver);
+    if (from.is_open()) from.send(detail::message_there, 0, 0, wire::encode(answer));
+}
+
 namespace detail {
 
-/// What a worker took along, to be told in the error of each call among it.
-class loss_report {
-public:
-    static constexpr const char* runs_again = "runs again";
-
-    void add(const char* state, std::string name) {
-        ++lost_[{state, std::move(name)}];
-        ++total_;
-    }
-    /// "; lost with it: f(int) x2 (may have run), g() (did not run)": all but one call of that name.
-    [[nodiscard]] const std::string& others(const char* state, const std::string& name) {
-        constexpr std::size_t shown = 8;
-        const key self(state, name);
-        auto [at, is_new] = told_.try_emplace(self);
-        if (!is_new) return at->second;
-        std::size_t listed = 0, left_out = total_ - 1;
-        for (const auto& [other, all] : lost_) {
-            const std::size_t n = all - (other == self ? 1 : 0);
-            if (n == 0) continue;
-            if (listed == shown) break; // of thousands, each would look at all others
-            left_out -= n;
-            at->second +=
-                fmt::format("{}{}{} ({})", listed++ == 0 ? "; lost with it: " : ", ", other.second,
-                            n == 1 ? "" : fmt::format(" x{}", n), other.first);
-        }
-        if (left_out > 0) at->second += fmt::format(", and {} more", left_out);
-        return at->second;
-    }
-
-private:
-    using key = std::pair<std::string_view, std::string>; // how far it got, its name
-    std::map<key, std::size_t> lost_;
-    std::size_t total_ = 0;
-    std::map<key, std::string> told_;
-};
-
-/// Its cancellation was on the way to the worker that is lost.
-inline bool is_unwanted(const call_base& call) noexcept {
-    return call.rare && call.rare->cancel_requested;
+/// Where `asker` reaches `where`, best first.
+SKEIN_INLINE std::vector<std::string> addresses_for(const peer& asker, const peer& where) {
+    std::vector<std::string> out;
+    const bool same_host = asker.wire->peer().host == where.wire->peer().host;
+    if (same_host && !where.near_address.empty()) out.push_back(where.near_address);
+    auto far = net::address::parse(where.far_address);
+    if (!far || (far->is_loopback() && !same_host)) return out;
+    if (far->kind == net::scheme::tcp && far->host == "*") far->host = where.wire->peer_host();
+    if (!far->host.empty()) out.push_back(to_string(*far));
+    return out;
 }
 
 } // namespace detail
 
-/// The calls that a broken link took along.
-struct runtime::losses {
-    std::vector<counted_ptr<detail::call_base>> again, dead;
-    counted_ptr<detail::call_base> suspect; ///< of `again`: it ran when the worker died
-    detail::loss_report report;
-    std::vector<counted_ptr<detail::call_base>> moved; ///< go on at the new instance of their actor
-    std::vector<actor_id> moving, orphaned;            ///< actors: made again; held by nobody else
-    std::map<actor_id, std::string> notes;             ///< of actors that were made again too often
-    std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
-
-    [[nodiscard]] std::string note_of(actor_id id) const {
-        const auto found = notes.find(id);
-        return found != notes.end() ? found->second : std::string();
+/// where: nullptr: it has ended, or it is one that is made again.
+SKEIN_INLINE void runtime::tell_where(peer_id asker, actor_id id, peer* where) {
+    auto* const to = link_at(asker);
+    if (to == nullptr || !to->is_open()) return;
+    const auto* const entry = books_->actors.find(id);
+    auto verdict = detail::whereabouts::gone;
+    detail::where_answer answer;
+    answer.actor = id.value();
+    if (entry != nullptr) {
+        verdict = detail::whereabouts::through_driver;
+        if (!entry->lasts() && where != nullptr) {
+            if (where != to) answer.addresses = detail::addresses_for(*to, *where);
+            if (where == to || !answer.addresses.empty()) verdict = detail::whereabouts::at_worker;
+            answer.incarnation = where->incarnation;
+            answer.who = where->who;
+        }
     }
-};
+    if (!answer.addresses.empty() && std::find(where->told_where.begin(), where->told_where.end(),
+                                               asker) == where->told_where.end())
+        where->told_where.push_back(asker);
+    answer.verdict = static_cast<std::uint8_t>(verdict);
+    to->send(detail::message_there, 0, 0, wire::encode(answer));
+}
+
+// ---- how workers end ---------------------------------------------------------------------------
+
+/// The link of two workers broke: one of them may have died, which its own link tells in a moment.
+SKEIN_INLINE void runtime::on_lost(peer& from, std::uint64_t incarnation) {
+    auto* const at = link_of(incarnation);
+    if (at == nullptr || books_->closing) return; // it was told already
+    const bool is_new = at->asks_for_end.empty();
+    at->asks_for_end.push_back(from.number);
+    if (is_new) books_->direct->tasks.spawn(say_it_lives(this, incarnation));
+}
+
+SKEIN_INLINE task<void> runtime::say_it_lives(runtime* self, std::uint64_t incarnation) {
+    co_await sleep_for(time_constants::lan().suspect_after);
+    auto* const at = self->link_of(incarnation);
+    if (at != nullptr && at->up) self->tell_end(*at, false, {});
+}
+
+SKEIN_INLINE void runtime::tell_end(peer& of, bool has_ended, const std::string& how) {
+    auto to = std::exchange(of.asks_for_end, {});
+    if (has_ended) to.insert(to.end(), of.told_where.begin(), of.told_where.end());
+    std::sort(to.begin(), to.end());
+    to.erase(std::unique(to.begin(), to.end()), to.end());
+    const auto body = wire::encode(detail::worker_end{of.incarnation, has_ended, how});
+    for (const auto number : to)
+        if (auto* const l = link_at(number); l != nullptr && l->is_open())
+            l->send(detail::message_end, 0, 0, body);
+}
+
+// ---- what belongs in order ---------------------------------------------------------------------
+
+/// A reply of one worker to another. The handles in it are held by who gets it from now on.
+SKEIN_INLINE void runtime::pass_on(peer& from, const net::frame_view& f) {
+    wire::reader in(f.body);
+    detail::relay_head head;
+    detail::lending_reply parts;
+    const bool good = head.decode(in) && f.flags <= detail::reply_lends &&
+                      (f.flags != detail::reply_lends || parts.decode(in.rest()));
+    if (!good)
+        throw error(errc::malformed, fmt::format("a reply that cannot be read from {}", from.who));
+    auto* const to = link_of(head.worker);
+    if (to == nullptr || !to->is_open()) return;
+    for (const auto id : parts.actors)
+        if (auto* const entry = books_->actors.find(id)) entry->add_hold(to->number);
+    wire::writer body;
+    detail::relay_head{from.incarnation}.encode(body);
+    body.raw(in.rest());
+    net::frame out;
+    out.kind = detail::message_relay;
+    out.flags = f.flags;
+    out.id = f.id;
+    out.body = std::move(body).take();
+    to->send(std::move(out));
+}
+
+/// A task leaves its cores to others while it waits for direct calls.
+SKEIN_INLINE void runtime::on_waits(peer& from, const net::frame_view& f) {
+    wire::reader in(f.body);
+    unique_number id;
+    if (!in.fixed(id.incarnation) || !in.fixed(id.number) || !in.finish())
+        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from.who));
+    if (f.flags != 0)
+        books_->leases.begin_wait(from, call_id(id));
+    else
+        books_->leases.end_wait(from, call_id(id));
+    if (books_->leases.waits()) pump_leases();
+}
 
 } // namespace skein::rt
 
+// ======== skein/rt/detail/runtime_peers.ipp
+// Part of the bodies of rt/runtime.hpp: links to other processes, and what one takes along when it ends.
 
-// ======== skein/rt/detail/runtime_peers.ipp, continued
+
 #include <algorithm>
 #include <map>
 #include <string>
@@ -26526,6 +27762,8 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connecti
         l->capacity = std::max<std::uint32_t>(1, hello->cpus);
         l->incarnation = hello->incarnation;
         if (!hello->shares_memory && books_->upstream == nullptr) l->page = {};
+        l->near_address = hello->near_address;
+        l->far_address = hello->far_address;
     }
     return l;
 }
@@ -26602,6 +27840,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> w
     }
     std::erase(books_->links, l);
     lose(*l, how);
+    tell_end(*l, true, fmt::format("{} was lost: {}", l->who, how));
     if (const auto why = books_->given_up)
         give_up(*why); // what would run again has nobody to run it
     pump();
@@ -26609,7 +27848,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> w
 
 /// Whether a call of this process has gone there and has no outcome.
 SKEIN_INLINE bool runtime::has_calls(const peer& at) const {
-    if (at.busy != 0 || !at.forwarded.empty()) return true;
+    if (at.busy != 0 || !at.forwarded.empty() || at.calls_directly) return true;
     return std::any_of(books_->slots.begin(), books_->slots.end(),
                        [&](const auto& s) { return s.call && s.call->on == &at; });
 }
@@ -26647,6 +27886,8 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> w
     SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire), std::move(page));
     books_->upstream = l.get();
+    for (const auto& door : books_->direct->doors)
+        books_->direct->tasks.spawn(serve_door(this, door.get()));
     listen_to(l);
     auto ended = wait_end(l);
     co_await ended;
@@ -26659,7 +27900,10 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> w
         co_await sure;
     } catch (...) { // a call's own errors were told to the driver
     }
+    auto parted = leave_others();
+    co_await parted;
     lose(*l, "the driver has gone");
+    close_lanes();
     books_->boxes.clear();
     books_->upstream = nullptr;
 }
@@ -26681,6 +27925,8 @@ SKEIN_INLINE task<void> runtime::close() {
     auto joined = goodbyes.join();
     auto sure = shield(std::move(joined));
     co_await sure;
+    auto parted = leave_others();
+    co_await parted;
 }
 
 /// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
@@ -26691,10 +27937,10 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     books_->leases.occupy(l, 0);
 
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
-    l.running.for_each([](slot_id, const auto& call) {
-        call->stop.request();
-        call->context->cancel_children();
-    });
+    for (auto& [id, call] : l.running) {
+        call.stop.request();
+        call.context->cancel_children();
+    }
     std::vector<counted_ptr<detail::call_base>> orphans;
     for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
     for (const auto& call : orphans)
@@ -26761,6 +28007,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
 SKEIN_INLINE void runtime::fail_lost(losses& lost) {
     for (const auto& call : lost.dead) {
         const auto code = detail::is_unwanted(*call)                       ? errc::cancelled
+                          : lost.code                                      ? *lost.code
                           : books_->upstream != nullptr || books_->closing ? errc::closed
                                                                            : errc::worker_lost;
         const auto name = call->name();
@@ -27109,18 +28356,19 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
     // A connection that has just broken: the call stays in its slot as "did not run" until the link
     // is settled.
     call.state = detail::phase::queued;
-    if (!to.wire->is_open()) return;
+    if (!to.is_open()) return;
     try {
         if (owned != nullptr && owned->size() >= limit::inline_bytes) {
             net::frame f;
             f.kind = detail::message_call;
             f.id = call.slot.value();
             f.body = std::move(*owned);
-            to.wire->send(std::move(f));
+            to.send(std::move(f));
         } else {
-            to.wire->send(detail::message_call, 0, call.slot.value(), body, {});
+            to.send(detail::message_call, 0, call.slot.value(), body);
         }
         call.state = detail::phase::sent;
+        if (to.role != detail::peer_role::program) direct_call_began(call);
         call.order = ++to.sent;
         if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
             to.remember_task({call.slot, call.order});
@@ -28166,184 +29414,19 @@ private:
 
 } // namespace skein
 
-// ======== skein/rt/build_id.hpp
-// Which build of the program this is: equal for two processes of one executable, different as soon as
-// one byte of code or constants differs. Compared before anything is decoded from a worker.
-//
-// The linker's GNU build-id note if there is one; else a hash over the read-only segments in memory.
-
-
-#include <cstdint>
-
-namespace skein::rt {
-
-namespace detail {
-
-/// The build-id note inside a note segment; empty if there is none.
-[[nodiscard]] byte_span find_build_id(byte_span notes) noexcept;
-
-} // namespace detail
-
-/// The id of the running program; computed once.
-[[nodiscard]] std::uint64_t build_id();
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/build_id.ipp
-// The bodies of rt/build_id.hpp.
-
-
-#include <cstring>
-
-#include <elf.h>
-#include <link.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-SKEIN_INLINE byte_span find_build_id(byte_span notes) noexcept {
-    const auto padded = [](std::size_t n) { return (n + 3) & ~std::size_t{3}; };
-    while (notes.size() >= sizeof(ElfW(Nhdr))) {
-        ElfW(Nhdr) head;
-        std::memcpy(&head, notes.data(), sizeof head);
-        const std::size_t name = sizeof head, desc = name + padded(head.n_namesz);
-        const std::size_t end = desc + padded(head.n_descsz);
-        if (end > notes.size()) return {};
-        if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 &&
-            std::memcmp(notes.data() + name, "GNU", 4) == 0)
-            return notes.subspan(desc, head.n_descsz);
-        notes = notes.subspan(end);
-    }
-    return {};
-}
-
-SKEIN_INLINE int hash_program(dl_phdr_info* program, std::size_t, void* out) {
-    std::uint32_t low = 1, high = 2;
-    const auto add = [&](byte_span bytes) {
-        low = crc32c(bytes, low);
-        high = crc32c(bytes, high ^ 0x5bd1e995u ^ static_cast<std::uint32_t>(bytes.size()));
-    };
-    const auto segment = [&](const ElfW(Phdr) & h) {
-        return byte_span(reinterpret_cast<const std::byte*>(program->dlpi_addr + h.p_vaddr),
-                         h.p_memsz);
-    };
-    byte_span note;
-    for (int i = 0; i < program->dlpi_phnum; ++i)
-        if (program->dlpi_phdr[i].p_type == PT_NOTE && note.empty())
-            note = find_build_id(segment(program->dlpi_phdr[i]));
-    if (!note.empty()) {
-        add(note);
-    } else {
-        for (int i = 0; i < program->dlpi_phnum; ++i) {
-            const auto& h = program->dlpi_phdr[i];
-            if (h.p_type == PT_LOAD && (h.p_flags & PF_W) == 0) add(segment(h));
-        }
-    }
-    *static_cast<std::uint64_t*>(out) = std::uint64_t{high} << 32 | low;
-    return 1; // the first entry is the program itself
-}
-
-} // namespace detail
-
-SKEIN_INLINE std::uint64_t build_id() {
-    static const std::uint64_t id = [] {
-        std::uint64_t found = 0;
-        ::dl_iterate_phdr(&detail::hash_program, &found);
-        return found;
-    }();
-    return id;
-}
-
-} // namespace skein::rt
-
 // ======== skein/rt/local_workers.hpp
 // The implicit local cluster: N copies of this program as worker processes, kept alive while the
 // driver runs, gone when it is gone.
 //
 // A worker is /proc/self/exe started again. It inherits one end of a socket pair and a pipe with its
-// name and the token (never in argv or the environment), so nothing listens and nothing is left in
-// the file system. It dies with the driver (PR_SET_PDEATHSIG), and leaves by itself when the socket
+// name and the token (never in argv or the environment), and nothing is left in the file system. Workers
+// listen for each other, at abstract Unix sockets. It dies with the driver (PR_SET_PDEATHSIG), and leaves by itself when the socket
 // closes. One that dies is replaced; one that cannot start ends the run with its last words.
 //
 // The pool knows neither processes nor sockets: loop, network and children are given to it, those of this
 // host by run(), simulated ones by tests/sim/local_workers_scenario.cpp.
 
 
-// ======== skein/rt/worker_link.hpp
-// How a worker and its driver meet: what the worker is told when it starts, and how both shake hands.
-
-
-#include <cstdint>
-#include <string>
-
-namespace skein::rt {
-
-class runtime;
-
-/// What a worker is asked for when it is started, see rt::take_boot().
-inline constexpr const char* worker_role = "worker";
-
-/// The boot message of a worker.
-struct worker_order {
-    byte_buffer token;   ///< net::token::size bytes
-    std::string address; ///< where to connect; empty: the inherited socket is the link
-    std::uint16_t cpus = 1;
-};
-
-/// What one side says to the other.
-struct worker_link {
-    net::token secret;
-    std::uint16_t cpus = 0;     ///< of the worker; the driver says 0
-    bool in_memory = false;     ///< a socket pair: bytes need no checksum
-    bool shares_memory = false; ///< the driver gave it a page
-    /// For the other side to load its program, or to compute.
-    duration start = duration::zero();
-};
-
-/// The options of the connection between them, for both sides.
-[[nodiscard]] net::connection_options worker_connection(const runtime& self,
-                                                        const worker_link& how);
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/worker_link.ipp
-// The bodies of rt/worker_link.hpp.
-
-
-namespace skein::rt {
-
-SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
-                                                       const worker_link& how) {
-    const detail::process_name& who = self.name();
-    net::connection_options o;
-    o.secret = how.secret;
-    o.self.name = who.name;
-    o.self.build_id = build_id();
-    o.self.registry_hash = registry::instance().hash();
-    o.self.pid = who.pid;
-    o.self.host = who.host;
-    detail::worker_hello hello;
-    hello.cpus = how.cpus;
-    hello.incarnation = self.incarnation();
-    hello.shares_memory = how.shares_memory;
-    o.self.extra = wire::encode(hello);
-    o.require_same_build = true;
-    // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
-    // that dies or a driver that leaves is seen at once.
-    o.bounds.handshake_deadline = how.start;
-    // The worker executes on its loop: silence means work. Its death closes the socket.
-    o.alive.mode = net::keep_alive_mode::off;
-    o.checksum_bodies = !how.in_memory; // a socket pair moves bytes from memory to memory
-    return o;
-}
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/local_workers.hpp, continued
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28371,6 +29454,7 @@ struct local_workers_options {
     std::string executable = "/proc/self/exe"; ///< must be the same build as this program
     std::string program = "skein";             ///< argv[0] that `ps` shows
     bool over_tcp = false;                     ///< loopback TCP instead of a Unix socket pair
+    bool direct_calls = true; ///< workers call the actors of each other without the driver
     /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus and memory that are not named are those
     /// that are there.
     resources offers;
@@ -28613,6 +29697,7 @@ private:
         worker_order boot;
         boot.token = to_buffer(secret_.bytes());
         boot.cpus = one.cpus;
+        boot.direct = how_.direct_calls;
         if (how_.over_tcp) {
             one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
             boot.address = net::to_string(one.listener->local());
@@ -28916,9 +30001,18 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_b
     const bool in_memory = inherited != nullptr;
     worker_link ours{secret, mine->cpus, in_memory, static_cast<bool>(memory)};
     ours.start = time_constants::lan().start_timeout;
-    auto options = worker_connection(*self, ours);
     net::address to;
     if (!in_memory) to = net::address::parse(mine->address).value();
+    if (mine->direct) {
+        net::address far;
+        if (!in_memory)
+            far = to.is_loopback() ? net::address::tcp("127.0.0.1", 0) : net::address::any(0);
+        self->open_to_workers(
+            *via, secret,
+            net::address::abstract_unix(fmt::format("skein-worker-{:016x}", self->incarnation())),
+            far);
+    }
+    auto options = worker_connection(*self, ours);
     net::connected_network pair(std::move(inherited));
     net::network& network = in_memory ? pair : *via;
     auto connecting = net::connection::connect(network, to, std::move(options));

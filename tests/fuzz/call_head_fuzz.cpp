@@ -2,7 +2,10 @@
 // The head of a call from any bytes, and what else travels of calls and actors: read within bounds or refused; what is
 // read is written back as it was.
 #include <skein/rt/detail/actor_terms.hpp>
+#include <skein/rt/detail/direct_message.hpp>
 #include <skein/rt/detail/message.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +14,15 @@
 #include <algorithm>
 
 using skein::rt::detail::call_head;
+
+/// A message of workers about direct calls: what can be read is written back as it was.
+template <class T>
+void round_trip(skein::byte_span all) {
+    const auto read = skein::wire::decode<T>(all);
+    if (!read) return;
+    const auto written = skein::wire::encode(*read);
+    if (!std::equal(written.begin(), written.end(), all.begin(), all.end())) std::abort();
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     const skein::byte_span all(reinterpret_cast<const std::byte*>(data), size);
@@ -45,6 +57,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         skein::rt::detail::lending_reply::append(out, reply.actors);
         const auto written = out.bytes();
         if (!std::equal(written.begin(), written.end(), all.begin(), all.end())) std::abort();
+    }
+    round_trip<skein::rt::detail::where_question>(all);
+    round_trip<skein::rt::detail::where_answer>(all);
+    round_trip<skein::rt::detail::worker_end>(all);
+    round_trip<skein::rt::detail::direct_hello>(all);
+    skein::rt::detail::relay_head relay;
+    skein::wire::reader passed(all);
+    if (relay.decode(passed)) {
+        skein::wire::writer out;
+        relay.encode(out);
+        const auto written = out.bytes();
+        if (!std::equal(written.begin(), written.end(), all.begin())) std::abort();
     }
     const auto failed = skein::rt::detail::decode_failure(all);
     (void)failed.what.what();

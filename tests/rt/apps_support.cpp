@@ -118,6 +118,17 @@ skein::task<void> hello() {
     fmt::print("{}\n", x);
 }
 
+void say_here(std::string line) {
+    fmt::print("{}\n", line);
+    std::fflush(stdout);
+    fmt::print(stderr, "{}, too\n", line);
+}
+
+skein::task<void> let_a_worker_speak() {
+    auto r = skein::remote<&say_here>("from a worker");
+    co_await r;
+}
+
 skein::task<int> exit_with_seven() { co_return 7; }
 
 skein::task<int> uncaught() {
@@ -193,6 +204,7 @@ int helper_main() {
 int run_app(const std::string& name, int argc, char** argv) {
     if (name == "wait") return skein::run(argc, argv, print_pids_and_wait);
     if (name == "hello") return skein::run(argc, argv, hello);
+    if (name == "speaks") return skein::run(argc, argv, let_a_worker_speak);
     if (name == "clings") return skein::run(argc, argv, cling_to_life);
     if (name == "seven") return skein::run(argc, argv, exit_with_seven);
     if (name == "uncaught") return skein::run(argc, argv, uncaught);

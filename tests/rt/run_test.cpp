@@ -243,6 +243,13 @@ TEST_CASE("run gives the app's exit code, and 1 for an error", "[P14][rt][run]")
     CHECK(good.out == "42\n");
 }
 
+TEST_CASE("what a worker prints is its driver's output", "[P6][rt][run]") {
+    const auto r = run_to_end(app_options("speaks", {"--workers", "1"}));
+    CHECK(r.code == 0);
+    CHECK(r.out == "from a worker\n");
+    CHECK(r.err == "from a worker, too\n");
+}
+
 TEST_CASE("a wrong command line is a usage error that says what is right", "[P5][P14][rt][run]") {
     for (const auto& arguments : std::vector<std::vector<std::string>>{{"--workers"},
                                                                        {"--workers", "0"},

@@ -127,7 +127,7 @@ struct outstanding {
 bool is_expected(const error& e) {
     return e.code() == errc::worker_lost || e.code() == errc::timeout ||
            e.code() == errc::cancelled || e.code() == errc::remote_exception ||
-           e.code() == errc::not_found;
+           e.code() == errc::not_found || e.code() == errc::reset;
 }
 
 task<void> check_outcome(sim::world* w, history* seen, outstanding call) {

@@ -41,6 +41,9 @@ public:
     [[nodiscard]] sim::network& network() noexcept { return network_; }
     [[nodiscard]] int workers() const noexcept { return static_cast<int>(workers_.size()); }
     [[nodiscard]] static std::string host_of(int worker) { return "w" + std::to_string(worker); }
+    /// The process of worker i (from 0) that lives now.
+    [[nodiscard]] rt::runtime& process_of(int i) { return *workers_[std::size_t(i)].self; }
+    [[nodiscard]] const net::token& secret() const noexcept { return secret_; }
     /// How often worker i (from 0) has been started.
     [[nodiscard]] int incarnation(int i) const { return workers_[std::size_t(i)].incarnation; }
     /// Of the process of worker i that lives now.
@@ -51,6 +54,8 @@ public:
     void limit_frames(std::size_t bytes) { max_frame_ = bytes; }
     /// Workers and driver share no memory, as on several hosts; before run().
     void share_no_memory() { shares_memory_ = false; }
+    /// All calls of workers go through the driver; before run().
+    void call_through_driver() { calls_directly_ = false; }
     /// Calls that run as coroutines on workers now.
     [[nodiscard]] std::size_t running() const {
         std::size_t n = 0;
@@ -128,6 +133,12 @@ private:
     }
     net::connection_options link_options(const std::string& name, std::int64_t pid,
                                          std::uint64_t incarnation) const {
+        rt::detail::worker_hello hello;
+        hello.incarnation = incarnation;
+        return link_options(name, pid, std::move(hello));
+    }
+    net::connection_options link_options(const std::string& name, std::int64_t pid,
+                                         rt::detail::worker_hello hello) const {
         net::connection_options o;
         o.secret = secret_;
         if (max_frame_ > 0) o.bounds.max_frame = max_frame_;
@@ -135,9 +146,7 @@ private:
         o.self.pid = pid;
         o.self.host = "sim";
         o.self.registry_hash = rt::registry::instance().hash();
-        rt::detail::worker_hello hello;
         hello.cpus = cpus_;
-        hello.incarnation = incarnation;
         hello.shares_memory = shares_memory_;
         o.self.extra = wire::encode(hello);
         return o;
@@ -185,11 +194,14 @@ private:
         const auto name = "worker-" + std::to_string(i + 1);
         const std::int64_t pid = 100 * (i + 1) + w.incarnation;
         rt::runtime self(options_of(loop_, name, pid));
+        if (calls_directly_)
+            self.open_to_workers(network_.host(host_of(i)), secret_, {},
+                                 net::address::sim(host_of(i), 0));
         if (shares_memory_)
             pages_[pid] = rt::detail::claims(rt::shared_memory::create(rt::detail::claims::bytes));
         auto connecting =
             net::connection::connect(network_.host(host_of(i)), net::address::sim("driver", 1),
-                                     link_options(name, pid, self.incarnation()));
+                                     link_options(name, pid, self.hello()));
         auto wire = co_await connecting;
         w.self = &self;
         auto served = self.serve_driver(wire, shares_memory_ ? pages_[pid] : rt::detail::claims());
@@ -206,7 +218,7 @@ private:
     net::token secret_;
     std::unique_ptr<net::listener> listener_;
     bool stopping_ = false;
-    bool shares_memory_ = true;
+    bool shares_memory_ = true, calls_directly_ = true;
     std::uint64_t impostors_ = 0;
     std::map<std::int64_t, rt::detail::claims> pages_; ///< by the worker's pid
 };

@@ -4,8 +4,8 @@
 // driver runs, gone when it is gone.
 //
 // A worker is /proc/self/exe started again. It inherits one end of a socket pair and a pipe with its
-// name and the token (never in argv or the environment), so nothing listens and nothing is left in
-// the file system. It dies with the driver (PR_SET_PDEATHSIG), and leaves by itself when the socket
+// name and the token (never in argv or the environment), and nothing is left in the file system. Workers
+// listen for each other, at abstract Unix sockets. It dies with the driver (PR_SET_PDEATHSIG), and leaves by itself when the socket
 // closes. One that dies is replaced; one that cannot start ends the run with its last words.
 //
 // The pool knows neither processes nor sockets: loop, network and children are given to it, those of this
@@ -45,6 +45,7 @@ struct local_workers_options {
     std::string executable = "/proc/self/exe"; ///< must be the same build as this program
     std::string program = "skein";             ///< argv[0] that `ps` shows
     bool over_tcp = false;                     ///< loopback TCP instead of a Unix socket pair
+    bool direct_calls = true; ///< workers call the actors of each other without the driver
     /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus and memory that are not named are those
     /// that are there.
     resources offers;

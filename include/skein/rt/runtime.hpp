@@ -4,8 +4,8 @@
 // books: which call is where, which actor lives on which worker, what was lost when one died.
 //
 // A driver has one link to each of its workers, places tasks on them and knows every actor. A worker
-// has one link, to its driver, executes what arrives in order on its loop, and sends its own calls
-// through the driver. Both run unchanged on the real and on the simulated loop.
+// has a link to its driver, executes what arrives in order on its loop, sends its own tasks to the driver,
+// and calls actors on other workers over links to these (detail/runtime_direct.ipp). Both run unchanged on the real and on the simulated loop.
 //
 //     rt::runtime driver(rt::runtime_options{"driver", "here", 1});
 //     auto serving = driver.serve_worker(connection, nullptr);   // one task per worker
@@ -32,6 +32,10 @@
 
 namespace skein::net {
 class connection;
+class endpoint;
+class network;
+class token;
+struct address;
 struct frame_view;
 } // namespace skein::net
 
@@ -43,6 +47,9 @@ namespace skein::rt {
 
 class worker_source;
 struct worker_room;
+
+/// A link of a driver.
+using peer_id = strong_id<struct peer_tag>;
 
 /// Who this process is.
 struct runtime_options {
@@ -67,6 +74,10 @@ struct actor_terms;
 struct call_head;
 struct lease_line;
 struct running_call;
+struct direct_books;
+struct direct_target;
+struct worker_end;
+struct worker_hello;
 
 /// A call that arrived, while it is being looked at.
 struct incoming_call {
@@ -152,6 +163,15 @@ public:
     /// Worker: executes the driver's calls until it has gone; cancels what still runs and waits for it.
     [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::connection> wire,
                                           detail::claims page = {});
+    /// Worker, before it meets its driver: listens for other workers, and calls actors on those without the driver.
+    /// Where it cannot listen it does not; then its actors are called through the driver.
+    ///   via     must outlive serve_driver()
+    ///   secret  that of all workers of the driver
+    ///   near    for workers of this host, far: for those of others; empty host: not at all
+    void open_to_workers(net::network& via, const net::token& secret, const net::address& near,
+                         const net::address& far);
+    /// What a worker tells of itself to its driver.
+    [[nodiscard]] detail::worker_hello hello() const;
     /// Driver: nothing runs on the worker of this connection, and no actor is there.
     [[nodiscard]] bool is_idle(const std::shared_ptr<net::connection>& wire) const;
     /// Says goodbye to all peers; calls that are not done fail with errc::closed.
@@ -251,8 +271,11 @@ public:
     /// Runs a coroutine call; it replies by itself.
     void start(detail::incoming_call& call, task<void> work);
     void count_outcome(bool failed) noexcept;
+    /// Of a worker's call that its driver does not know of.
+    void direct_call_ended(detail::call_base& call) noexcept;
 
 private:
+    friend struct detail::direct_books;
     struct books; // in detail/runtime_books.hpp
     struct arrival;
     struct losses;
@@ -260,6 +283,7 @@ private:
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
     void on_reply(peer& from, const net::frame_view& f);
+    void settle(peer& from, counted_ptr<detail::call_base> call, const net::frame_view& f);
     void on_cancel(peer& from, slot_id id);
     void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
     void take_reply(peer& from, detail::call_base& call, const net::frame_view& f);
@@ -269,7 +293,7 @@ private:
     void on_snapshot(peer& from, const net::frame_view& f);
     void on_release(peer& from, byte_span body);
     void on_find(peer& from, const net::frame_view& f);
-    void on_kill(peer& from, actor_id id);
+    void on_kill(actor_id id);
     [[nodiscard]] bool admit_actor(peer& from, const net::frame_view& f, const function_record& fn,
                                    const detail::call_head& head, wire::reader& in);
     [[nodiscard]] std::optional<error> take_name(actor_id id, const detail::actor_terms& terms,
@@ -280,7 +304,7 @@ private:
     void end_actor(actor_id id, std::uint16_t tell, const failure* why);
     void actor_is_placed(actor_id id);
     void send_waiting(actor_id id);
-    void tell_holds(peer& to);
+    void tell_holds();
     static void send_actor(peer& to, std::uint16_t kind, actor_id id);
     void reply_handle(peer& to, slot_id id, actor_id actor);
 
@@ -305,9 +329,54 @@ private:
                              std::shared_ptr<detail::actor_box> box, time_point came);
     task<void> run_call(std::shared_ptr<peer> from, slot_id id, detail::running_call* running,
                         task<void> work);
-    task<void> tell_started(std::shared_ptr<peer> to);
+    task<void> tell_started();
     void forward(peer& from, const net::frame_view& f);
     void set_demand(detail::call_base& call, const detail::call_head& head);
+
+    // Calls between workers. The worker's side, in detail/runtime_direct.ipp and detail/runtime_callers.ipp:
+    void find_way(detail::actor_state& lane);
+    [[nodiscard]] static bool is_cut(const detail::actor_state& lane) noexcept;
+    [[nodiscard]] peer& here();
+    void ask_where(detail::actor_state& lane, bool is_cut_off);
+    [[nodiscard]] bool on_driver_says(peer& from, const net::frame_view& f);
+    void on_there(const net::frame_view& f);
+    void on_end(const net::frame_view& f);
+    void on_relayed(const net::frame_view& f);
+    void refuse_relayed(const net::frame_view& f);
+    static task<void> reach(runtime* self, std::uint64_t incarnation);
+    task<std::shared_ptr<net::connection>> dial(std::uint64_t incarnation);
+    static task<void> talk(runtime* self, std::uint64_t incarnation,
+                           std::shared_ptr<net::connection> wire);
+    static task<void> hear_of_end(runtime* self, std::uint64_t incarnation);
+    void lose_target(detail::direct_target& at, peer& l);
+    void close_lane(actor_id id, const failure& why);
+    void close_lanes();
+    void direct_call_began(detail::call_base& call);
+    void tell_wait(const detail::call_context& waiting, bool on) noexcept;
+    void on_direct_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
+    static task<void> serve_door(runtime* self, net::endpoint* door);
+    [[nodiscard]] static task<void> serve_caller(runtime* self,
+                                                 std::shared_ptr<net::connection> wire);
+    void drop_caller(peer& caller);
+    void cut_caller(std::uint64_t incarnation);
+    template <class F>
+    void for_each_caller(F what);
+    void tell_driver_first() noexcept;
+    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome);
+    void relay(peer& to, std::uint16_t outcome, slot_id id);
+    void lend_here(peer& to, slot_id id);
+    [[nodiscard]] task<void> leave_others();
+    // The driver's side, in detail/runtime_meetings.ipp:
+    [[nodiscard]] bool on_worker_asks(peer& from, const net::frame_view& f);
+    void on_where(peer& from, const net::frame_view& f);
+    void tell_where(peer_id asker, actor_id id, peer* where);
+    void on_lost(peer& from, std::uint64_t incarnation);
+    static task<void> say_it_lives(runtime* self, std::uint64_t incarnation);
+    void tell_end(peer& of, bool has_ended, const std::string& how);
+    void pass_on(peer& from, const net::frame_view& f);
+    void on_waits(peer& from, const net::frame_view& f);
+    [[nodiscard]] peer* link_of(std::uint64_t incarnation) const;
+    [[nodiscard]] peer* link_at(peer_id number) const;
 
     std::shared_ptr<peer> attach(std::shared_ptr<net::connection> wire, detail::claims page);
     void listen_to(const std::shared_ptr<peer>& l);
@@ -358,11 +427,14 @@ private:
 #include <skein/rt/detail/call.ipp>
 #include <skein/rt/detail/runtime.ipp>
 #include <skein/rt/detail/runtime_actors.ipp>
+#include <skein/rt/detail/runtime_callers.ipp>
 #include <skein/rt/detail/runtime_demands.ipp>
+#include <skein/rt/detail/runtime_direct.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_leases.ipp>
+#include <skein/rt/detail/runtime_meetings.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_restarts.ipp>
 #include <skein/rt/detail/runtime_send.ipp>

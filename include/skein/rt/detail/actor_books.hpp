@@ -23,8 +23,6 @@
 
 namespace skein::rt {
 
-using peer_id = strong_id<struct peer_tag>;
-
 namespace detail {
 
 /// The actor that a message of its number alone is about.
@@ -61,6 +59,7 @@ struct actor_entry {
     /// Links at which there are handles, and how often they were told so. Those of this process are its lane.
     std::vector<std::pair<peer_id, std::uint32_t>> holders;
     std::deque<counted_ptr<call_base>> waiting; ///< calls of workers, until it is made
+    std::vector<peer_id> askers;                ///< workers that want to know where it is
 
     [[nodiscard]] bool lasts() const noexcept { return plan && plan->lasts(); }
     void add_hold(peer_id by) {

@@ -93,6 +93,7 @@ struct actor_box {
     std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
     actor_id id;
     const char* over = nullptr;   ///< why no more calls start: "was killed"
+    bool lasts = false;           ///< it is made again elsewhere: its calls go through the driver
     call_id last;                 ///< the actor ends after this one, which has called leave_actor()
     std::uint32_t save_every = 0; ///< calls; 0: nobody keeps its state
     std::uint32_t not_saved = 0;  ///< calls since it was saved

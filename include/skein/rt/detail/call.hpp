@@ -135,6 +135,7 @@ public:
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
     bool nested = false; ///< submitted by a worker: goes before the calls of the driver
+    bool direct = false; ///< sent by a worker without its driver, and counted as such
     /// Not 0: a worker died while it ran. It waits for a worker with nothing to do, so many times at most, and
     /// nothing is sent behind it.
     std::uint8_t alone = 0;
@@ -174,6 +175,7 @@ public:
     std::size_t first = 0;
     std::optional<failure> lost; ///< why it is gone
     bool moving = false;         ///< it is being made, or made again: its calls wait
+    bool asked = false;          ///< worker: the driver is to say where it is; `moving` till then
     bool lasts = false;          ///< its calls keep their arguments
     std::uint32_t holds = 0;     ///< worker: times its driver knows of the handles here
     std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number

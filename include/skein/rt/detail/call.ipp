@@ -76,6 +76,7 @@ SKEIN_INLINE void call_base::tell_unseen() const noexcept {
 SKEIN_INLINE void call_base::finished() {
     // A forwarded call is the business of the worker that made it.
     if (failed() && watchers_ == 0 && !nested && owner != nullptr) tell_unseen();
+    if (direct && owner != nullptr) owner->direct_call_ended(*this);
     if (owner != nullptr) std::exchange(owner, nullptr)->count_outcome(failure_ != nullptr);
     state = phase::done;
     if (rare && rare->deadline) rare->deadline->cancel();

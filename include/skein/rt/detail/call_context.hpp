@@ -45,7 +45,7 @@ struct lineage {
 };
 
 /// A call that runs here, or (id: none) the tasks of a driver that are no call.
-class call_context final : public task_context {
+class call_context final : public task_context, public list_node<call_context> {
 public:
     explicit call_context(counted_ptr<runtime_anchor> where) noexcept
         : task_context(&tag_), where_(std::move(where)) {}
@@ -74,6 +74,13 @@ public:
     lineage who;
     const function_record* fn = nullptr;
     actor_id actor; ///< of a method or constructor
+
+    void unlink_wait() noexcept { list_node<call_context>::unlink(); }
+    // Of a coroutine task on a worker, see detail/runtime_direct.ipp.
+    std::uint32_t direct_calls =
+        0;              ///< its calls that do not go through the driver and have no outcome
+    bool rests = false; ///< the driver knows that it waits for them
+    time_point waits_since{};
 
 private:
     static constexpr char tag_ = 0;

@@ -188,6 +188,7 @@ private:
         worker_order boot;
         boot.token = to_buffer(secret_.bytes());
         boot.cpus = one.cpus;
+        boot.direct = how_.direct_calls;
         if (how_.over_tcp) {
             one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
             boot.address = net::to_string(one.listener->local());
@@ -491,9 +492,18 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_b
     const bool in_memory = inherited != nullptr;
     worker_link ours{secret, mine->cpus, in_memory, static_cast<bool>(memory)};
     ours.start = time_constants::lan().start_timeout;
-    auto options = worker_connection(*self, ours);
     net::address to;
     if (!in_memory) to = net::address::parse(mine->address).value();
+    if (mine->direct) {
+        net::address far;
+        if (!in_memory)
+            far = to.is_loopback() ? net::address::tcp("127.0.0.1", 0) : net::address::any(0);
+        self->open_to_workers(
+            *via, secret,
+            net::address::abstract_unix(fmt::format("skein-worker-{:016x}", self->incarnation())),
+            far);
+    }
+    auto options = worker_connection(*self, ours);
     net::connected_network pair(std::move(inherited));
     net::network& network = in_memory ? pair : *via;
     auto connecting = net::connection::connect(network, to, std::move(options));

@@ -17,6 +17,9 @@
 //     left       it has ended by itself
 //     find       id = who asks, body = type and name                a reply brings its number
 //
+// Workers call the actors of each other over links of their own, which carry call, cancel, reply and started alone;
+// what they need their driver for is in detail/direct_message.hpp.
+//
 // A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the value.
 
 #include <skein/rt/detail/call.hpp>
@@ -44,6 +47,14 @@ enum message : std::uint16_t {
     message_kill = 10,
     message_left = 11,
     message_find = 12,
+    message_where = 13,
+    message_there = 14,
+    message_lost = 15,
+    message_end = 16,
+    message_relay = 17,
+    message_busy = 18,
+    message_waits = 19,
+    message_cut = 20,
 };
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 
@@ -144,6 +155,9 @@ struct worker_hello {
     std::uint16_t cpus = 1;
     bool shares_memory = false;    ///< it has the page of claims that its driver gave it
     std::uint64_t incarnation = 0; ///< of its process, see unique_number
+    /// Where other workers reach it: on its host, and from others. Empty: nowhere. tcp:*:port has its host from the
+    /// link to the driver.
+    std::string near_address, far_address;
 };
 
 /// The parts of the body of a reply that lends.

@@ -6,6 +6,7 @@
 #include <skein/core/check.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/random.hpp>
+#include <skein/rt/detail/direct_books.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
 
 #include <algorithm>
@@ -35,6 +36,9 @@ SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from,
 
 } // namespace detail
 
+SKEIN_INLINE runtime::books::books() = default;
+SKEIN_INLINE runtime::books::~books() = default;
+
 SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<books>()) {
     books_->name.name = std::move(who.name);
     books_->name.host = std::move(who.host);
@@ -43,6 +47,7 @@ SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<boo
     books_->anchor = counted_ptr(new detail::runtime_anchor(*this));
     books_->leases.incarnation = books_->incarnation;
     books_->root = counted_ptr(new detail::call_context(books_->anchor));
+    books_->direct = std::make_unique<detail::direct_books>(*this);
     (void)registry::instance(); // numbers the functions
 }
 
@@ -236,7 +241,7 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
         auto& lane = *call->lane;
-        if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->wire->is_open() &&
+        if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->is_open() &&
             !lane.lasts && !books_->closing) [[likely]] {
             books_->scratch.clear();
             if (!encode_call(books_->scratch, *call, encode)) return;
@@ -354,9 +359,12 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
 /// Sends what is complete at the front of an actor's line.
 SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
     const counted_ptr<detail::actor_state> hold(&lane);
+    if (lane.moving && !lane.asked && books_->upstream != nullptr) find_way(lane);
     while (lane.first != lane.waiting.size()) {
         auto& front = lane.waiting[lane.first];
-        if (front->state == detail::phase::preparing || (lane.moving && !front->is_done())) break;
+        if (front->state == detail::phase::preparing || (lane.moving && !front->is_done()) ||
+            (is_cut(lane) && !front->is_done()))
+            break;
         auto call = std::exchange(front, {});
         ++lane.first;
         if (call->is_done()) continue;
@@ -382,8 +390,8 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
     const bool is_free = take_back(call);
     if (!is_free && (call.state == detail::phase::sent || call.state == detail::phase::started)) {
         if (std::exchange(call.extra().cancel_requested, true)) return;
-        if (call.on != nullptr && call.on->wire->is_open())
-            call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
+        if (call.on != nullptr && call.on->is_open())
+            call.on->send(detail::message_cancel, 0, call.slot.value(), {});
         return;
     }
     if (call.state == detail::phase::queued && call.on != nullptr) {
@@ -402,10 +410,10 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
     const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
     const bool is_free = take_back(call);
-    const bool sent = !is_free && call.on != nullptr && call.on->wire->is_open() &&
-                      call.state != detail::phase::queued;
+    const bool sent =
+        !is_free && call.on != nullptr && call.on->is_open() && call.state != detail::phase::queued;
     // The slot stays taken until the worker answers: the late answer finds a call that is done.
-    if (sent) call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
+    if (sent) call.on->send(detail::message_cancel, 0, call.slot.value(), {});
     call.fail(
         {error(errc::timeout,
                fmt::format("{} gave no answer within {:.3g} s{}; it {}", call.name(),
@@ -435,7 +443,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
     lane->owner = this;
     lane->id = id;
     if (books_->upstream != nullptr) {
-        lane->on = books_->upstream;
+        lane->moving = true; // until it is called, see find_way()
     } else if (const auto* const found = books_->actors.find(id)) {
         lane->on = found->where;
         lane->moving = found->where == nullptr;

@@ -166,6 +166,7 @@ SKEIN_INLINE void runtime::actor_is_placed(actor_id id) {
         drain(*lane);
     }
     send_waiting(id);
+    for (const auto asker : std::exchange(entry->askers, {})) tell_where(asker, id, entry->where);
     give_late_holds_back(id);
     let_go(id);
 }
@@ -266,7 +267,7 @@ SKEIN_INLINE void runtime::on_find(peer& from, const net::frame_view& f) {
 SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) {
     const bool is_kill = f.kind == detail::message_kill;
     if (books_->upstream != nullptr) {
-        if (is_kill) return on_kill(from, detail::actor_of(f.body, from.who));
+        if (is_kill) return on_kill(detail::actor_of(f.body, from.who));
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}", f.kind, from.who));
     }

@@ -116,9 +116,25 @@ struct lease_line {
 
 } // namespace detail
 
+namespace detail {
+
+struct direct_books; // in detail/direct_books.hpp
+
+/// What a peer is to this process.
+enum class peer_role : std::uint8_t {
+    program,  ///< a worker to its driver, or the driver to its worker
+    dialled,  ///< another worker, whose actors are called from here
+    accepted, ///< another worker, which calls actors that live here
+    here,     ///< this worker itself; without a connection
+};
+
+} // namespace detail
+
 /// A connection as the runtime sees it. Owned by the task that serves it.
 struct peer {
-    std::shared_ptr<net::connection> wire;
+    std::shared_ptr<net::connection> wire; ///< none of a worker itself
+    detail::direct_books* loopback = nullptr;
+    detail::peer_role role = detail::peer_role::program;
     peer_id number;
     std::string who;               ///< "worker-2 (pid 4711 at host)"
     std::uint64_t incarnation = 0; ///< of its process, as it says
@@ -126,6 +142,7 @@ struct peer {
     bool retiring = false;             ///< nothing new goes there
     bool lent = false;                 ///< its cores are others'
     std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
+    bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
     error why{errc::closed, "closed"}; ///< once it has ended
     bool orderly = false;
@@ -157,6 +174,20 @@ struct peer {
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
     detail::id_map<slot_id, std::unique_ptr<detail::running_call>> running;
     std::unordered_map<slot_id, detail::call_base*> forwarded;
+    std::unordered_set<slot_id> unwanted; ///< calls in the backlog that were cancelled
+
+    // A worker, as its driver knows it, to others that call its actors.
+    std::string near_address, far_address;
+    std::vector<peer_id> told_where;   ///< who knows these
+    std::vector<peer_id> asks_for_end; ///< who cannot reach it, and wants to know whether it lives
+    bool calls_directly = false;       ///< it has calls at others without an outcome
+
+    [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
+    void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span body);
+    void send(net::frame f);
+    void abort(error why) noexcept {
+        if (wire) wire->abort(std::move(why));
+    }
 
     /// A task was sent. Those that ended out of order are forgotten now and then.
     void remember_task(waiting_task one) {
@@ -325,6 +356,9 @@ struct runtime::books {
         std::uint32_t generation = 1;
     };
     detail::process_name name;
+    books();
+    ~books();
+
     runtime_stats stats;
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
     peer* upstream = nullptr;                 ///< of a worker
@@ -348,8 +382,8 @@ struct runtime::books {
     std::optional<error> given_up;
     std::size_t expected = 0;
     bool closing = false;
-    scope calls;                ///< coroutine calls that run here
-    std::vector<slot_id> fresh; ///< started in this turn
+    scope calls;                                                  ///< coroutine calls that run here
+    std::vector<std::pair<std::shared_ptr<peer>, slot_id>> fresh; ///< started in this turn
     /// Linked from the first call of a turn of the loop to its end.
     struct turn_mark : turn_hook {
         turn_mark() noexcept : turn_hook([](turn_hook&) {}) {}
@@ -357,10 +391,10 @@ struct runtime::books {
     time_point turn_began{};
     std::deque<arrival> backlog;
     std::size_t backlog_bytes = 0;
-    bool backlog_full = false;            ///< nothing more is read for it
-    bool has_backlog = false;             ///< calls go there; run_backlog() is at work
-    std::unordered_set<slot_id> unwanted; ///< calls in it that were cancelled
+    bool backlog_full = false; ///< nothing more is read for it
+    bool has_backlog = false;  ///< calls go there; run_backlog() is at work
     wire::writer scratch;
+    std::unique_ptr<detail::direct_books> direct; ///< calls between workers
 
     /// Takes all calls that wait for a worker out of their lines.
     std::vector<counted_ptr<detail::call_base>> take_waiting() {

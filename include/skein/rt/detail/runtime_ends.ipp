@@ -53,25 +53,32 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
             call->fail({error(told.what.code(), call->name() + " did not run: " + told.what.text()),
                         nullptr});
     if (lane) fail_lane(*lane);
+    for (const auto asker : entry.askers) tell_where(asker, id, nullptr);
     give_late_holds_back(id);
 }
 
 SKEIN_INLINE void runtime::kill_actor(actor_id id) {
-    if (books_->upstream != nullptr) return send_actor(*books_->upstream, detail::message_kill, id);
+    if (books_->upstream != nullptr) {
+        tell_driver_first();
+        send_actor(*books_->upstream, detail::message_kill, id);
+        return close_lane(id, detail::ended(id, "was killed"));
+    }
     const auto why = detail::ended(id, "was killed");
     end_actor(id, detail::message_kill, &why);
 }
 
 /// Worker: nothing of it goes on; a plain call that runs ends as it would.
-SKEIN_INLINE void runtime::on_kill(peer& from, actor_id id) {
+SKEIN_INLINE void runtime::on_kill(actor_id id) {
     const auto found = books_->boxes.find(id);
     if (found == books_->boxes.end()) return;
     found->second->over = "was killed";
     books_->boxes.erase(found);
-    from.running.for_each([&](slot_id, const auto& call) {
-        if (call->context->actor != id) return;
-        call->stop.request();
-        call->context->cancel_children();
+    for_each_caller([&](peer& from) {
+        from.running.for_each([&](slot_id, const auto& call) {
+            if (call->context->actor != id) return;
+            call->stop.request();
+            call->context->cancel_children();
+        });
     });
 }
 
@@ -90,12 +97,14 @@ SKEIN_INLINE void runtime::leave_actor() {
 SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool changes) {
     if (box.last && box.last == detail::call_context::current()->who.id && box.over == nullptr) {
         box.over = "has left";
-        send_actor(to, detail::message_left, box.id);
+        tell_driver_first();
+        if (books_->upstream != nullptr)
+            send_actor(*books_->upstream, detail::message_left, box.id);
         books_->boxes.erase(box.id);
         return;
     }
     if (!changes || box.save_every == 0 || box.over != nullptr ||
-        ++box.not_saved < box.save_every || !to.wire->is_open())
+        ++box.not_saved < box.save_every || !to.is_open())
         return;
     box.not_saved = 0;
     wire::writer state;
@@ -106,7 +115,7 @@ SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool c
     net::frame f;
     f.kind = detail::message_snapshot;
     f.body = std::move(body).take();
-    to.wire->send(std::move(f));
+    to.send(std::move(f));
 }
 
 SKEIN_INLINE void runtime::method_failed(peer& to, detail::actor_box& box, bool changes) noexcept {
@@ -124,6 +133,7 @@ SKEIN_INLINE void runtime::method_failed(peer& to, detail::actor_box& box, bool 
 SKEIN_INLINE result<void> runtime::set_terms(detail::actor_box& box,
                                              const detail::actor_terms& terms, byte_span snapshot) {
     box.gate.limit = terms.max_concurrency;
+    box.lasts = terms.restarts != 0;
     if (terms.restarts != 0 && box.is_restorable()) box.save_every = terms.snapshot_every;
     if (!terms.has_snapshot) return {};
     wire::reader in(snapshot);
@@ -155,8 +165,8 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
     if (!cancelled && box->over == nullptr) {
         if (auto* const found = from->running.find(id)) {
             (*found)->waits = false;
-            books_->fresh.push_back(id);
-            if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(from));
+            books_->fresh.emplace_back(from, id);
+            if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
         }
         co_return true;
     }

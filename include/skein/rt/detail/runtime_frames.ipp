@@ -7,6 +7,7 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/type_name.hpp>
+#include <skein/rt/detail/direct_books.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
 
 #include <coroutine>
@@ -21,6 +22,7 @@ namespace skein::rt {
 // The exceptions that are thrown here end its link.
 
 SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f) {
+    if (from->role != detail::peer_role::program) return on_direct_frame(from, f);
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
@@ -42,6 +44,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_find: return on_actor_frame(*from, f);
     default: break;
     }
+    if (books_->upstream == nullptr ? on_worker_asks(*from, f) : on_driver_says(*from, f)) return;
     throw error(errc::malformed,
                 fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
 }
@@ -63,7 +66,12 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
     if (call_at(from, slot_id(f.id)) == nullptr) return;
-    const auto call = free_slot(slot_id(f.id));
+    settle(from, free_slot(slot_id(f.id)), f);
+}
+
+/// A call has its answer.
+SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> call,
+                                  const net::frame_view& f) {
     account(from, *call);
     if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
         settle_create(from, *call, f.flags);
@@ -86,7 +94,7 @@ SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
         call.stop.request();
         call.context->cancel_children();
     } else if (books_->has_backlog) {
-        books_->unwanted.insert(id);
+        from.unwanted.insert(id);
     }
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
         cancel(*found->second);
@@ -171,7 +179,7 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
 }
 
 SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
-    if (!to.wire->is_open()) return;
+    if (!to.is_open()) return;
     books_->scratch.clear();
     auto& lent = books_->actors.lent;
     lent.clear();
@@ -184,19 +192,20 @@ SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
         encode(books_->scratch);
     }
     if (lent.empty()) return send_scratch(to, detail::reply_ok, id);
+    if (to.role == detail::peer_role::here) return lend_here(to, id);
     detail::lending_reply::append(books_->scratch, lent);
     send_scratch(to, detail::reply_lends, id);
 }
 
 SKEIN_INLINE void runtime::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
-    if (!to.wire->is_open()) return;
+    if (!to.is_open()) return;
     books_->scratch.clear();
     books_->scratch.raw(value);
     send_scratch(to, lends ? detail::reply_lends : detail::reply_ok, id);
 }
 
 SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
-    if (!to.wire->is_open()) return;
+    if (!to.is_open()) return;
     books_->scratch.clear();
     detail::encode_failure(books_->scratch, why);
     send_scratch(to, detail::reply_failed, id);
@@ -204,16 +213,15 @@ SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& wh
 
 /// A reply. The memory of a large one goes with it, so that it is given back.
 SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id id) {
-    if (!books_->actors.borrowed.empty()) tell_holds(to);
+    if (books_->upstream != nullptr && must_relay(to, outcome)) return relay(to, outcome, id);
     if (books_->scratch.size() < limit::inline_bytes)
-        return to.wire->send(detail::message_reply, outcome, id.value(), books_->scratch.bytes(),
-                             {});
+        return to.send(detail::message_reply, outcome, id.value(), books_->scratch.bytes());
     net::frame f;
     f.kind = detail::message_reply;
     f.flags = outcome;
     f.id = id.value();
     f.body = std::move(books_->scratch).take();
-    to.wire->send(std::move(f));
+    to.send(std::move(f));
 }
 
 SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_record& fn) {
@@ -228,8 +236,8 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
         books_->backlog_bytes += f.body.size();
         books_->backlog.push_back(
             {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now()});
-        if (books_->backlog_bytes > limit::backlog_bytes &&
-            !std::exchange(books_->backlog_full, true))
+        books_->backlog_full = books_->backlog_full || books_->backlog_bytes > limit::backlog_bytes;
+        if (books_->backlog_full && from->wire && !std::exchange(from->is_paused, true))
             from->wire->pause_reading();
         return;
     }
@@ -282,11 +290,21 @@ SKEIN_INLINE task<void> runtime::run_backlog() {
             execute_waiting(one);
         }
         if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
-            std::exchange(books_->backlog_full, false) && books_->upstream != nullptr)
-            books_->upstream->wire->resume_reading();
+            std::exchange(books_->backlog_full, false))
+            for_each_caller([](peer& one) {
+                if (std::exchange(one.is_paused, false)) one.wire->resume_reading();
+            });
     } while (!waiting.empty());
     books_->has_backlog = false;
-    books_->unwanted.clear();
+    for_each_caller([](peer& one) { one.unwanted.clear(); });
+}
+
+/// Worker: those whose calls run here.
+template <class F>
+void runtime::for_each_caller(F what) {
+    if (books_->upstream != nullptr) what(*books_->upstream);
+    for (const auto& one : books_->direct->callers) what(*one);
+    if (books_->direct->here) what(*books_->direct->here);
 }
 
 /// A call whose turn has come; it may have been cancelled meanwhile.
@@ -296,7 +314,7 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
             books_->boxes.erase(detail::actor_of(one.body, one.from->who));
             return;
         }
-        if (books_->unwanted.erase(one.slot) == 0)
+        if (one.from->unwanted.erase(one.slot) == 0)
             return execute(one.from, one.slot, one.body, nullptr, one.came);
         wire::reader in(one.body);
         detail::call_head head;
@@ -305,7 +323,7 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
         error why(errc::cancelled, fn.name + " was cancelled; it did not run");
         reply_failure(*one.from, one.slot, {std::move(why), nullptr});
     } catch (const error& e) { // no call: as in the handler of a link
-        one.from->wire->abort(e);
+        one.from->abort(e);
     }
 }
 
@@ -386,8 +404,8 @@ SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
     running.waits = call.box && call.box->gate.limit != 0;
     call.from->running.enter(call.slot, std::move(made));
     books_->calls.spawn(run_call(call.from, call.slot, &running, std::move(work)));
-    books_->fresh.push_back(call.slot);
-    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(call.from));
+    books_->fresh.emplace_back(call.from, call.slot);
+    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
 }
 
 SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id,
@@ -398,20 +416,20 @@ SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id
         skein::detail::await_under<void> inner(std::move(work), &running->stop);
         co_await inner;
     } catch (...) { // it could not even say so: the others that run here must not end for that
-        from->wire->abort(to_error(std::current_exception()));
+        from->abort(to_error(std::current_exception()));
     }
     from->running.erase(id);
 }
 
 /// Runs after the first steps of the calls that have just started: those that are not done by then
 /// have suspended, and their submitter is told.
-SKEIN_INLINE task<void> runtime::tell_started(std::shared_ptr<peer> to) {
+SKEIN_INLINE task<void> runtime::tell_started() {
     co_await yield();
-    for (const auto id : std::exchange(books_->fresh, {})) {
+    for (const auto& [to, id] : std::exchange(books_->fresh, {})) {
         auto* const found = to->running.find(id);
-        if (found == nullptr || (*found)->told || (*found)->waits || !to->wire->is_open()) continue;
+        if (found == nullptr || (*found)->told || (*found)->waits || !to->is_open()) continue;
         (*found)->told = true;
-        to->wire->send(detail::message_started, 0, id.value(), {}, {});
+        to->send(detail::message_started, 0, id.value(), {});
     }
     co_return;
 }

@@ -23,6 +23,7 @@ SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
         return;
     }
     if (!books_->upstream->wire->is_open()) return;
+    tell_driver_first();
     wire::writer body;
     detail::put_actor(body, lane.id);
     body.fixed(lane.holds);
@@ -57,14 +58,14 @@ SKEIN_INLINE void runtime::lend_actor(actor_id id) {
 }
 
 /// Worker: a call is answered, and there are handles that came as arguments.
-SKEIN_INLINE void runtime::tell_holds(peer& to) {
+SKEIN_INLINE void runtime::tell_holds() {
     auto& borrowed = books_->actors.borrowed;
     std::vector<actor_id> all(borrowed.begin(), borrowed.end());
     borrowed.clear();
     std::sort(all.begin(), all.end());
     for (const auto id : all) {
         books_->lanes.at(id)->holds = 1;
-        send_actor(to, detail::message_hold, id);
+        send_actor(*books_->upstream, detail::message_hold, id);
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -69,6 +70,8 @@ struct runtime::losses {
     std::vector<counted_ptr<detail::call_base>> moved; ///< go on at the new instance of their actor
     std::vector<actor_id> moving, orphaned;            ///< actors: made again; held by nobody else
     std::map<actor_id, std::string> notes;             ///< of actors that were made again too often
+    /// Of a link between workers: what its calls fail with.
+    std::optional<errc> code;
     std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
 
     [[nodiscard]] std::string note_of(actor_id id) const {

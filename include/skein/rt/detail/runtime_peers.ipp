@@ -5,6 +5,7 @@
 #include <skein/core/cancel.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/rt/detail/direct_books.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
 #include <skein/rt/detail/runtime_losses.hpp>
 
@@ -30,6 +31,8 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connecti
         l->capacity = std::max<std::uint32_t>(1, hello->cpus);
         l->incarnation = hello->incarnation;
         if (!hello->shares_memory && books_->upstream == nullptr) l->page = {};
+        l->near_address = hello->near_address;
+        l->far_address = hello->far_address;
     }
     return l;
 }
@@ -106,6 +109,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> w
     }
     std::erase(books_->links, l);
     lose(*l, how);
+    tell_end(*l, true, fmt::format("{} was lost: {}", l->who, how));
     if (const auto why = books_->given_up)
         give_up(*why); // what would run again has nobody to run it
     pump();
@@ -113,7 +117,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> w
 
 /// Whether a call of this process has gone there and has no outcome.
 SKEIN_INLINE bool runtime::has_calls(const peer& at) const {
-    if (at.busy != 0 || !at.forwarded.empty()) return true;
+    if (at.busy != 0 || !at.forwarded.empty() || at.calls_directly) return true;
     return std::any_of(books_->slots.begin(), books_->slots.end(),
                        [&](const auto& s) { return s.call && s.call->on == &at; });
 }
@@ -151,6 +155,8 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> w
     SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire), std::move(page));
     books_->upstream = l.get();
+    for (const auto& door : books_->direct->doors)
+        books_->direct->tasks.spawn(serve_door(this, door.get()));
     listen_to(l);
     auto ended = wait_end(l);
     co_await ended;
@@ -163,7 +169,10 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> w
         co_await sure;
     } catch (...) { // a call's own errors were told to the driver
     }
+    auto parted = leave_others();
+    co_await parted;
     lose(*l, "the driver has gone");
+    close_lanes();
     books_->boxes.clear();
     books_->upstream = nullptr;
 }
@@ -185,6 +194,8 @@ SKEIN_INLINE task<void> runtime::close() {
     auto joined = goodbyes.join();
     auto sure = shield(std::move(joined));
     co_await sure;
+    auto parted = leave_others();
+    co_await parted;
 }
 
 /// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
@@ -265,6 +276,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
 SKEIN_INLINE void runtime::fail_lost(losses& lost) {
     for (const auto& call : lost.dead) {
         const auto code = detail::is_unwanted(*call)                       ? errc::cancelled
+                          : lost.code                                      ? *lost.code
                           : books_->upstream != nullptr || books_->closing ? errc::closed
                                                                            : errc::worker_lost;
         const auto name = call->name();

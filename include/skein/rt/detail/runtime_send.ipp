@@ -135,18 +135,19 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
     // A connection that has just broken: the call stays in its slot as "did not run" until the link
     // is settled.
     call.state = detail::phase::queued;
-    if (!to.wire->is_open()) return;
+    if (!to.is_open()) return;
     try {
         if (owned != nullptr && owned->size() >= limit::inline_bytes) {
             net::frame f;
             f.kind = detail::message_call;
             f.id = call.slot.value();
             f.body = std::move(*owned);
-            to.wire->send(std::move(f));
+            to.send(std::move(f));
         } else {
-            to.wire->send(detail::message_call, 0, call.slot.value(), body, {});
+            to.send(detail::message_call, 0, call.slot.value(), body);
         }
         call.state = detail::phase::sent;
+        if (to.role != detail::peer_role::program) direct_call_began(call);
         call.order = ++to.sent;
         if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
             to.remember_task({call.slot, call.order});

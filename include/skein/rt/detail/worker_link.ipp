@@ -21,9 +21,8 @@ SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
     o.self.registry_hash = registry::instance().hash();
     o.self.pid = who.pid;
     o.self.host = who.host;
-    detail::worker_hello hello;
+    auto hello = self.hello();
     hello.cpus = how.cpus;
-    hello.incarnation = self.incarnation();
     hello.shares_memory = how.shares_memory;
     o.self.extra = wire::encode(hello);
     o.require_same_build = true;

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls of actors between two workers: directly, through their driver, and beside a bare asio::awaitable ping-pong of
+// two processes over the same kind of socket. The measurements take turns; each runs in the calling worker.
+#include "bench.hpp"
+
+#include <skein/core/scope.hpp>
+#include <skein/net/asio.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/rt/children.hpp>
+#include <skein/rt/process.hpp>
+#include <skein/rt/run.hpp>
+#include <skein/rt/runtime.hpp>
+
+#include <asio/awaitable.hpp>
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/read.hpp>
+#include <asio/use_awaitable.hpp>
+#include <asio/write.hpp>
+
+#include <array>
+#include <cstdlib>
+#include <optional>
+#include <vector>
+
+#include <sched.h>
+#include <sys/socket.h>
+
+namespace {
+
+using namespace skein;
+using clock_type = std::chrono::steady_clock;
+using unix_socket = asio::local::stream_protocol::socket;
+
+constexpr int round_trips = 4000;
+constexpr std::size_t in_flight = 1000;
+
+void pin(pid_t who, const std::vector<int>& cores) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (const int c : cores) CPU_SET(c, &set);
+    if (::sched_setaffinity(who, sizeof set, &set) != 0)
+        throw error(errc::io, fmt::format("process {} cannot be moved to another core", who));
+}
+std::vector<int> usable_cores() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    ::sched_getaffinity(0, sizeof set, &set);
+    std::vector<int> out;
+    for (int c = 0; c < CPU_SETSIZE; ++c)
+        if (CPU_ISSET(c, &set)) out.push_back(c);
+    return out;
+}
+
+// ---- the baseline: a process that echoes 64 bytes --------------------------------------------------
+
+asio::awaitable<void> echo(unix_socket s) {
+    std::array<std::byte, 64> buffer;
+    try {
+        for (;;) {
+            co_await asio::async_read(s, asio::buffer(buffer), asio::use_awaitable);
+            co_await asio::async_write(s, asio::buffer(buffer), asio::use_awaitable);
+        }
+    } catch (const std::system_error&) { // the other end has gone
+    }
+}
+asio::awaitable<void> ping(unix_socket& s, std::vector<double>& ns) {
+    std::array<std::byte, 64> buffer{};
+    for (int i = 0; i < round_trips; ++i) {
+        const auto begin = clock_type::now();
+        co_await asio::async_write(s, asio::buffer(buffer), asio::use_awaitable);
+        co_await asio::async_read(s, asio::buffer(buffer), asio::use_awaitable);
+        ns.push_back(std::chrono::duration<double, std::nano>(clock_type::now() - begin).count());
+    }
+}
+/// In the echo process: file 5 is one end of a socket pair.
+int echo_main() {
+    asio::io_context context(1);
+    asio::co_spawn(context, echo(unix_socket(context, asio::local::stream_protocol(), 5)),
+                   asio::detached);
+    context.run();
+    return 0;
+}
+struct echo_peer {
+    asio::io_context context{1};
+    std::optional<unix_socket> local;
+    rt::child_process process;
+
+    echo_peer() {
+        int ends[2];
+        if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
+        local.emplace(context, asio::local::stream_protocol(), ends[0]);
+        rt::process_options how;
+        how.executable = "/proc/self/exe";
+        how.argv = {"bench-echo"};
+        how.env.emplace_back("SKEIN_BENCH_ECHO", "1");
+        how.fds = {{ends[1], 5}};
+        process = rt::child_process::spawn(how);
+        ::close(ends[1]);
+    }
+    double p50() {
+        std::vector<double> ns;
+        asio::co_spawn(context, ping(*local, ns), asio::detached);
+        context.restart();
+        context.run();
+        return bench::percentile(std::move(ns), 0.5);
+    }
+};
+
+// ---- ours ------------------------------------------------------------------------------------------
+
+struct counter {
+    long n = 0;
+    long add(long k) { return n += k; }
+    long pid() { return ::getpid(); }
+};
+/// Measures from the worker where it lives.
+struct observer {
+    task<double> p50(actor_handle<counter> to) {
+        std::vector<double> ns;
+        for (int i = 0; i < round_trips; ++i) {
+            const auto begin = clock_type::now();
+            auto r = to.call<&counter::add>(1);
+            (void)co_await r;
+            ns.push_back(
+                std::chrono::duration<double, std::nano>(clock_type::now() - begin).count());
+        }
+        co_return bench::percentile(std::move(ns), 0.5);
+    }
+    task<double> calls_per_second(actor_handle<counter> to, std::size_t total) {
+        const auto begin = clock_type::now();
+        std::vector<ref<long>> window(in_flight);
+        for (std::size_t i = 0; i < total; ++i) {
+            auto& r = window[i % in_flight];
+            if (r) (void)co_await r;
+            r = to.call<&counter::add>(1);
+        }
+        for (auto& r : window) (void)co_await r;
+        const auto took = std::chrono::duration<double>(clock_type::now() - begin);
+        co_return static_cast<double>(total) / took.count();
+    }
+    long pid() { return ::getpid(); }
+};
+
+/// A driver with two workers, an actor on each.
+struct worker_pair {
+    net::real_loop& loop;
+    net::real_network network;
+    rt::local_children children;
+    rt::runtime driver;
+    rt::local_workers workers;
+    scope services;
+    actor_handle<counter> called;
+    actor_handle<observer> calls;
+    pid_t called_pid = 0, calls_pid = 0;
+
+    worker_pair(net::real_loop& l, bool direct)
+        : loop(l), network(l), children(l), driver(rt::runtime_options{}),
+          workers(l, network, children, driver, options(direct)) {
+        loop.run(start(this));
+    }
+    ~worker_pair() { loop.run(stop(this)); }
+
+    static rt::local_workers_options options(bool direct) {
+        rt::local_workers_options o;
+        o.count = 2;
+        o.direct_calls = direct;
+        return o;
+    }
+    static task<void> start(worker_pair* self) {
+        self->services.spawn(self->workers.serve());
+        const rt::runtime::use current(self->driver);
+        auto first = skein::actor<counter>();
+        auto second = skein::actor<observer>();
+        self->called = co_await first;
+        self->calls = co_await second;
+        auto a = self->called.call<&counter::pid>();
+        self->called_pid = static_cast<pid_t>(co_await a);
+        auto b = self->calls.call<&observer::pid>();
+        self->calls_pid = static_cast<pid_t>(co_await b);
+        if (self->called_pid == self->calls_pid)
+            throw error(errc::internal, "both actors are on one worker");
+    }
+    static task<void> stop(worker_pair* self) {
+        self->called = {};
+        self->calls = {};
+        self->workers.stop();
+        auto bye = self->driver.close();
+        co_await bye;
+        auto joined = self->services.join();
+        co_await joined;
+    }
+    static task<double> latency(worker_pair* self) {
+        auto r = self->calls.call<&observer::p50>(self->called);
+        co_return co_await r;
+    }
+    static task<double> rate(worker_pair* self, std::size_t total) {
+        auto r = self->calls.call<&observer::calls_per_second>(self->called, total);
+        co_return co_await r;
+    }
+    double p50() { return loop.run(latency(this)); }
+    double calls_per_second(std::size_t total) { return loop.run(rate(this, total)); }
+};
+
+} // namespace
+
+int main() {
+    if (rt::is_worker()) return rt::worker_main();
+    if (std::getenv("SKEIN_BENCH_ECHO") != nullptr) return echo_main();
+
+    net::real_loop loop;
+    worker_pair direct(loop, true), through(loop, false);
+    echo_peer peer;
+    bool ok = true;
+    const auto cores = usable_cores();
+    /// Who calls on one core, drivers with them; who is called on another.
+    const auto place = [&](const std::vector<int>& caller, const std::vector<int>& called) {
+        for (const pid_t p : {pid_t{0}, direct.calls_pid, through.calls_pid}) pin(p, caller);
+        for (const pid_t p : {peer.process.pid(), direct.called_pid, through.called_pid})
+            pin(p, called);
+    };
+    const auto latency = [&](const std::string& where) {
+        const auto [ours, bare, old] =
+            bench::in_turns<3>(9, {[&] { return direct.p50(); }, [&] { return peer.p50(); },
+                                   [&] { return through.p50(); }});
+        ok &= bench::figure("rt_direct.actor_call_p50." + where, ours.median, "ns")
+                  .against("asio_ping_pong_unix", bare.median)
+                  .at_most(1.3)
+                  .print();
+        bench::figure("rt_direct.actor_call_p50_of_both." + where, ours.median, "ns")
+            .against("through_the_driver", old.median)
+            .print();
+    };
+    place({cores.front()}, {cores.front()});
+    latency("one_core");
+    if (cores.size() > 1) {
+        place({cores[0]}, {cores[1]});
+        latency("two_cores");
+    }
+    place(cores, cores);
+    const auto [fast, slow] =
+        bench::in_turns<2>(7, {[&] { return direct.calls_per_second(100'000); },
+                               [&] { return through.calls_per_second(100'000); }});
+    bench::figure("rt_direct.actor_calls_1000_in_flight", fast.median, "calls/s")
+        .against("through_the_driver", slow.median)
+        .print();
+    return ok ? 0 : 1;
+}

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of rt/runtime.hpp: a worker is called by others, and by itself, without its driver.
+//
+// What comes over such a link is believed as far as calls go, no further: anything else ends it. A reply must not
+// come before what the driver has to know ahead of it (who holds a handle, which actor has left): then it goes to the
+// driver behind that, which passes it on.
+
+#include <skein/core/cancel.hpp>
+#include <skein/core/log.hpp>
+#include <skein/rt/detail/direct_books.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE void peer::send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                             byte_span body) {
+    if (wire) return wire->send(kind, flags, id, body, {});
+    loopback->push({kind, flags, id, to_buffer(body), {}});
+}
+
+SKEIN_INLINE void peer::send(net::frame f) {
+    if (wire) return wire->send(std::move(f));
+    loopback->push({f.kind, f.flags, f.id, std::move(f.body), {}});
+}
+
+// ---- doors -------------------------------------------------------------------------------------
+
+SKEIN_INLINE void runtime::open_to_workers(net::network& via, const net::token& secret,
+                                           const net::address& near, const net::address& far) {
+    auto& direct = *books_->direct;
+    direct.via = &via;
+    direct.secret = secret;
+    net::acceptor_options bounds; // many workers call at the same time, while this one computes
+    bounds.places = 4096;
+    bounds.places_per_address = 4096;
+    const auto open = [&](const net::address& at) -> std::string {
+        if (at.host.empty()) return {};
+        try {
+            const detail::direct_hello hello{books_->incarnation, 0, 0};
+            direct.doors.push_back(std::make_unique<net::endpoint>(
+                via, at, detail::direct_options(*this, secret, at.is_unix(), hello), bounds));
+            auto where = direct.doors.back()->local();
+            if (at.kind == net::scheme::tcp && !at.is_loopback()) where.host = at.host;
+            return to_string(where);
+        } catch (const error& e) {
+            logging::debug("rt", "other workers cannot call this one there",
+                           {{"at", to_string(at)}, {"why", e.what()}});
+            return {};
+        }
+    };
+    direct.near_address = open(near);
+    direct.far_address = open(far);
+}
+
+SKEIN_INLINE detail::worker_hello runtime::hello() const {
+    detail::worker_hello out;
+    out.incarnation = books_->incarnation;
+    out.near_address = books_->direct->near_address;
+    out.far_address = books_->direct->far_address;
+    return out;
+}
+
+SKEIN_INLINE task<void> runtime::serve_door(runtime* self, net::endpoint* door) {
+    auto served = as_result(door->serve(
+        [self](net::connection::handle wire) { return serve_caller(self, std::move(wire)); }));
+    (void)co_await served; // without it its actors are called through the driver
+}
+
+/// Serves a worker that calls actors here. Of the links of one worker only the newest counts.
+SKEIN_INLINE task<void> runtime::serve_caller(runtime* self,
+                                              std::shared_ptr<net::connection> wire) {
+    auto& direct = *self->books_->direct;
+    const auto hello = wire::decode<detail::direct_hello>(wire->peer().extra);
+    const auto own = self->books_->incarnation;
+    auto* newest = hello && hello->incarnation != 0 && hello->incarnation != own &&
+                           hello->wanted == own && !self->books_->closing
+                       ? &direct.newest[hello->incarnation]
+                       : nullptr;
+    if (newest == nullptr || hello->generation <= *newest) {
+        wire->abort(error(errc::refused, wire->peer_name() + " is not awaited here (any more)"));
+        co_return;
+    }
+    *newest = hello->generation;
+    self->cut_caller(hello->incarnation);
+    auto l = std::make_shared<peer>();
+    l->role = detail::peer_role::accepted;
+    l->wire = std::move(wire);
+    l->number = peer_id(++self->books_->last_link);
+    const auto& who = l->wire->peer();
+    l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
+    l->incarnation = hello->incarnation;
+    direct.callers.push_back(l);
+    self->listen_to(l);
+    auto ended = self->wait_end(l);
+    co_await ended;
+    self->drop_caller(*l);
+    std::erase(direct.callers, l);
+}
+
+/// What it has called here ends; what has not begun never does.
+SKEIN_INLINE void runtime::drop_caller(peer& caller) {
+    caller.running.for_each([](slot_id, const auto& call) {
+        call->stop.request();
+        call->context->cancel_children();
+    });
+    std::erase_if(books_->backlog, [&](const arrival& one) {
+        if (one.from.get() != &caller) return false;
+        books_->backlog_bytes -= one.body.size();
+        return true;
+    });
+}
+
+/// Nothing more is heard over the links of that worker.
+SKEIN_INLINE void runtime::cut_caller(std::uint64_t incarnation) {
+    for (const auto& one : books_->direct->callers) {
+        if (one->incarnation != incarnation || !one->is_open()) continue;
+        one->abort(error(errc::reset, "a newer link has taken its place"));
+        drop_caller(*one);
+    }
+}
+
+/// Ends all links to other workers.
+SKEIN_INLINE task<void> runtime::leave_others() {
+    auto& direct = *books_->direct;
+    for (const auto& door : direct.doors) door->close();
+    direct.tasks.cancel();
+    auto left = as_result(shield(direct.tasks.join()));
+    (void)co_await left;
+    direct.doors.clear();
+    direct.targets.clear();
+    direct.via = nullptr;
+}
+
+// ---- frames ------------------------------------------------------------------------------------
+
+SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
+                                           const net::frame_view& f) {
+    const bool calls = from->role != detail::peer_role::dialled;
+    const bool answers = from->role != detail::peer_role::accepted;
+    if (f.kind == detail::message_reply && answers) return on_reply(*from, f);
+    if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id));
+    if (f.kind == detail::message_started && answers) {
+        if (auto* call = call_at(*from, slot_id(f.id));
+            call != nullptr && call->state == detail::phase::sent)
+            call->state = detail::phase::started;
+        return;
+    }
+    if (f.kind != detail::message_call || !calls)
+        throw error(errc::malformed,
+                    fmt::format("frame of unknown kind {} from {}, which {}", f.kind, from->who,
+                                calls ? "calls actors here" : "is called"));
+    if (from->role == detail::peer_role::here) {
+        if (!books_->closing) arrived(from, f);
+        return;
+    }
+    wire::reader in(f.body);
+    detail::call_head head;
+    const auto& fn = detail::read_head(in, head, *from, {});
+    if (head.kind != detail::call_kind::method)
+        throw error(errc::malformed,
+                    fmt::format("{} calls {}, which is no method", from->who, fn.name));
+    if (head.who.id.value().incarnation != from->incarnation)
+        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from->who));
+    const auto box = books_->boxes.find(head.target);
+    if (box != books_->boxes.end() && box->second->lasts)
+        throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which keeps "
+                                                 "its calls",
+                                                 from->who, head.target));
+    if (from->running.find(slot_id(f.id)) != nullptr)
+        throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from->who));
+    arrived(from, f);
+}
+
+/// What only a driver says. False: it is nothing of that.
+SKEIN_INLINE bool runtime::on_driver_says(peer&, const net::frame_view& f) {
+    switch (f.kind) {
+    case detail::message_there: on_there(f); return true;
+    case detail::message_end: on_end(f); return true;
+    case detail::message_relay: on_relayed(f); return true;
+    case detail::message_cut:
+        books_->direct->newest[f.id] = std::numeric_limits<std::uint64_t>::max();
+        cut_caller(f.id);
+        return true;
+    default: return false;
+    }
+}
+
+/// A reply of another worker that had to come by way of the driver.
+SKEIN_INLINE void runtime::on_relayed(const net::frame_view& f) {
+    wire::reader in(f.body);
+    detail::relay_head head;
+    if (!head.decode(in) || f.flags > detail::reply_lends)
+        throw error(errc::malformed, "a reply that was passed on and cannot be read");
+    net::frame_view reply;
+    reply.flags = f.flags;
+    reply.id = f.id;
+    reply.body = in.rest();
+    const auto index = static_cast<std::uint32_t>(f.id);
+    auto* const call = index < books_->slots.size() && books_->slots[index].generation == f.id >> 32
+                           ? books_->slots[index].call.get()
+                           : nullptr;
+    if (call == nullptr || call->on == nullptr || call->on->incarnation != head.worker ||
+        call->on->role != detail::peer_role::dialled)
+        return refuse_relayed(reply);
+    peer& from = *call->on;
+    settle(from, free_slot(slot_id(f.id)), reply);
+}
+
+/// Nobody waits for it any more; but the driver counts the handles in it as held here.
+SKEIN_INLINE void runtime::refuse_relayed(const net::frame_view& f) {
+    detail::lending_reply parts;
+    if (f.flags != detail::reply_lends || !parts.decode(f.body)) return;
+    std::vector<counted_ptr<detail::actor_state>> lanes;
+    for (const auto id : parts.actors) lanes.push_back(hold_actor(id, 0));
+}
+
+// ---- replies -----------------------------------------------------------------------------------
+
+/// Something was told to the driver that the next reply must not overtake.
+SKEIN_INLINE void runtime::tell_driver_first() noexcept {
+    if (books_->upstream != nullptr) books_->direct->relay_next = true;
+}
+
+/// Worker: what the driver has to know before a reply leaves. True: the reply goes through it, too.
+SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome) {
+    auto& direct = *books_->direct;
+    if (to.role == detail::peer_role::here) return false;
+    const bool holds = !books_->actors.borrowed.empty();
+    if (holds) tell_holds();
+    const bool first = std::exchange(direct.relay_next, false) || holds;
+    if (to.role == detail::peer_role::accepted) return first || outcome == detail::reply_lends;
+    if (direct.outstanding > 0 && !std::exchange(direct.is_told_busy, true) && to.is_open())
+        to.send(detail::message_busy, 1, 0, {});
+    return false;
+}
+
+SKEIN_INLINE void runtime::relay(peer& to, std::uint16_t outcome, slot_id id) {
+    if (!books_->upstream->is_open()) return;
+    wire::writer body;
+    detail::relay_head{to.incarnation}.encode(body);
+    body.raw(books_->scratch.bytes());
+    net::frame f;
+    f.kind = detail::message_relay;
+    f.flags = outcome;
+    f.id = id.value();
+    f.body = std::move(body).take();
+    books_->upstream->send(std::move(f));
+}
+
+// ---- calls of this process to itself -----------------------------------------------------------
+
+SKEIN_INLINE peer& runtime::here() {
+    auto& direct = *books_->direct;
+    if (!direct.here) {
+        direct.here = std::make_shared<peer>();
+        direct.here->role = detail::peer_role::here;
+        direct.here->loopback = &direct;
+        direct.here->who = books_->name.describe();
+        direct.here->incarnation = books_->incarnation;
+    }
+    return *direct.here;
+}
+
+/// The handles in the value stay until it has been read.
+SKEIN_INLINE void runtime::lend_here(peer& to, slot_id id) {
+    for (const auto one : books_->actors.lent)
+        if (const auto lane = books_->lanes.find(one); lane != books_->lanes.end())
+            books_->direct->kept_next.emplace_back(lane->second);
+    send_scratch(to, detail::reply_ok, id);
+}
+
+SKEIN_INLINE void detail::direct_books::push(loopback_frame f) {
+    f.kept = std::exchange(kept_next, {});
+    frames.push_back(std::move(f));
+    if (std::exchange(is_delivering, true)) return;
+    loop::current().post([anchor = self.books_->anchor] {
+        if (anchor->self != nullptr) anchor->self->books_->direct->deliver();
+    });
+}
+
+SKEIN_INLINE void detail::direct_books::deliver() {
+    is_delivering = false;
+    auto all = std::exchange(frames, {});
+    for (auto& f : all) {
+        net::frame_view view;
+        view.kind = f.kind;
+        view.flags = f.flags;
+        view.id = f.id;
+        view.body = f.body;
+        struct executing_guard {
+            runtime* before = runtime::executing_;
+            ~executing_guard() { runtime::executing_ = before; }
+        } const guard;
+        if (!f.kept.empty()) runtime::executing_ = &self;
+        try {
+            self.on_frame(here, view);
+        } catch (const error& e) { // as it would end a link
+            if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
+        }
+    }
+}
+
+} // namespace skein::rt

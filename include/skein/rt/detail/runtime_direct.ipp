@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of rt/runtime.hpp: a worker calls actors on other workers, and on itself, without its driver.
+//
+// Before its first call of an actor a worker asks the driver where that is; calls wait in the actor's line until the
+// answer is there, and from then on all of them take the same way, so that they arrive in order. There is one link
+// from each worker that calls to each that is called; who calls dials.
+
+#include <skein/core/cancel.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/socket_pair.hpp>
+#include <skein/rt/detail/direct_books.hpp>
+#include <skein/rt/detail/runtime_losses.hpp>
+#include <skein/rt/worker_link.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// For the driver to say what became of a worker: it waits for news itself, from an agent perhaps.
+inline constexpr std::chrono::milliseconds news_of_end{8'000};
+/// For a worker that computes to answer who dials it.
+inline constexpr std::chrono::milliseconds busy_worker{30'000};
+
+SKEIN_INLINE net::connection_options direct_options(const runtime& self, const net::token& secret,
+                                                    bool in_memory, const direct_hello& hello) {
+    worker_link how{secret};
+    how.in_memory = in_memory;
+    how.start = busy_worker;
+    auto o = worker_connection(self, how);
+    o.self.purpose = direct_purpose;
+    o.self.extra = wire::encode(hello);
+    return o;
+}
+
+SKEIN_INLINE task<net::connection::handle> knock(net::network* via, net::address to,
+                                                 net::connection_options options) {
+    auto reaching = with_timeout(via->connect(to), time_constants::lan().connect_timeout);
+    auto stream = co_await reaching;
+    net::connected_network one(std::move(stream));
+    auto greeting = net::connection::connect(one, std::move(to), std::move(options));
+    co_return co_await greeting;
+}
+
+SKEIN_INLINE task<void> cut_later(std::shared_ptr<peer> link, std::string why) {
+    co_await sleep_for(time_constants::lan().last_word);
+    link->abort(error(errc::peer_lost, std::move(why)));
+}
+
+SKEIN_INLINE task<void> wait_told(event* told) {
+    auto waiting = told->wait();
+    co_await waiting;
+}
+
+} // namespace detail
+
+// ---- the way to an actor -----------------------------------------------------------------------
+
+/// Worker: an actor is called for the first time, or its way is not known any more.
+SKEIN_INLINE void runtime::find_way(detail::actor_state& lane) {
+    if (lane.first == lane.waiting.size()) return;
+    if (books_->direct->via == nullptr) {
+        lane.on = books_->upstream;
+        lane.moving = false;
+        return;
+    }
+    const auto box = books_->boxes.find(lane.id);
+    if (box == books_->boxes.end()) {
+        const auto known = books_->direct->known.find(lane.id);
+        if (known == books_->direct->known.end()) return ask_where(lane, false);
+        return books_->direct->go_there(lane, known->second);
+    }
+    if (box->second->lasts) return ask_where(lane, false);
+    lane.on = &here();
+    lane.moving = false;
+}
+
+/// Its link has broken: what is called now waits until it is known what became of the worker.
+SKEIN_INLINE bool runtime::is_cut(const detail::actor_state& lane) noexcept {
+    return lane.on != nullptr && lane.on->role == detail::peer_role::dialled && !lane.on->is_open();
+}
+
+SKEIN_INLINE void runtime::ask_where(detail::actor_state& lane, bool is_cut_off) {
+    lane.asked = true;
+    if (!books_->upstream->is_open()) return; // its end settles the line
+    const auto body = wire::encode(detail::where_question{lane.id.value(), is_cut_off});
+    books_->upstream->send(detail::message_where, 0, 0, body);
+}
+
+SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
+    auto said = wire::decode<detail::where_answer>(f.body);
+    if (!said || said->verdict > static_cast<std::uint8_t>(detail::whereabouts::at_worker))
+        throw error(errc::malformed, "an answer about an actor that cannot be read");
+    const actor_id id(said->actor);
+    const auto found = books_->lanes.find(id);
+    if (found == books_->lanes.end() || !found->second->asked) return;
+    const counted_ptr<detail::actor_state> lane(found->second);
+    const auto verdict = static_cast<detail::whereabouts>(said->verdict);
+    const bool is_own = said->incarnation == books_->incarnation;
+    const bool at_worker = verdict == detail::whereabouts::at_worker;
+    if (verdict == detail::whereabouts::gone ||
+        (at_worker && is_own && !books_->boxes.contains(id)))
+        return close_lane(id, detail::ended(id, "is gone"));
+    if (!at_worker || is_own) {
+        lane->on = at_worker ? &here() : books_->upstream;
+        lane->moving = lane->asked = false;
+        return drain(*lane);
+    }
+    auto& at = books_->direct->targets[said->incarnation];
+    at.who = std::move(said->who);
+    at.addresses = std::move(said->addresses);
+    auto& known = books_->direct->known;
+    if (known.size() >= detail::direct_books::most_known) known.clear();
+    known[id] = said->incarnation;
+    books_->direct->go_there(*lane, said->incarnation);
+    drain(*lane);
+}
+
+namespace detail {
+
+/// The calls of an actor go to that worker, over the link that there is or will be.
+SKEIN_INLINE void direct_books::go_there(actor_state& lane, std::uint64_t incarnation) {
+    auto& at = targets.at(incarnation);
+    if (at.is_unreachable) return self.ask_where(lane, true);
+    if (at.link && at.link->is_open()) {
+        lane.on = at.link.get();
+        lane.moving = lane.asked = false;
+        return;
+    }
+    lane.asked = true;
+    at.waiting.push_back(lane.id);
+    const task_context::use none(nullptr); // the link belongs to no call
+    if (!std::exchange(at.is_served, true)) tasks.spawn(runtime::reach(&self, incarnation));
+}
+
+/// That worker has ended.
+SKEIN_INLINE void direct_books::forget(std::uint64_t incarnation) {
+    targets.erase(incarnation);
+    std::erase_if(known, [&](const auto& one) { return one.second == incarnation; });
+}
+
+} // namespace detail
+
+/// Worker: an actor has no way any more, for this reason.
+SKEIN_INLINE void runtime::close_lane(actor_id id, const failure& why) {
+    const auto found = books_->lanes.find(id);
+    if (found == books_->lanes.end()) return;
+    const counted_ptr<detail::actor_state> lane(found->second);
+    lane->on = nullptr;
+    lane->moving = lane->asked = false;
+    if (!lane->lost) lane->lost = why;
+    fail_lane(*lane);
+}
+
+/// Worker: its driver has gone.
+SKEIN_INLINE void runtime::close_lanes() {
+    std::vector<actor_id> all;
+    for (const auto& [id, lane] : books_->lanes) all.push_back(id);
+    std::sort(all.begin(), all.end());
+    const failure why{error(errc::closed, "the driver has gone"), nullptr};
+    for (const auto id : all) close_lane(id, why);
+}
+
+// ---- links to others ---------------------------------------------------------------------------
+
+/// Dials a worker and looks after the link, as long as there are calls for it.
+SKEIN_INLINE task<void> runtime::reach(runtime* self, std::uint64_t incarnation) {
+    auto& direct = *self->books_->direct;
+    auto& at = direct.targets.at(incarnation);
+    while (!at.waiting.empty() && !self->books_->closing) {
+        std::shared_ptr<net::connection> wire;
+        try {
+            auto dialling = self->dial(incarnation);
+            wire = co_await dialling;
+        } catch (...) { // cancelled; else the driver is as good a way
+        }
+        if (wire) {
+            auto talking = talk(self, incarnation, std::move(wire));
+            co_await talking;
+            if (!at.end) continue;
+        }
+        if (self->books_->closing) co_return;
+        const auto waiting = std::exchange(at.waiting, {});
+        if (at.end) {
+            const failure why{error(errc::worker_lost, at.end->how), nullptr};
+            for (const auto id : waiting) self->close_lane(id, why);
+            direct.forget(incarnation);
+            co_return;
+        }
+        at.is_unreachable = true;
+        for (const auto id : waiting)
+            if (const auto lane = self->books_->lanes.find(id); lane != self->books_->lanes.end())
+                self->ask_where(*lane->second, true);
+    }
+    at.is_served = false;
+}
+
+/// A link to that worker and no other; nullptr: it cannot be had.
+SKEIN_INLINE task<std::shared_ptr<net::connection>> runtime::dial(std::uint64_t incarnation) {
+    auto& direct = *books_->direct;
+    auto& at = direct.targets.at(incarnation);
+    const detail::direct_hello hello{books_->incarnation, incarnation, ++at.generation};
+    const auto addresses = at.addresses;
+    for (const auto& text : addresses) {
+        const auto to = net::address::parse(text);
+        if (!to || at.end) continue;
+        auto knocking = with_cancel(
+            at.stop.token(),
+            detail::knock(direct.via, *to,
+                          detail::direct_options(*this, direct.secret, to->is_unix(), hello)));
+        auto asked = as_result(std::move(knocking));
+        auto made = co_await asked;
+        if (books_->closing) break;
+        if (!made) {
+            logging::debug("rt", "a worker cannot be reached there",
+                           {{"worker", at.who}, {"at", text}, {"why", made.error().what()}});
+            continue;
+        }
+        const auto its = wire::decode<detail::direct_hello>((*made)->peer().extra);
+        if (its && its->incarnation == incarnation) co_return std::move(*made);
+        (*made)->abort(error(errc::mismatch, "another process listens there"));
+    }
+    co_return nullptr;
+}
+
+SKEIN_INLINE task<void> runtime::talk(runtime* self, std::uint64_t incarnation,
+                                      std::shared_ptr<net::connection> wire) {
+    auto& at = self->books_->direct->targets.at(incarnation);
+    auto l = std::make_shared<peer>();
+    l->role = detail::peer_role::dialled;
+    l->wire = std::move(wire);
+    l->number = peer_id(++self->books_->last_link);
+    l->who = at.who;
+    l->incarnation = incarnation;
+    at.link = l;
+    self->listen_to(l);
+    for (const auto id : std::exchange(at.waiting, {})) {
+        const auto found = self->books_->lanes.find(id);
+        if (found == self->books_->lanes.end() || !found->second->asked) continue;
+        const counted_ptr<detail::actor_state> lane(found->second);
+        lane->on = l.get();
+        lane->moving = lane->asked = false;
+        self->drain(*lane);
+    }
+    auto ended = self->wait_end(l);
+    co_await ended;
+    if (!self->books_->closing && !at.end) {
+        auto hearing = as_result(hear_of_end(self, incarnation));
+        (void)co_await hearing;
+    }
+    self->lose_target(at, *l);
+}
+
+/// Waits until the driver has said what became of a worker; not for ever: it may compute.
+SKEIN_INLINE task<void> runtime::hear_of_end(runtime* self, std::uint64_t incarnation) {
+    auto& at = self->books_->direct->targets.at(incarnation);
+    at.told.reset();
+    at.is_said_to_live = false;
+    if (self->books_->upstream->is_open())
+        self->books_->upstream->send(detail::message_lost, 0, incarnation, {});
+    auto waiting = with_timeout(detail::wait_told(&at.told), detail::news_of_end);
+    co_await waiting;
+}
+
+SKEIN_INLINE void runtime::on_end(const net::frame_view& f) {
+    auto said = wire::decode<detail::worker_end>(f.body);
+    if (!said) throw error(errc::malformed, "news of a worker that cannot be read");
+    const auto found = books_->direct->targets.find(said->incarnation);
+    if (found == books_->direct->targets.end()) return;
+    auto& at = found->second;
+    if (!said->has_ended) {
+        at.is_said_to_live = true;
+        at.told.set();
+        return;
+    }
+    if (at.end) return;
+    at.end = std::move(*said);
+    at.stop.request();
+    at.told.set();
+    const auto incarnation = at.end->incarnation;
+    if (!at.is_served) { // nobody waits for it
+        books_->direct->forget(incarnation);
+        return;
+    }
+    if (at.link && at.link->is_open()) // its last replies may be on the way
+        books_->direct->tasks.spawn(detail::cut_later(at.link, at.end->how));
+}
+
+/// The calls that had gone there fail, and say how far they got; those behind them take another way, or fail.
+SKEIN_INLINE void runtime::lose_target(detail::direct_target& at, peer& l) {
+    losses lost;
+    const bool closing = books_->closing;
+    lost.code = closing ? errc::closed : at.end ? errc::worker_lost : errc::reset;
+    if (closing) {
+        lost.summary = "the driver has gone";
+    } else if (at.end) {
+        lost.summary = at.end->how;
+    } else {
+        lost.summary = fmt::format(
+            "the link to {} broke: {}; {}", l.who, l.orderly ? "it was closed there" : l.why.what(),
+            at.is_said_to_live ? "it lives, so that what it had begun has been cancelled"
+                               : "the driver did not say what became of it");
+    }
+    for (auto& s : books_->slots) {
+        if (!s.call || s.call->on != &l) continue;
+        auto call = free_slot(s.call->slot);
+        if (call->is_done()) continue;
+        lost.report.add(call->progress(), call->name());
+        lost.dead.push_back(std::move(call));
+    }
+    std::sort(lost.dead.begin(), lost.dead.end(),
+              [](auto& a, auto& b) { return a->number < b->number; });
+    std::vector<counted_ptr<detail::actor_state>> lanes;
+    for (const auto& [id, lane] : books_->lanes)
+        if (lane->on == &l) lanes.emplace_back(lane);
+    std::sort(lanes.begin(), lanes.end(), [](auto& a, auto& b) { return a->id < b->id; });
+    for (const auto& lane : lanes) { // before a call fails: what that sets free must not go there
+        lane->on = nullptr;
+        lane->moving = !at.end && !closing;
+        if (!lane->moving) lane->lost = failure{error(*lost.code, lost.summary), nullptr};
+    }
+    at.link.reset();
+    fail_lost(lost);
+    for (const auto& lane : lanes) {
+        if (lane->lost)
+            fail_lane(*lane);
+        else
+            drain(*lane);
+    }
+}
+
+// ---- which calls are under way -----------------------------------------------------------------
+
+namespace detail {
+
+/// The coroutine task that made it and may wait for it. Methods hold no cores.
+SKEIN_INLINE call_context* waiting_task(const call_base& call) noexcept {
+    auto* const parent = call.parent.get();
+    return parent != nullptr && !parent->actor && parent->fn != nullptr && parent->fn->is_coroutine
+               ? parent
+               : nullptr;
+}
+
+/// A call that takes long leaves its task's cores to others: the driver is told, but not of every short one.
+SKEIN_INLINE void direct_books::tell_waits() {
+    const auto now = loop::current().now();
+    while (!waiting.empty()) {
+        auto& first = waiting.front();
+        const auto due = first.waits_since + short_wait;
+        if (now < due) return loop::current().set_timer(look, due);
+        first.unlink_wait();
+        first.rests = true;
+        self.tell_wait(first, true);
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
+    auto& direct = *books_->direct;
+    call.direct = true;
+    ++direct.outstanding;
+    auto* const parent = detail::waiting_task(call);
+    if (parent == nullptr || parent->direct_calls++ > 0) return;
+    auto& here = loop::current();
+    parent->waits_since = here.now();
+    direct.waiting.push_back(*parent);
+    if (!direct.look.is_set()) here.set_timer(direct.look, here.now() + direct.short_wait);
+}
+
+SKEIN_INLINE void runtime::direct_call_ended(detail::call_base& call) noexcept {
+    auto& direct = *books_->direct;
+    call.direct = false;
+    --direct.outstanding;
+    auto* const parent = detail::waiting_task(call);
+    if (parent != nullptr && parent->direct_calls > 0 && --parent->direct_calls == 0) {
+        parent->unlink_wait();
+        if (std::exchange(parent->rests, false)) tell_wait(*parent, false);
+    }
+    if (direct.outstanding > 0 || !std::exchange(direct.is_told_busy, false)) return;
+    if (books_->upstream == nullptr || !books_->upstream->is_open()) return;
+    try {
+        books_->upstream->send(detail::message_busy, 0, 0, {});
+    } catch (...) { // its end settles that
+    }
+}
+
+SKEIN_INLINE void runtime::tell_wait(const detail::call_context& waiting, bool on) noexcept {
+    if (books_->upstream == nullptr || !books_->upstream->is_open()) return;
+    try {
+        wire::writer body;
+        body.fixed(waiting.who.id.value().incarnation);
+        body.fixed(waiting.who.id.value().number);
+        books_->upstream->send(detail::message_waits, on ? 1 : 0, 0, body.bytes());
+    } catch (...) { // its end settles that
+    }
+}
+
+} // namespace skein::rt

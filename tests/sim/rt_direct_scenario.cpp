@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+// rt_direct: workers call the actors of each other without their driver, while workers die, links between them are
+// cut, reset and slow, and the driver calls the same actors. Handles travel with these calls, and come back with them.
+//
+// Invariants: every call ends exactly once, with its own value or an expected error; a value means that it ran, "did
+// not run" that it did not; a call runs at most once; the calls of one process to one actor run in the order in which
+// they were made; an actor lives while anybody holds it; after the calm nothing is left.
+#include "sim/scenario.hpp"
+
+#include <tests/support/sim_cluster.hpp>
+
+#include <skein/core/scope.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/rt/runtime_context.hpp>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace rt_direct {
+
+using namespace skein;
+using namespace std::chrono_literals;
+
+/// What the processes of this world did.
+struct history {
+    std::map<int, int> runs;                                     ///< of a call
+    std::map<std::pair<std::int64_t, std::uint64_t>, int> asked; ///< (caller's pid, actor) -> calls
+    int last_call = 0;
+    bool is_calm = false; ///< nothing dies or breaks, nobody kills
+    std::string violation;
+
+    void check(bool holds, const std::string& what) {
+        if (!holds && violation.empty()) violation = what;
+    }
+};
+thread_local history* now = nullptr;
+
+std::int64_t own_pid() { return rt::runtime::current().name().pid; }
+
+struct post;
+using post_handle = actor_handle<post>;
+
+/// A call that was made: of whom, and which one of its caller's calls of that actor.
+struct stamp {
+    int call = 0;
+    std::int64_t caller = 0;
+    int position = 0;
+};
+
+template <class Handle>
+stamp stamp_for(const Handle& to) {
+    stamp out;
+    out.call = ++now->last_call;
+    out.caller = own_pid();
+    out.position = ++now->asked[{out.caller, to.id().value().number ^ to.id().value().incarnation}];
+    return out;
+}
+
+bool is_expected(const error& e) {
+    if (now->is_calm && (e.code() == errc::worker_lost || e.code() == errc::reset ||
+                         e.code() == errc::not_found || e.code() == errc::closed))
+        return false;
+    return e.code() == errc::worker_lost || e.code() == errc::reset ||
+           e.code() == errc::cancelled || e.code() == errc::timeout ||
+           e.code() == errc::not_found || e.code() == errc::remote_exception;
+}
+
+/// One call and what came of it.
+task<void> check_call(stamp of, ref<int> r) {
+    auto limited = with_timeout(r, 300s);
+    auto asked = as_result(std::move(limited));
+    const auto outcome = co_await asked;
+    if (!r.ready()) { // cancelled, for its process has died; or it hangs
+        now->check(!outcome && outcome.error().code() == errc::cancelled,
+                   "a call has no outcome long after the calm");
+        co_return;
+    }
+    const int runs = now->runs[of.call];
+    now->check(runs <= 1, "a call ran twice");
+    if (outcome) {
+        now->check(*outcome == of.call, "a call got another call's value");
+        now->check(runs == 1, "a value came from a call that did not run");
+        co_return;
+    }
+    now->check(is_expected(outcome.error()) ||
+                   (!now->is_calm && outcome.error().code() == errc::closed),
+               outcome.error().what());
+    const auto text = outcome.error().text().substr(0, outcome.error().text().find("; lost with"));
+    const bool said_no =
+        outcome.error().where().empty() && text.find(" did not run") != std::string::npos;
+    now->check(!said_no || runs == 0, "a call ran although its error says it did not: " + text);
+}
+
+struct post {
+    std::map<std::int64_t, int> last; ///< of each caller
+    std::vector<actor_handle<post>> kept;
+
+    void arrive(const stamp& s) {
+        now->check(++now->runs[s.call] == 1, "a call ran twice");
+        now->check(s.position > last[s.caller], "the calls of one process ran out of order");
+        last[s.caller] = s.position;
+    }
+    int note(stamp s) {
+        arrive(s);
+        return s.call;
+    }
+    int broken(stamp s) {
+        arrive(s);
+        throw std::runtime_error("broken on purpose");
+    }
+    task<int> note_slowly(stamp s, int ms) {
+        arrive(s);
+        co_await sleep_for(std::chrono::milliseconds(ms));
+        co_return s.call;
+    }
+    int keep(stamp s, actor_handle<post> other) {
+        arrive(s);
+        kept.push_back(std::move(other));
+        return s.call;
+    }
+    int forget(stamp s) {
+        arrive(s);
+        kept.clear();
+        return s.call;
+    }
+    std::vector<actor_handle<post>> give(stamp s) {
+        arrive(s);
+        return kept;
+    }
+    int leave(stamp s) {
+        arrive(s);
+        leave_actor();
+        return s.call;
+    }
+    /// Calls another one, perhaps itself, and waits for it.
+    task<int> pass(stamp s, actor_handle<post> to, int depth);
+};
+
+/// A random call of an actor; the reader of its outcome goes into `readers`.
+void call_one(const post_handle& to, const std::vector<post_handle>& others, int kind,
+              scope* readers) {
+    const auto s = stamp_for(to);
+    const auto& other = others[static_cast<std::size_t>(s.call) % others.size()];
+    ref<int> r;
+    switch (kind) {
+    case 0:
+    case 1:
+    case 2: r = to.call<&post::note>(s); break;
+    case 3: r = to.call<&post::note_slowly>(s, s.call % 50); break;
+    case 4: r = to.call<&post::broken>(s); break;
+    case 5: // in one direction: those that hold each other would never end
+        r = to.id() < other.id() ? to.call<&post::keep>(s, other) : to.call<&post::note>(s);
+        break;
+    case 6: r = to.call<&post::forget>(s); break;
+    case 7: r = to.call<&post::pass>(s, other, s.call % 3); break;
+    case 8:
+        r = to.call<&post::note_slowly>(s, 20);
+        r.cancel();
+        break;
+    case 9: r = remote<&post::note_slowly>.with({.deadline = 5ms})(to, s, s.call % 10); break;
+    default: (void)to.call<&post::note>(s); return; // for its effect alone
+    }
+    readers->spawn(check_call(s, r));
+}
+
+task<int> post::pass(stamp s, actor_handle<post> to, int depth) {
+    arrive(s);
+    const auto mine = stamp_for(to);
+    auto r = depth > 0 ? to.call<&post::pass>(mine, to, depth - 1) : to.call<&post::note>(mine);
+    auto checked = check_call(mine, r);
+    co_await checked;
+    co_return s.call;
+}
+
+/// What is held somewhere can be called, and who gives a handle away may let go of it.
+task<void> through_gift(post_handle from, scope* readers) {
+    const auto s = stamp_for(from);
+    auto limited = with_timeout(from.call<&post::give>(s), 300s);
+    auto asked = as_result(std::move(limited));
+    const auto got = co_await asked;
+    if (!got) {
+        now->check(is_expected(got.error()) ||
+                       (!now->is_calm && got.error().code() == errc::closed),
+                   got.error().what());
+        co_return;
+    }
+    for (const auto& one : *got) {
+        if (!one) continue;
+        const auto mine = stamp_for(one);
+        readers->spawn(check_call(mine, one.call<&post::note>(mine)));
+    }
+}
+
+/// Makes an actor that from then on nobody holds but the one to which it is given.
+task<void> deposit(post_handle with) {
+    auto limited = with_timeout(skein::actor<post>(), 300s);
+    auto asked = as_result(std::move(limited));
+    const auto made = co_await asked;
+    if (!made) {
+        now->check(is_expected(made.error()) ||
+                       (!now->is_calm && made.error().code() == errc::closed),
+                   made.error().what());
+        co_return;
+    }
+    const auto s = stamp_for(with);
+    auto kept = check_call(s, with.call<&post::keep>(s, *made));
+    co_await kept;
+}
+
+/// A task that calls actors on other workers.
+task<int> chatter(std::vector<post_handle> posts, int count, std::uint64_t seed) {
+    scope readers;
+    std::uint64_t x = seed | 1;
+    const auto draw = [&](std::uint64_t bound) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        return static_cast<int>(x % bound);
+    };
+    std::exception_ptr failure;
+    try {
+        for (int i = 0; i < count; ++i) {
+            const auto& to = posts[static_cast<std::size_t>(draw(posts.size()))];
+            if (draw(12) == 0) {
+                auto gift = through_gift(to, &readers);
+                co_await gift;
+            } else if (draw(8) == 0) {
+                auto given = deposit(to);
+                co_await given;
+            } else if (draw(100) == 0 && !now->is_calm) {
+                kill(to);
+            } else {
+                call_one(to, posts, draw(11), &readers);
+            }
+            if (draw(3) == 0) co_await sleep_for(std::chrono::milliseconds(draw(100)));
+        }
+        auto read = readers.join();
+        co_await read;
+    } catch (...) {
+        failure = std::current_exception();
+        readers.cancel();
+    }
+    auto ended = as_result(shield(readers.join()));
+    (void)co_await ended;
+    if (failure) std::rethrow_exception(failure);
+    co_return count;
+}
+
+task<void> make_posts(sim::world* w, std::vector<post_handle>* into) {
+    const auto wanted = 1 + w->below(4);
+    for (int tries = 0; into->size() < wanted && tries < 20; ++tries) {
+        auto made =
+            w->chance(0.9) ? skein::actor<post>() : skein::actor<post>.with({.restarts = 2})();
+        auto limited = with_timeout(std::move(made), 5s);
+        auto asked = as_result(std::move(limited));
+        const auto outcome = co_await asked;
+        if (outcome) into->push_back(*outcome);
+    }
+}
+
+task<void> everything(sim::world* w, test::sim_cluster* cluster) {
+    {
+        std::vector<post_handle> posts;
+        auto making = make_posts(w, &posts);
+        co_await making;
+        std::vector<ref<int>> tasks;
+        scope readers;
+        const double kill_rate = !now->is_calm && w->chance(0.5) ? 0.1 : 0.0;
+        const int rounds = 3 + static_cast<int>(w->below(10));
+        for (int i = 0; i < rounds && !posts.empty(); ++i) {
+            tasks.push_back(remote<&chatter>.with({.cpus = 0, .retries = 0})(
+                posts, 1 + static_cast<int>(w->below(20)), w->loop.random().next()));
+            call_one(posts[w->below(posts.size())], posts, static_cast<int>(w->below(10)),
+                     &readers);
+            if (w->chance(0.05)) tasks[w->below(tasks.size())].cancel();
+            if (w->chance(0.1) && posts.size() > 1) posts.pop_back();
+            if (w->chance(kill_rate))
+                cluster->kill(
+                    static_cast<int>(w->below(static_cast<std::uint64_t>(cluster->workers()))));
+            co_await sleep_for(std::chrono::milliseconds(w->below(200)));
+        }
+        co_await sleep_for(std::chrono::milliseconds(w->below(3000)));
+        w->network.stop_faults();
+        for (auto& t : tasks) {
+            auto limited = with_timeout(t, 600s);
+            auto asked = as_result(std::move(limited));
+            const auto outcome = co_await asked;
+            w->check(t.ready(), "a task that calls actors has no outcome long after the calm");
+            w->loop.trace(outcome ? 1 : 1000 + static_cast<std::uint64_t>(outcome.error().code()));
+            if (!outcome) w->check(is_expected(outcome.error()), outcome.error().what());
+        }
+        auto read = readers.join();
+        co_await read;
+    }
+    for (int i = 0;
+         i < 300 && (cluster->driver().pending() + cluster->running() + cluster->actors()) != 0;
+         ++i)
+        co_await sleep_for(100ms);
+    w->check(now->violation.empty(), now->violation);
+    w->check(cluster->driver().pending() == 0, "a call is left");
+    w->check(cluster->running() == 0, "a coroutine is left on a worker");
+    w->check(cluster->actors() == 0, "an actor is left on a worker");
+}
+
+task<void> scenario(sim::world& w) {
+    history seen;
+    now = &seen;
+    seen.is_calm = w.chance(0.3);
+    if (seen.is_calm) w.network.stop_faults();
+    const int workers = 2 + static_cast<int>(w.below(3));
+    test::sim_cluster cluster(w.loop, w.network, workers, 2);
+    if (w.chance(0.5)) cluster.share_no_memory();
+    auto body = [&](test::sim_cluster& c) { return everything(&w, &c); };
+    auto running = cluster.run(body);
+    co_await running;
+}
+
+const sim::scenario registered("rt_direct", &scenario);
+
+} // namespace rt_direct
