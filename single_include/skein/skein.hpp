@@ -5256,7 +5256,7 @@ private:
 
 namespace skein::detail {
 
-/// The free frames of one thread, in classes of 64 bytes up to 2 KiB.
+/// The free frames of one thread, in classes of 32 bytes up to 2 KiB.
 class frame_pool {
 public:
     static void* allocate(std::size_t bytes) {
@@ -5294,8 +5294,8 @@ private:
     struct free_frame {
         free_frame* next;
     };
-    static constexpr std::size_t granularity = 64;
-    static constexpr std::size_t classes = 32;
+    static constexpr std::size_t granularity = 32;
+    static constexpr std::size_t classes = 64;
     static constexpr std::size_t class_of(std::size_t bytes) noexcept {
         return (bytes - 1) / granularity;
     }
@@ -18446,6 +18446,7 @@ inline void put_actor(wire::writer& to, actor_id id) {
 // The context of a task in the runtime: which runtime it calls through, and which call it is part of.
 
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -18485,6 +18486,14 @@ class call_context final : public task_context, public list_node<call_context> {
 public:
     explicit call_context(counted_ptr<runtime_anchor> where) noexcept
         : task_context(&tag_), where_(std::move(where)) {}
+
+    // Each coroutine call has one.
+    static void* operator new(std::size_t bytes) {
+        return skein::detail::frame_pool::allocate(bytes);
+    }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        skein::detail::frame_pool::release(p, bytes);
+    }
 
     /// Of the task that runs now; nullptr if it belongs to no runtime.
     [[nodiscard]] static call_context* current() noexcept {
@@ -19854,6 +19863,7 @@ struct actor_entry;
 struct actor_terms;
 struct call_head;
 struct lease_line;
+struct running_call;
 struct direct_books;
 struct direct_target;
 struct worker_end;
@@ -20107,7 +20117,8 @@ private:
                  std::shared_ptr<detail::actor_box> box, time_point came);
     task<void> execute_later(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
                              std::shared_ptr<detail::actor_box> box, time_point came);
-    task<void> run_call(std::shared_ptr<peer> from, slot_id id, task<void> work);
+    task<void> run_call(std::shared_ptr<peer> from, slot_id id, detail::running_call* running,
+                        task<void> work);
     task<void> tell_started();
     void forward(peer& from, const net::frame_view& f);
     void set_demand(detail::call_base& call, const detail::call_head& head);
@@ -20476,6 +20487,122 @@ SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
     if (!one.label.empty()) out += "@" + one.label;
     return out;
 }
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/id_map.hpp
+// id_map: a small hash table from ids to values, for what is entered and taken out once for each call. Everything
+// lies in one array: no allocation and no division for each entry, which is most of what std::unordered_map costs here.
+//
+// Linear probing; an erased entry's place is filled by those behind it, so there are no tombstones. Values move when
+// the table changes: a pointer to one lasts until the next entry or erasure.
+
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// A Value that converts to false is none: such a place is free.
+template <class Id, class Value>
+class id_map {
+public:
+    [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+    /// nullptr: there is none.
+    [[nodiscard]] Value* find(Id id) noexcept {
+        if (size_ == 0) return nullptr;
+        auto& place = places_[place_of(id)];
+        return place.value ? &place.value : nullptr;
+    }
+    /// Enters it unless there is one already; gives the one that is there.
+    Value& enter(Id id, Value value) {
+        if (places_.size() < 2 * (size_ + 1)) grow();
+        auto& place = places_[place_of(id)];
+        if (!place.value) {
+            place.id = id;
+            place.value = std::move(value);
+            ++size_;
+        }
+        return place.value;
+    }
+    bool erase(Id id) noexcept {
+        if (size_ == 0) return false;
+        const auto at = place_of(id);
+        if (!places_[at].value) return false;
+        erase_at(at);
+        return true;
+    }
+    /// of(id, value): true if it goes. Must not change the table.
+    template <class F>
+    void erase_if(F&& of) {
+        // From a free place on, as those that are filled again come from behind.
+        std::size_t begin = 0;
+        while (begin < places_.size() && places_[begin].value) ++begin;
+        for (std::size_t n = places_.size(), i = 1; i < n;) {
+            const auto at = (begin + i) & (n - 1);
+            auto& place = places_[at];
+            if (place.value && of(std::as_const(place.id), place.value))
+                erase_at(at);
+            else
+                ++i;
+        }
+    }
+    /// f(id, value), in no order that means anything, but the same in every run. Must not change the table.
+    template <class F>
+    void for_each(F&& f) {
+        for (auto& place : places_)
+            if (place.value) f(std::as_const(place.id), place.value);
+    }
+
+private:
+    struct place {
+        Id id;
+        Value value{};
+    };
+
+    static std::uint64_t bits_of(std::uint64_t id) noexcept { return id; }
+    static std::uint64_t bits_of(const unique_number& id) noexcept {
+        return id.number ^ std::rotl(id.incarnation, 32);
+    }
+    /// Neighbours are told apart by multiplication: the upper bits of the product say where.
+    [[nodiscard]] std::size_t home_of(Id id) const noexcept {
+        return static_cast<std::size_t>((bits_of(id.value()) * 0x9e3779b97f4a7c15) >> shift_);
+    }
+    /// Where it is, or the free place where it would be. There is one: half of them are free.
+    [[nodiscard]] std::size_t place_of(Id id) const noexcept {
+        auto at = home_of(id);
+        while (places_[at].value && places_[at].id != id) at = (at + 1) & (places_.size() - 1);
+        return at;
+    }
+    void erase_at(std::size_t hole) noexcept {
+        const auto mask = places_.size() - 1;
+        places_[hole].value = Value{};
+        --size_;
+        for (auto at = (hole + 1) & mask; places_[at].value; at = (at + 1) & mask) {
+            // It stays if its home lies behind the hole, else it could not be found any more.
+            if (((at - home_of(places_[at].id)) & mask) < ((at - hole) & mask)) continue;
+            places_[hole] = std::exchange(places_[at], place{});
+            hole = at;
+        }
+    }
+    void grow() {
+        auto old = std::exchange(places_,
+                                 std::vector<place>(std::max<std::size_t>(16, 2 * places_.size())));
+        shift_ = 64 - std::countr_zero(places_.size());
+        for (auto& one : old)
+            if (one.value) places_[place_of(one.id)] = std::move(one);
+    }
+
+    std::vector<place> places_;
+    std::size_t size_ = 0;
+    int shift_ = 63;
+};
 
 } // namespace skein::rt::detail
 
@@ -23759,7 +23886,13 @@ namespace detail {
 struct lease_line;
 
 struct running_call {
-    cancel_source stop;
+    static void* operator new(std::size_t bytes) {
+        return skein::detail::frame_pool::allocate(bytes);
+    }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        skein::detail::frame_pool::release(p, bytes);
+    }
+    skein::detail::cancel_state stop;
     counted_ptr<call_context> context;
     bool told = false;  ///< the submitter knows that it has started
     bool waits = false; ///< it has not, see start_gate
@@ -23888,7 +24021,7 @@ struct peer {
     std::uint32_t guests = 0; ///< cores of `busy` that calls have without a lease
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
-    std::unordered_map<slot_id, detail::running_call> running;
+    detail::id_map<slot_id, std::unique_ptr<detail::running_call>> running;
     std::unordered_map<slot_id, detail::call_base*> forwarded;
     std::unordered_set<slot_id> unwanted; ///< calls in the backlog that were cancelled
 
@@ -23937,14 +24070,14 @@ struct lease_books {
         call_base* call = nullptr;
         peer* at = nullptr;
         std::uint32_t children = 0;
+        explicit operator bool() const noexcept { return call != nullptr; }
     };
 
     scheduler places{scheduler_options{placement::spread, 16}};
     demand_table demands;
     std::map<std::uint16_t, lease_line> lines; ///< by demand
     std::deque<suspect> suspects;
-    std::unordered_map<call_id, parent> parents;
-    std::vector<decltype(parents)::node_type> spare_parents;
+    id_map<call_id, parent> parents;
     std::uint64_t incarnation = 0; ///< of the driver
     std::unordered_map<place_id, peer*> workers;
     std::uint32_t largest = 0; ///< cores of the largest worker; 0: there is none
@@ -24608,6 +24741,12 @@ SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint
     head.encode(to, ends ? loop::current().exact_now() : time_point{});
 }
 
+/// Many calls may wait: each has the bytes that it needs and no more. The memory of a large one goes with it.
+SKEIN_INLINE byte_buffer body_to_keep(wire::writer& written) {
+    if (written.size() < limit::inline_bytes) return to_buffer(written.bytes());
+    return std::move(written).take();
+}
+
 SKEIN_INLINE void call_context::cancel_children() {
     std::vector<counted_ptr<call_base>> all;
     while (!children_.empty()) {
@@ -24661,9 +24800,9 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
             return transmit(*lane.on, raw, body, &body);
         }
     }
-    wire::writer body;
-    if (!encode_call(body, *call, encode)) return;
-    call->body = std::move(body).take();
+    books_->scratch.clear();
+    if (!encode_call(books_->scratch, *call, encode)) return;
+    call->body = detail::body_to_keep(books_->scratch);
     call->state = detail::phase::queued;
     place(std::move(call));
 }
@@ -24707,14 +24846,14 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
         if (lane) drain(*lane);
         return;
     }
-    wire::writer body;
+    books_->scratch.clear();
     auto& arguments = *call->rare->arguments;
-    if (!encode_call(body, *call, [&](wire::writer& to) { arguments.encode(to); })) {
+    if (!encode_call(books_->scratch, *call, [&](wire::writer& to) { arguments.encode(to); })) {
         if (lane) drain(*lane);
         return;
     }
+    call->body = detail::body_to_keep(books_->scratch);
     call->rare->arguments.reset();
-    call->body = std::move(body).take();
     call->state = detail::phase::queued;
     if (call->kind == detail::call_kind::method) {
         drain(*call->lane);
@@ -25281,10 +25420,10 @@ SKEIN_INLINE task<void> runtime::serve_caller(runtime* self,
 
 /// What it has called here ends; what has not begun never does.
 SKEIN_INLINE void runtime::drop_caller(peer& caller) {
-    for (auto& [slot, call] : caller.running) {
-        call.stop.request();
-        call.context->cancel_children();
-    }
+    caller.running.for_each([](slot_id, const auto& call) {
+        call->stop.request();
+        call->context->cancel_children();
+    });
     std::erase_if(books_->backlog, [&](const arrival& one) {
         if (one.from.get() != &caller) return false;
         books_->backlog_bytes -= one.body.size();
@@ -25348,7 +25487,7 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
         throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which keeps "
                                                  "its calls",
                                                  from->who, head.target));
-    if (from->running.contains(slot_id(f.id)))
+    if (from->running.find(slot_id(f.id)) != nullptr)
         throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from->who));
     arrived(from, f);
 }
@@ -26352,11 +26491,11 @@ SKEIN_INLINE void runtime::on_kill(actor_id id) {
     found->second->over = "was killed";
     books_->boxes.erase(found);
     for_each_caller([&](peer& from) {
-        for (auto& [slot, call] : from.running) {
-            if (call.context->actor != id) continue;
-            call.stop.request();
-            call.context->cancel_children();
-        }
+        from.running.for_each([&](slot_id, const auto& call) {
+            if (call->context->actor != id) return;
+            call->stop.request();
+            call->context->cancel_children();
+        });
     });
 }
 
@@ -26441,8 +26580,8 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
     }
     --box->not_started;
     if (!cancelled && box->over == nullptr) {
-        if (const auto found = from->running.find(id); found != from->running.end()) {
-            found->second.waits = false;
+        if (auto* const found = from->running.find(id)) {
+            (*found)->waits = false;
             books_->fresh.emplace_back(from, id);
             if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
         }
@@ -26545,9 +26684,10 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
 }
 
 SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
-    if (const auto found = from.running.find(id); found != from.running.end()) {
-        found->second.stop.request();
-        found->second.context->cancel_children();
+    if (auto* const found = from.running.find(id)) {
+        auto& call = **found;
+        call.stop.request();
+        call.context->cancel_children();
     } else if (books_->has_backlog) {
         from.unwanted.insert(id);
     }
@@ -26850,18 +26990,26 @@ SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_
 }
 
 SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
-    auto& running = call.from->running[call.slot];
+    if (call.from->running.find(call.slot) != nullptr)
+        throw error(errc::malformed,
+                    fmt::format("a second call {} from {}", call.slot, call.from->who));
+    std::unique_ptr<detail::running_call> made(new detail::running_call);
+    auto& running = *made;
     running.context = books_->spare;
     running.waits = call.box && call.box->gate.limit != 0;
-    auto guarded = with_cancel(running.stop.token(), std::move(work));
-    books_->calls.spawn(run_call(call.from, call.slot, std::move(guarded)));
+    call.from->running.enter(call.slot, std::move(made));
+    books_->calls.spawn(run_call(call.from, call.slot, &running, std::move(work)));
     books_->fresh.emplace_back(call.from, call.slot);
     if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
 }
 
-SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id, task<void> work) {
+SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id,
+                                          detail::running_call* running, task<void> work) {
+    auto* const outer = co_await skein::detail::current_cancel{};
+    running->stop.link(outer);
     try {
-        co_await work;
+        skein::detail::await_under<void> inner(std::move(work), &running->stop);
+        co_await inner;
     } catch (...) { // it could not even say so: the others that run here must not end for that
         from->abort(to_error(std::current_exception()));
     }
@@ -26873,11 +27021,9 @@ SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id
 SKEIN_INLINE task<void> runtime::tell_started() {
     co_await yield();
     for (const auto& [to, id] : std::exchange(books_->fresh, {})) {
-        const auto found = to->running.find(id);
-        if (found == to->running.end() || found->second.told || found->second.waits ||
-            !to->is_open())
-            continue;
-        found->second.told = true;
+        auto* const found = to->running.find(id);
+        if (found == nullptr || (*found)->told || (*found)->waits || !to->is_open()) continue;
+        (*found)->told = true;
         to->send(detail::message_started, 0, id.value(), {});
     }
     co_return;
@@ -27120,12 +27266,11 @@ SKEIN_INLINE void lease_books::remove(peer& worker) {
             share->line->out -= std::min<std::size_t>(share->line->out, share->out);
     }
     worker.shares.clear();
-    std::erase_if(parents, [&](const auto& one) {
-        if (one.second.at != &worker) return false;
-        auto& line = line_of(one.second.call->shape);
+    parents.erase_if([&](call_id, const parent& one) {
+        if (one.at != &worker) return false;
+        auto& line = line_of(one.call->shape);
         --line.parents;
-        if (worker.kind != 0 && one.second.children > 0)
-            resting -= std::min(resting, cores_of(*one.second.call));
+        if (worker.kind != 0 && one.children > 0) resting -= std::min(resting, cores_of(*one.call));
         return true;
     });
     for (auto& [shape, line] : lines) { // whoever had its label may have gone
@@ -27405,24 +27550,16 @@ SKEIN_INLINE void lease_books::sent(peer& to, call_base& call) {
     if (share->turn > 0) --share->turn;
     file(*share);
     if (call.fn == nullptr || !call.fn->is_coroutine) return; // the others cannot wait
-    if (spare_parents.empty()) {
-        parents[id_of(call)] = {&call, &to, 0};
-    } else { // a malloc less for each task
-        auto node = std::move(spare_parents.back());
-        spare_parents.pop_back();
-        node.key() = id_of(call);
-        node.mapped() = {&call, &to, 0};
-        parents.insert(std::move(node));
-    }
+    parents.enter(id_of(call), {&call, &to, 0});
     ++line.parents;
 }
 
 /// A task has called another one: it leaves its cores to others until all that it has called is over.
 SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
-    const auto found = parents.find(id);
-    if (found == parents.end() || found->second.at != &at) return;
-    auto& [call, where, children] = found->second;
-    if (children++ > 0) return;
+    auto* const found = parents.find(id);
+    if (found == nullptr || found->at != &at) return;
+    if (found->children++ > 0) return;
+    const auto [call, where, children] = *found;
     if (where->kind != 0) { // what else it has nobody can use meanwhile
         resting += cores_of(*call);
         if (source != nullptr) source->rests(*where->wire, true);
@@ -27436,10 +27573,10 @@ SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
 
 /// It goes on, whoever has its cores meanwhile; nobody new gets any until that is made good.
 SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
-    const auto found = parents.find(id);
-    if (found == parents.end() || found->second.at != &at) return;
-    auto& [call, where, children] = found->second;
-    if (children == 0 || --children > 0) return;
+    auto* const found = parents.find(id);
+    if (found == nullptr || found->at != &at) return;
+    if (found->children == 0 || --found->children > 0) return;
+    const auto [call, where, children] = *found;
     if (where->kind != 0) {
         resting -= std::min(resting, cores_of(*call));
         if (source != nullptr) source->rests(*where->wire, false);
@@ -27454,17 +27591,17 @@ SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
 /// A call leaves its worker. True: it had its cores until now.
 SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
     if (!is_leased(call) || call.fn == nullptr || !call.fn->is_coroutine) return true;
-    const auto found = parents.find(id_of(call));
-    if (found == parents.end()) return true; // its worker is lost
-    bool had_cores = found->second.children == 0;
-    if (!had_cores && found->second.at->kind != 0) {
+    const auto id = id_of(call);
+    const auto* const found = parents.find(id);
+    if (found == nullptr) return true; // its worker is lost
+    bool had_cores = found->children == 0;
+    if (!had_cores && found->at->kind != 0) {
         resting -= std::min(resting, cores_of(call));
-        if (source != nullptr) source->rests(*found->second.at->wire, false);
+        if (source != nullptr) source->rests(*found->at->wire, false);
         lend_now();
         had_cores = true;
     }
-    auto node = parents.extract(found);
-    if (spare_parents.size() < 1024) spare_parents.push_back(std::move(node));
+    parents.erase(id);
     --line_of(call.shape).parents;
     return had_cores;
 }
@@ -27937,10 +28074,10 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     books_->leases.occupy(l, 0);
 
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
-    for (auto& [id, call] : l.running) {
-        call.stop.request();
-        call.context->cancel_children();
-    }
+    l.running.for_each([](slot_id, const auto& call) {
+        call->stop.request();
+        call->context->cancel_children();
+    });
     std::vector<counted_ptr<detail::call_base>> orphans;
     for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
     for (const auto& call : orphans)
