@@ -24032,10 +24032,10 @@ struct peer {
     bool calls_directly = false;       ///< it has calls at others without an outcome
 
     [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
-    void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span body);
+    void send(std::uint16_t what, std::uint16_t flags, std::uint64_t id, byte_span body);
     void send(net::frame f);
-    void abort(error why) noexcept {
-        if (wire) wire->abort(std::move(why));
+    void abort(error reason) noexcept {
+        if (wire) wire->abort(std::move(reason));
     }
 
     /// A task was sent. Those that ended out of order are forgotten now and then.
@@ -25333,10 +25333,10 @@ SKEIN_INLINE void runtime::on_snapshot(peer& from, const net::frame_view& f) {
 
 namespace skein::rt {
 
-SKEIN_INLINE void peer::send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+SKEIN_INLINE void peer::send(std::uint16_t what, std::uint16_t flags, std::uint64_t id,
                              byte_span body) {
-    if (wire) return wire->send(kind, flags, id, body, {});
-    loopback->push({kind, flags, id, to_buffer(body), {}});
+    if (wire) return wire->send(what, flags, id, body, {});
+    loopback->push({what, flags, id, to_buffer(body), {}});
 }
 
 SKEIN_INLINE void peer::send(net::frame f) {
@@ -30146,7 +30146,8 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_b
             far = to.is_loopback() ? net::address::tcp("127.0.0.1", 0) : net::address::any(0);
         self->open_to_workers(
             *via, secret,
-            net::address::abstract_unix(fmt::format("skein-worker-{:016x}", self->incarnation())),
+            net::address::abstract_unix( // who looks for leftovers finds the pid in the name
+                fmt::format("skein-{}-{:016x}", self->name().pid, self->incarnation())),
             far);
     }
     auto options = worker_connection(*self, ours);

@@ -500,7 +500,8 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_b
             far = to.is_loopback() ? net::address::tcp("127.0.0.1", 0) : net::address::any(0);
         self->open_to_workers(
             *via, secret,
-            net::address::abstract_unix(fmt::format("skein-worker-{:016x}", self->incarnation())),
+            net::address::abstract_unix( // who looks for leftovers finds the pid in the name
+                fmt::format("skein-{}-{:016x}", self->name().pid, self->incarnation())),
             far);
     }
     auto options = worker_connection(*self, ours);

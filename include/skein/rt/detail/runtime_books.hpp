@@ -183,10 +183,10 @@ struct peer {
     bool calls_directly = false;       ///< it has calls at others without an outcome
 
     [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
-    void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span body);
+    void send(std::uint16_t what, std::uint16_t flags, std::uint64_t id, byte_span body);
     void send(net::frame f);
-    void abort(error why) noexcept {
-        if (wire) wire->abort(std::move(why));
+    void abort(error reason) noexcept {
+        if (wire) wire->abort(std::move(reason));
     }
 
     /// A task was sent. Those that ended out of order are forgotten now and then.

@@ -20,10 +20,10 @@
 
 namespace skein::rt {
 
-SKEIN_INLINE void peer::send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+SKEIN_INLINE void peer::send(std::uint16_t what, std::uint16_t flags, std::uint64_t id,
                              byte_span body) {
-    if (wire) return wire->send(kind, flags, id, body, {});
-    loopback->push({kind, flags, id, to_buffer(body), {}});
+    if (wire) return wire->send(what, flags, id, body, {});
+    loopback->push({what, flags, id, to_buffer(body), {}});
 }
 
 SKEIN_INLINE void peer::send(net::frame f) {
