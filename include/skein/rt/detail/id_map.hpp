@@ -71,7 +71,7 @@ public:
     }
 
 private:
-    struct place {
+    struct entry {
         Id id;
         Value value{};
     };
@@ -97,19 +97,19 @@ private:
         for (auto at = (hole + 1) & mask; places_[at].value; at = (at + 1) & mask) {
             // It stays if its home lies behind the hole, else it could not be found any more.
             if (((at - home_of(places_[at].id)) & mask) < ((at - hole) & mask)) continue;
-            places_[hole] = std::exchange(places_[at], place{});
+            places_[hole] = std::exchange(places_[at], entry{});
             hole = at;
         }
     }
     void grow() {
         auto old = std::exchange(places_,
-                                 std::vector<place>(std::max<std::size_t>(16, 2 * places_.size())));
+                                 std::vector<entry>(std::max<std::size_t>(16, 2 * places_.size())));
         shift_ = 64 - std::countr_zero(places_.size());
         for (auto& one : old)
             if (one.value) places_[place_of(one.id)] = std::move(one);
     }
 
-    std::vector<place> places_;
+    std::vector<entry> places_;
     std::size_t size_ = 0;
     int shift_ = 63;
 };
