@@ -2,111 +2,24 @@
 // Calls of actors between two workers: directly, through their driver, and beside a bare asio::awaitable ping-pong of
 // two processes over the same kind of socket. The measurements take turns; each runs in the calling worker.
 #include "bench.hpp"
+#include "echo_peer.hpp"
 
 #include <skein/core/scope.hpp>
-#include <skein/net/asio.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/rt/children.hpp>
-#include <skein/rt/process.hpp>
 #include <skein/rt/run.hpp>
 #include <skein/rt/runtime.hpp>
 
-#include <asio/awaitable.hpp>
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
-#include <asio/read.hpp>
-#include <asio/use_awaitable.hpp>
-#include <asio/write.hpp>
-
-#include <array>
 #include <cstdlib>
-#include <optional>
 #include <vector>
-
-#include <sched.h>
-#include <sys/socket.h>
 
 namespace {
 
 using namespace skein;
-using clock_type = std::chrono::steady_clock;
-using unix_socket = asio::local::stream_protocol::socket;
 
 constexpr int round_trips = 4000;
 constexpr std::size_t in_flight = 1000;
-
-void pin(pid_t who, const std::vector<int>& cores) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    for (const int c : cores) CPU_SET(c, &set);
-    if (::sched_setaffinity(who, sizeof set, &set) != 0)
-        throw error(errc::io, fmt::format("process {} cannot be moved to another core", who));
-}
-std::vector<int> usable_cores() {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    ::sched_getaffinity(0, sizeof set, &set);
-    std::vector<int> out;
-    for (int c = 0; c < CPU_SETSIZE; ++c)
-        if (CPU_ISSET(c, &set)) out.push_back(c);
-    return out;
-}
-
-// ---- the baseline: a process that echoes 64 bytes --------------------------------------------------
-
-asio::awaitable<void> echo(unix_socket s) {
-    std::array<std::byte, 64> buffer;
-    try {
-        for (;;) {
-            co_await asio::async_read(s, asio::buffer(buffer), asio::use_awaitable);
-            co_await asio::async_write(s, asio::buffer(buffer), asio::use_awaitable);
-        }
-    } catch (const std::system_error&) { // the other end has gone
-    }
-}
-asio::awaitable<void> ping(unix_socket& s, std::vector<double>& ns) {
-    std::array<std::byte, 64> buffer{};
-    for (int i = 0; i < round_trips; ++i) {
-        const auto begin = clock_type::now();
-        co_await asio::async_write(s, asio::buffer(buffer), asio::use_awaitable);
-        co_await asio::async_read(s, asio::buffer(buffer), asio::use_awaitable);
-        ns.push_back(std::chrono::duration<double, std::nano>(clock_type::now() - begin).count());
-    }
-}
-/// In the echo process: file 5 is one end of a socket pair.
-int echo_main() {
-    asio::io_context context(1);
-    asio::co_spawn(context, echo(unix_socket(context, asio::local::stream_protocol(), 5)),
-                   asio::detached);
-    context.run();
-    return 0;
-}
-struct echo_peer {
-    asio::io_context context{1};
-    std::optional<unix_socket> local;
-    rt::child_process process;
-
-    echo_peer() {
-        int ends[2];
-        if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
-        local.emplace(context, asio::local::stream_protocol(), ends[0]);
-        rt::process_options how;
-        how.executable = "/proc/self/exe";
-        how.argv = {"bench-echo"};
-        how.env.emplace_back("SKEIN_BENCH_ECHO", "1");
-        how.fds = {{ends[1], 5}};
-        process = rt::child_process::spawn(how);
-        ::close(ends[1]);
-    }
-    double p50() {
-        std::vector<double> ns;
-        asio::co_spawn(context, ping(*local, ns), asio::detached);
-        context.restart();
-        context.run();
-        return bench::percentile(std::move(ns), 0.5);
-    }
-};
 
 // ---- ours ------------------------------------------------------------------------------------------
 
@@ -120,16 +33,15 @@ struct observer {
     task<double> p50(actor_handle<counter> to) {
         std::vector<double> ns;
         for (int i = 0; i < round_trips; ++i) {
-            const auto begin = clock_type::now();
+            const bench::stopwatch watch;
             auto r = to.call<&counter::add>(1);
             (void)co_await r;
-            ns.push_back(
-                std::chrono::duration<double, std::nano>(clock_type::now() - begin).count());
+            ns.push_back(watch.ns());
         }
         co_return bench::percentile(std::move(ns), 0.5);
     }
     task<double> calls_per_second(actor_handle<counter> to, std::size_t total) {
-        const auto begin = clock_type::now();
+        const bench::stopwatch watch;
         std::vector<ref<long>> window(in_flight);
         for (std::size_t i = 0; i < total; ++i) {
             auto& r = window[i % in_flight];
@@ -137,8 +49,7 @@ struct observer {
             r = to.call<&counter::add>(1);
         }
         for (auto& r : window) (void)co_await r;
-        const auto took = std::chrono::duration<double>(clock_type::now() - begin);
-        co_return static_cast<double>(total) / took.count();
+        co_return static_cast<double>(total) / (watch.ns() / 1e9);
     }
     long pid() { return ::getpid(); }
 };
@@ -207,23 +118,23 @@ struct worker_pair {
 
 int main() {
     if (rt::is_worker()) return rt::worker_main();
-    if (std::getenv("SKEIN_BENCH_ECHO") != nullptr) return echo_main();
+    if (std::getenv(bench::echo_variable) != nullptr) return bench::echo_main();
 
     net::real_loop loop;
     worker_pair direct(loop, true), through(loop, false);
-    echo_peer peer;
+    bench::echo_peer peer;
     bool ok = true;
-    const auto cores = usable_cores();
+    const auto cores = bench::usable_cores();
     /// Who calls on one core, drivers with them; who is called on another.
     const auto place = [&](const std::vector<int>& caller, const std::vector<int>& called) {
-        for (const pid_t p : {pid_t{0}, direct.calls_pid, through.calls_pid}) pin(p, caller);
+        for (const pid_t p : {pid_t{0}, direct.calls_pid, through.calls_pid}) bench::pin(p, caller);
         for (const pid_t p : {peer.process.pid(), direct.called_pid, through.called_pid})
-            pin(p, called);
+            bench::pin(p, called);
     };
     const auto latency = [&](const std::string& where) {
-        const auto [ours, bare, old] =
-            bench::in_turns<3>(9, {[&] { return direct.p50(); }, [&] { return peer.p50(); },
-                                   [&] { return through.p50(); }});
+        const auto [ours, bare, old] = bench::in_turns<3>(
+            9, {[&] { return direct.p50(); }, [&] { return peer.p50(*peer.local, round_trips); },
+                [&] { return through.p50(); }});
         ok &= bench::figure("rt_direct.actor_call_p50." + where, ours.median, "ns")
                   .against("asio_ping_pong_unix", bare.median)
                   .at_most(1.3)
