@@ -39,7 +39,8 @@ public:
     [[nodiscard]] constexpr std::string_view text() const noexcept { return text_; }
     [[nodiscard]] constexpr bool is_any() const noexcept { return kind_ == kind::any; }
     [[nodiscard]] constexpr bool is_node() const noexcept { return kind_ == kind::node; }
-    /// The number of a placement group; 0: it is none.
+    [[nodiscard]] constexpr bool is_group() const noexcept { return kind_ == kind::group; }
+    /// The number of a placement group; 0: it is none, or an empty one.
     [[nodiscard]] constexpr std::uint64_t group() const noexcept { return group_; }
     /// Which of its bundles; -1: any.
     [[nodiscard]] constexpr int bundle() const noexcept { return bundle_; }

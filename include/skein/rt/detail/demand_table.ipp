@@ -98,6 +98,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
     if (only_cpus && how.cpus.value == 1 && !for_life) return 1;
     if (only_cpus && how.cpus.value == 0) return 0;
     const bool in_group = how.on.group() != 0;
+    if (how.on.is_group() && !in_group)
+        return error(errc::invalid_argument, ".on is an empty placement_group");
     if (!how.on.is_any() && !in_group && how.on.text().empty())
         return error(errc::invalid_argument,
                      fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
