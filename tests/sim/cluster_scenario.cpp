@@ -180,7 +180,9 @@ bool submit_held(stage* s, const holdings& h, std::vector<outstanding>& into) {
             made.result = remote<&with_gpu>.with(how)(made.call, ms);
         } else {
             how.resources = "disk=0.5";
-            made.result = remote<&with_disk>.with(how)(made.call, ms);
+            // A group that holds all cpus would keep the worker away that a call of with_disk needs.
+            made.result = s->has_actors ? remote<&with_disk>.with(how)(made.call, ms)
+                                        : remote<&slow>.with(how)(made.call, ms);
         }
     } else {
         return false;
@@ -225,7 +227,11 @@ task<void> check_outcome(stage* s, outstanding call) {
     auto& w = s->w;
     auto asked = as_result(with_timeout(as_task(call.result), 600s));
     auto outcome = co_await asked;
-    w.check(call.result.ready(), "a call has no outcome long after the calm");
+    std::string why; // what the first of each job waits for
+    if (!call.result.ready())
+        for (const auto& j : s->c.head().status().jobs)
+            why += fmt::format("; {} waits for {}: {}", j.name, j.waiting, j.why);
+    w.check(call.result.ready(), "a call has no outcome long after the calm" + why);
     w.loop.trace(outcome ? static_cast<std::uint64_t>(*outcome)
                          : 1000 + static_cast<std::uint64_t>(outcome.error().code()));
     const int runs = now->runs[call.call];
@@ -287,10 +293,15 @@ task<void> call_around(stage* s, sim_nodes::driver* d, std::size_t* workers) {
         return (s->shared ? d->self.workers() > 0 : has_all) && d->self.pending() == 0;
     };
     for (int i = 0; i < 1200 && !is_whole(); ++i) co_await sleep_for(100ms);
-    w.check(is_whole(), fmt::format("{} has {} of {} workers, {} leases of {}, and {} calls long "
-                                    "after the calm; {} processes",
-                                    d->host, d->self.workers(), *workers, d->workers.granted(),
-                                    d->workers.wanted(), d->self.pending(), s->c.processes()));
+    std::string used;
+    for (const auto& n : s->c.head().status().nodes)
+        used += fmt::format("; {} holds {} of {} for {} workers", n.name, n.used, n.resources,
+                            n.workers);
+    w.check(is_whole(),
+            fmt::format("{} has {} of {} workers, {} leases of {}, and {} calls long after the "
+                        "calm; {} processes{}",
+                        d->host, d->self.workers(), *workers, d->workers.granted(),
+                        d->workers.wanted(), d->self.pending(), s->c.processes(), used));
 }
 
 /// Kills and starts again what the cluster is made of.

@@ -144,7 +144,7 @@ struct group_request {
     job_id job;
     group_strategy strategy = group_strategy::pack;
     std::vector<resources> bundles; ///< 1 to 4096
-    std::uint64_t tag = 0;
+    std::uint64_t tag = 0;          ///< the caller's own; not 0: errors call the group so
     bool fail_if_infeasible = false;
 };
 

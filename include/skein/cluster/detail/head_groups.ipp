@@ -92,6 +92,7 @@ SKEIN_INLINE void head::books::create(detail::head_group& g) {
     r.job = g.of->id();
     r.strategy = g.strategy;
     r.bundles = g.bundles;
+    r.tag = g.number;
     const auto made = schedule.create_group(std::move(r));
     if (made) {
         g.id = *made;
@@ -162,6 +163,7 @@ SKEIN_INLINE void head::books::adopt(detail::head_group& g) {
     asked.job = g.of->id();
     asked.strategy = g.strategy;
     asked.bundles = g.bundles;
+    asked.tag = g.number;
     std::vector<rt::place_id> at;
     std::vector<rt::gpu_set> gpus;
     for (const auto& b : g.places) {
@@ -170,6 +172,14 @@ SKEIN_INLINE void head::books::adopt(detail::head_group& g) {
     }
     const auto made = schedule.adopt_group(std::move(asked), at, gpus);
     if (made) g.id = *made; // else it could not have been placed before
+    for (const auto& info : schedule.groups()) {
+        if (info.id != g.id) continue;
+        for (std::size_t b = 0; b < g.places.size(); ++b)
+            if (!info.bundles[b]) g.places[b] = {};
+        if (!info.placed && g.of->session)
+            g.of->session->tell(group_waits{
+                g.number, false, "the head was started again, and its places are taken"});
+    }
     for (auto* l : inside) {
         rt::request r;
         r.job = l->of->id();

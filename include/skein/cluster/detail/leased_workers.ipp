@@ -268,7 +268,8 @@ SKEIN_INLINE void leased_workers::books::fill_own(own_leases& kind) {
     for (const auto& [number, l] : leases) {
         if (l->kind != kind.what.kind) continue;
         ++all;
-        if (l->node == 0) waiting.push_back(l);
+        if (l->node == 0 && !l->wire)
+            waiting.push_back(l); // its worker may be before the news of it
     }
     if (kind.what.wanted > all && waiting.empty()) {
         auto l = std::make_shared<lease>();
