@@ -30,9 +30,11 @@
 #include <skein/cluster/detail/group.ipp>
 #include <skein/cluster/detail/group_client.ipp>
 #include <skein/cluster/detail/head.ipp>
+#include <skein/cluster/detail/head_groups.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_link.ipp>
 #include <skein/cluster/detail/joined_group.ipp>
+#include <skein/cluster/detail/leased_groups.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #include <skein/cluster/detail/loss_listeners.ipp>
 #include <skein/cluster/detail/meeting.ipp>

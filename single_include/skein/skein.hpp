@@ -18308,9 +18308,103 @@ SKEIN_INLINE void requests::release() noexcept {
 //         void load(std::map<std::string, int> saved) { of = std::move(saved); }
 //     };
 //
+// What an actor asks for it holds until it has ended, in a worker process of its own that ends with it:
+//
+//     auto model = co_await skein::actor<server>.with({.gpus = 1, .restarts = 3})(weights);
+//
 // Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
 
 
+// ======== skein/rt/options.hpp
+// What a caller may say about one call.
+//
+//     auto r = skein::remote<&score>.with({.cpus = 2, .retries = 5, .deadline = 200ms})(row);
+//     auto s = skein::remote<&train>.with({.gpus = 1, .on = skein::label("zone=a")})(shard);
+//
+// A task that asks for no more than cpus goes to any worker with that many. For one that asks for gpus, memory,
+// custom resources, or more cpus than a worker has, a worker is started that holds exactly this; it serves further
+// tasks with the same demand, and ends when there have been none for a moment.
+//
+// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
+
+
+#include <concepts>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+namespace skein {
+
+/// The .deadline of a call that may take as long as it likes.
+inline constexpr duration no_deadline = duration::max();
+
+/// A number of cpus or gpus; counts in steps of 1/10000.
+struct quantity {
+    template <class N>
+        requires(std::integral<N> || std::floating_point<N>)
+    constexpr quantity(N n) noexcept : value(static_cast<double>(n)) {} // NOLINT: as a number
+    double value;
+};
+
+/// Where a task may run or an actor live; borrows its text. Made by label(), node_named() and placement groups
+/// (rt/placement_group.hpp).
+class location {
+public:
+    constexpr location() noexcept = default; ///< any
+    [[nodiscard]] constexpr std::string_view text() const noexcept { return text_; }
+    [[nodiscard]] constexpr bool is_any() const noexcept { return kind_ == kind::any; }
+    [[nodiscard]] constexpr bool is_node() const noexcept { return kind_ == kind::node; }
+    [[nodiscard]] constexpr bool is_group() const noexcept { return kind_ == kind::group; }
+    /// The number of a placement group; 0: it is none, or an empty one.
+    [[nodiscard]] constexpr std::uint64_t group() const noexcept { return group_; }
+    /// Which of its bundles; -1: any.
+    [[nodiscard]] constexpr int bundle() const noexcept { return bundle_; }
+
+private:
+    friend class placement_group;
+    friend constexpr location label(std::string_view) noexcept;
+    friend constexpr location node_named(std::string_view) noexcept;
+    enum class kind : std::uint8_t { any, label, node, group };
+    constexpr location(std::string_view text, kind what) noexcept : text_(text), kind_(what) {}
+    constexpr location(std::uint64_t group, int bundle) noexcept
+        : kind_(kind::group), bundle_(bundle), group_(group) {}
+    std::string_view text_;
+    kind kind_ = kind::any;
+    int bundle_ = -1;
+    std::uint64_t group_ = 0;
+};
+/// Nodes with this label, compared whole: "zone=a".
+[[nodiscard]] constexpr location label(std::string_view text) noexcept {
+    return {text, location::kind::label};
+}
+/// This node, by the name that `skein status` shows; on one host that of the host.
+[[nodiscard]] constexpr location node_named(std::string_view name) noexcept {
+    return {name, location::kind::node};
+}
+
+/// Options of one call.
+struct call_options {
+    quantity cpus = 1;        ///< cores a task occupies on its worker; 0: waits only, runs at once
+    quantity gpus = 0;        ///< the worker sees these alone; more than one: a whole number
+    std::uint64_t memory = 0; ///< bytes; counted, not enforced
+    std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
+    location on{};    ///< which nodes, or a placement group; with methods: it is where the actor is
+    int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
+    /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
+    /// of a budget may be: at once, and the call is not sent.
+    duration deadline = no_deadline;
+    std::string_view name{}; ///< shown in errors instead of the function's name; copied at submit
+};
+static_assert(std::is_trivially_destructible_v<call_options>);
+
+/// Times a task is run again when its worker dies, unless .retries says otherwise.
+inline constexpr int default_task_retries = 3;
+
+} // namespace skein
+
+
+// ======== skein/rt/actor_options.hpp, continued
+#include <cstdint>
 #include <string_view>
 #include <type_traits>
 
@@ -18318,6 +18412,11 @@ namespace skein {
 
 /// Options of one actor.
 struct actor_options {
+    quantity cpus = 0; ///< cores that it holds; with nothing at all it shares a worker with others
+    quantity gpus = 0; ///< its process sees these alone; more than one: a whole number
+    std::uint64_t memory = 0;     ///< bytes; counted, not enforced
+    std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
+    location on{};    ///< where it lives; alone: in a process of its own that holds nothing
     int restarts = 0; ///< times it is made again after its worker died; -1: for ever
     /// With restarts: times a call that was under way is sent again. 0: it fails with worker_lost; else it may run
     /// more than once.
@@ -18527,82 +18626,6 @@ private:
 
 } // namespace detail
 } // namespace skein::rt
-
-// ======== skein/rt/options.hpp
-// What a caller may say about one call.
-//
-//     auto r = skein::remote<&score>.with({.cpus = 2, .retries = 5, .deadline = 200ms})(row);
-//     auto s = skein::remote<&train>.with({.gpus = 1, .on = skein::label("zone=a")})(shard);
-//
-// A task that asks for no more than cpus goes to any worker with that many. For one that asks for gpus, memory,
-// custom resources, or more cpus than a worker has, a worker is started that holds exactly this; it serves further
-// tasks with the same demand, and ends when there have been none for a moment.
-//
-// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
-
-
-#include <concepts>
-#include <cstdint>
-#include <string_view>
-#include <type_traits>
-
-namespace skein {
-
-/// The .deadline of a call that may take as long as it likes.
-inline constexpr duration no_deadline = duration::max();
-
-/// A number of cpus or gpus; counts in steps of 1/10000.
-struct quantity {
-    template <class N>
-        requires(std::integral<N> || std::floating_point<N>)
-    constexpr quantity(N n) noexcept : value(static_cast<double>(n)) {} // NOLINT: as a number
-    double value;
-};
-
-/// Which nodes a task may run on; borrows its text. Made by label() and node_named().
-class location {
-public:
-    constexpr location() noexcept = default; ///< any
-    [[nodiscard]] constexpr std::string_view text() const noexcept { return text_; }
-    [[nodiscard]] constexpr bool is_any() const noexcept { return kind_ == kind::any; }
-    [[nodiscard]] constexpr bool is_node() const noexcept { return kind_ == kind::node; }
-
-private:
-    friend constexpr location label(std::string_view) noexcept;
-    friend constexpr location node_named(std::string_view) noexcept;
-    enum class kind : std::uint8_t { any, label, node };
-    constexpr location(std::string_view text, kind what) noexcept : text_(text), kind_(what) {}
-    std::string_view text_;
-    kind kind_ = kind::any;
-};
-/// Nodes with this label, compared whole: "zone=a".
-[[nodiscard]] constexpr location label(std::string_view text) noexcept {
-    return {text, location::kind::label};
-}
-/// This node, by the name that `skein status` shows; on one host that of the host.
-[[nodiscard]] constexpr location node_named(std::string_view name) noexcept {
-    return {name, location::kind::node};
-}
-
-/// Options of one call.
-struct call_options {
-    quantity cpus = 1;        ///< cores a task occupies on its worker; 0: waits only, runs at once
-    quantity gpus = 0;        ///< the worker sees these alone; more than one: a whole number
-    std::uint64_t memory = 0; ///< bytes; counted, not enforced
-    std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
-    location on{};                ///< which nodes; with methods: it is where the actor is
-    int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
-    /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
-    /// of a budget may be: at once, and the call is not sent.
-    duration deadline = no_deadline;
-    std::string_view name{}; ///< shown in errors instead of the function's name; copied at submit
-};
-static_assert(std::is_trivially_destructible_v<call_options>);
-
-/// Times a task is run again when its worker dies, unless .retries says otherwise.
-inline constexpr int default_task_retries = 3;
-
-} // namespace skein
 
 // ======== skein/rt/registry.hpp
 // Which functions of this program can be called from another process, and under which number.
@@ -19837,6 +19860,11 @@ namespace skein::rt {
 
 class worker_source;
 struct worker_room;
+enum class group_strategy : std::uint8_t;
+
+namespace detail {
+class group_state;
+}
 
 /// A link of a driver.
 using peer_id = strong_id<struct peer_tag>;
@@ -19978,6 +20006,11 @@ public:
     void ask(worker_source* source) noexcept;
     /// Driver: no worker comes for this demand: what waits for it now fails.
     void refuse_demand(std::uint32_t kind, const error& why);
+    /// Driver: what becomes of a placement group: all its bundles have places, or not any more; it can never have them,
+    /// and is forgotten; nothing of it is left after drop_group().
+    void group_placed(std::uint64_t number, bool on);
+    void group_refused(std::uint64_t number, const error& why);
+    void group_gone(std::uint64_t number);
     /// Driver: so many cores of its workers are others' from now on: no task is sent there.
     void lend(std::uint32_t cores);
     /// Driver: ends when no task runs on the cores that are lent.
@@ -20025,6 +20058,14 @@ public:
         const std::type_info& type);
     void kill_actor(actor_id id);
     void leave_actor();
+
+    // For placement_group; in detail/runtime_groups.ipp.
+
+    [[nodiscard]] counted_ptr<detail::group_state> make_group(
+        const std::vector<std::string>& bundles, group_strategy how);
+    void drop_group(detail::group_state& state) noexcept;
+    void end_group(detail::group_state& group, const error& why);
+
     /// The lane of a handle that is decoded here.
     [[nodiscard]] counted_ptr<detail::actor_state> borrow_actor(actor_id id,
                                                                 std::uint32_t max_pending);
@@ -20097,6 +20138,17 @@ private:
     void tell_holds();
     static void send_actor(peer& to, std::uint16_t kind, actor_id id);
     void reply_handle(peer& to, slot_id id, actor_id actor);
+
+    void set_demand(detail::call_base& call, const actor_options& how);
+    void join_group(detail::call_base& call);
+    [[nodiscard]] counted_ptr<detail::group_state> group_of(std::uint16_t shape) const;
+    void tell_drop(std::uint64_t number);
+    void refuse_group(std::uint64_t number, const error& why);
+    void forget_group(std::uint64_t number);
+    void fail_groups(const error& why);
+    void keep_demand(const detail::call_base& call);
+    void line_up(counted_ptr<detail::call_base> call);
+    void actor_left(peer& at);
 
     void remember_plan(detail::call_base& call);
     [[nodiscard]] bool keeps_body(const detail::call_base& call) const;
@@ -20171,6 +20223,7 @@ private:
     std::shared_ptr<peer> attach(std::shared_ptr<net::connection> wire, detail::claims page);
     void listen_to(const std::shared_ptr<peer>& l);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
+    [[nodiscard]] task<void> part_from(std::shared_ptr<peer> l);
     void lose(peer& l, const std::string& how);
     [[nodiscard]] bool has_calls(const peer& at) const;
     void take_lost(peer& l, losses& into);
@@ -20226,6 +20279,77 @@ private:
 // What a driver knows of the actors of its program. Part of detail/runtime_books.hpp.
 
 
+// ======== skein/rt/detail/group_books.hpp
+// What a driver knows of its placement groups. Part of detail/runtime_books.hpp.
+
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
+
+class runtime;
+
+namespace detail {
+
+/// A placement group as those see it who hold it: handles, tasks that are to run in it, actors that live in it.
+class group_state {
+public:
+    void add_use() noexcept { ++uses_; }
+    void drop_use() noexcept {
+        if (--uses_ == 0) last_use_gone();
+    }
+
+    runtime* owner = nullptr; ///< nullptr: the runtime has ended
+    std::uint64_t number = 0; ///< 0: it was never asked for
+    std::vector<resources> bundles;
+    bool placed = false;
+    bool is_gone = false;     ///< nothing of it is left
+    std::optional<error> why; ///< it is over: what those in it are told
+    event changed;
+
+private:
+    void last_use_gone() noexcept;
+    std::uint32_t uses_ = 0;
+};
+
+/// Kept until nobody holds it and whoever placed it has said that nothing of it is left.
+struct group_entry {
+    group_state* state = nullptr; ///< nullptr: nobody holds it
+    bool dropped = false;         ///< the source of workers has been told
+    bool is_gone = false;
+};
+
+struct group_books {
+    std::map<std::uint64_t, group_entry> entries;
+    std::uint64_t last = 0;
+
+    /// Those that are held: what follows may end some of them.
+    [[nodiscard]] std::vector<counted_ptr<group_state>> held() const {
+        std::vector<counted_ptr<group_state>> out;
+        for (const auto& [number, entry] : entries)
+            if (entry.state != nullptr) out.emplace_back(entry.state);
+        return out;
+    }
+};
+
+/// Why a demand cannot be met in a group; nothing: it can.
+[[nodiscard]] std::optional<error> misfit(const group_state& group, const resources& need,
+                                          int bundle);
+/// Waits until all bundles have places.
+[[nodiscard]] task<void> group_is_ready(counted_ptr<group_state> group);
+/// Ends a group, and waits until nothing of it is left.
+[[nodiscard]] task<void> remove_group(counted_ptr<group_state> group);
+
+} // namespace detail
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/actor_books.hpp, continued
 #include <algorithm>
 #include <cstdint>
 #include <deque>
@@ -20266,6 +20390,7 @@ struct actor_plan {
     byte_buffer arguments; ///< as they were encoded
     std::optional<byte_buffer> snapshot;
     std::int32_t made_again = 0;
+    std::uint16_t shape = 0; ///< what it holds, a number of its runtime; 0: nothing
 
     [[nodiscard]] bool lasts() const noexcept { return terms.restarts != 0; }
     [[nodiscard]] bool may_restart() const noexcept {
@@ -20281,6 +20406,8 @@ struct actor_entry {
     std::vector<std::pair<peer_id, std::uint32_t>> holders;
     std::deque<counted_ptr<call_base>> waiting; ///< calls of workers, until it is made
     std::vector<peer_id> askers;                ///< workers that want to know where it is
+    counted_ptr<call_base> making;              ///< its constructor, while that waits in a line
+    counted_ptr<group_state> group;             ///< in which it lives
 
     [[nodiscard]] bool lasts() const noexcept { return plan && plan->lasts(); }
     void add_hold(peer_id by) {
@@ -20343,7 +20470,8 @@ struct actor_books {
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <tuple>
+#include <vector>
 
 namespace skein::rt::detail {
 
@@ -20355,6 +20483,9 @@ struct demand {
     bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do
     /// Whole cpus and no label: its number of cpus says it all.
     bool is_simple = true;
+    bool for_life = false;   ///< of an actor: its worker serves nothing else, and ends with it
+    std::uint64_t group = 0; ///< the placement group that the label names; 0: none
+    int bundle = -1;         ///< of the group; -1: any
 };
 
 /// Numbers are given once and stay.
@@ -20365,13 +20496,23 @@ public:
     demand_table();
     /// The number of a demand; new ones get the next.
     ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
-    [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label);
+    [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label,
+                                               bool for_life = false);
     /// Of whole cpus; those of a call that says nothing cost no search.
     [[nodiscard]] result<std::uint16_t> number(std::uint16_t cpus);
     /// Of what a caller asks for.
-    [[nodiscard]] result<std::uint16_t> number(const call_options& how);
-    /// Of what text() says; "" is malformed.
-    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text);
+    [[nodiscard]] result<std::uint16_t> number(const call_options& how, bool for_life = false);
+    /// Of what text() says.
+    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text,
+                                                       bool for_life = false);
+    /// Gives the numbers of demands in a placement group back. Nobody may use them any more.
+    void forget_group(std::uint64_t group);
+    /// Calls use(number) for each demand in a placement group.
+    template <class Use>
+    void for_each_in_group(std::uint64_t group, const Use& use) const {
+        for (std::size_t n = 0; n < all_.size(); ++n)
+            if (all_[n].group == group) use(static_cast<std::uint16_t>(n));
+    }
 
     [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
     /// As it travels: "cpu=0.5,gpu=1@zone=a".
@@ -20379,8 +20520,15 @@ public:
 
 private:
     std::deque<demand> all_;
-    std::map<std::pair<resources, std::string>, std::uint16_t> numbers_;
+    std::map<std::tuple<resources, std::string, bool>, std::uint16_t> numbers_;
+    std::vector<std::uint16_t> free_;
 };
+
+/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No label of a node
+/// begins so.
+[[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
+/// False: the label names no group.
+[[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
 
 } // namespace skein::rt::detail
 
@@ -20390,6 +20538,7 @@ private:
 
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 
 #include <fmt/format.h>
@@ -20404,12 +20553,28 @@ SKEIN_INLINE demand_table::demand_table() {
     usual.need.cpu = 1;
     usual.cpus = 1;
     for (std::size_t i = 0; i < all_.size(); ++i)
-        numbers_[{all_[i].need, {}}] = static_cast<std::uint16_t>(i);
+        numbers_[{all_[i].need, {}, false}] = static_cast<std::uint16_t>(i);
+}
+
+SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
+    return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
+}
+
+SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle) {
+    if (!label.starts_with('@')) return false;
+    const auto* const last = label.data() + label.size();
+    auto [at, bad] = std::from_chars(label.data() + 1, last, group);
+    if (bad != std::errc() || group == 0) return false;
+    bundle = -1;
+    if (at == last) return true;
+    if (*at != '/') return false;
+    const auto [end, none] = std::from_chars(at + 1, last, bundle);
+    return none == std::errc() && end == last && bundle >= 0;
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
-                                                        std::string_view label) {
-    const auto found = numbers_.find({need, std::string(label)});
+                                                        std::string_view label, bool for_life) {
+    const auto found = numbers_.find({need, std::string(label), for_life});
     if (found != numbers_.end()) return found->second;
     if (const auto can_be = check_demand(need); !can_be) return can_be.error();
     constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
@@ -20417,23 +20582,40 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
         return error(errc::invalid_argument,
                      fmt::format("{} is not a number of cpus", to_string(need.cpu)))
             .with_hint(fmt::format("0 to {}", most_cpus));
-    if (label.size() > most_label_bytes || label.find('@') != label.npos)
+    demand made;
+    const bool in_group = parse_group_label(label, made.group, made.bundle);
+    if (label.size() > most_label_bytes || (!in_group && label.find('@') != label.npos))
         return error(errc::invalid_argument, fmt::format("{} is not a label", label))
             .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
-    if (all_.size() == most)
+    if (all_.size() == most && free_.empty())
         return error(errc::exhausted, fmt::format("{} different demands were made already", most))
             .with_hint("round amounts of memory, so that equal work asks for equal amounts");
-    demand made;
     made.need = need;
     made.label = label;
+    made.for_life = for_life;
     made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty();
     made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
     if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
-    made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty();
-    const auto number = static_cast<std::uint16_t>(all_.size());
-    all_.push_back(std::move(made));
-    numbers_[{need, std::string(label)}] = number;
+    made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty() && !for_life;
+    auto number = static_cast<std::uint16_t>(all_.size());
+    if (free_.empty()) {
+        all_.push_back(std::move(made));
+    } else {
+        number = free_.back();
+        free_.pop_back();
+        all_[number] = std::move(made);
+    }
+    numbers_[{need, std::string(label), for_life}] = number;
     return number;
+}
+
+SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
+    for (std::size_t n = 0; n < all_.size(); ++n) {
+        if (all_[n].group != group) continue;
+        numbers_.erase({all_[n].need, all_[n].label, all_[n].for_life});
+        all_[n] = {};
+        free_.push_back(static_cast<std::uint16_t>(n));
+    }
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
@@ -20443,12 +20625,15 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
     return number(need, {});
 }
 
-SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how) {
+SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how, bool for_life) {
     const bool only_cpus =
         how.gpus.value == 0 && how.memory == 0 && how.resources.empty() && how.on.is_any();
-    if (only_cpus && how.cpus.value == 1) return 1;
+    if (only_cpus && how.cpus.value == 1 && !for_life) return 1;
     if (only_cpus && how.cpus.value == 0) return 0;
-    if (!how.on.is_any() && how.on.text().empty())
+    const bool in_group = how.on.group() != 0;
+    if (how.on.is_group() && !in_group)
+        return error(errc::invalid_argument, ".on is an empty placement_group");
+    if (!how.on.is_any() && !in_group && how.on.text().empty())
         return error(errc::invalid_argument,
                      fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
     resources need;
@@ -20469,16 +20654,19 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how)
         return e;
     }
     need.memory = how.memory;
-    if (how.on.is_any()) return number(need, {});
-    return number(need, how.on.is_node() ? fmt::format("node={}", how.on.text())
-                                         : std::string(how.on.text()));
+    if (how.on.is_any()) return number(need, {}, for_life);
+    std::string where(how.on.text());
+    if (in_group) where = group_label(how.on.group(), how.on.bundle());
+    if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
+    return number(need, where, for_life);
 }
 
-SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text) {
+SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
+                                                                bool for_life) {
     const auto at = text.find('@');
     const auto need = parse_resources(text.substr(0, at));
     if (!need) return need.error();
-    return number(*need, at == text.npos ? std::string_view() : text.substr(at + 1));
+    return number(*need, at == text.npos ? std::string_view() : text.substr(at + 1), for_life);
 }
 
 SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
@@ -21032,6 +21220,7 @@ struct notice {
     std::uint64_t tag = 0; ///< of the request or group
     placement_group_id group;
     std::vector<place_id> bundles;         ///< group_placed: the place of each
+    std::vector<gpu_set> gpus;             ///< group_placed: those of each
     error why{errc::unknown, "no reason"}; ///< what is missing, and where most of it is
 };
 
@@ -21048,7 +21237,7 @@ struct group_request {
     job_id job;
     group_strategy strategy = group_strategy::pack;
     std::vector<resources> bundles; ///< 1 to 4096
-    std::uint64_t tag = 0;
+    std::uint64_t tag = 0;          ///< the caller's own; not 0: errors call the group so
     bool fail_if_infeasible = false;
 };
 
@@ -21078,7 +21267,8 @@ public:
     /// Queues a request; a grant, a notice or cancel() ends that.
     result<request_id> submit(const request& r);
     /// Books a request that runs already, on a place that held it before this scheduler knew of it. It passes
-    /// all that wait: they could not have had the room. No grant comes for it; release() ends it.
+    /// all that wait: they could not have had the room. No grant comes for it; release() ends it. In a group: a
+    /// bundle of it on that place, or any that has room, if it names none.
     ///   gpus    those it uses there
     ///   errors  not_found (the place), exhausted (so much is not free there), those of submit()
     result<request_id> adopt(const request& r, place_id at, gpu_set gpus = {});
@@ -21094,6 +21284,11 @@ public:
 
     /// Asks for room for all bundles. Requests name the group from now on and wait for it.
     result<placement_group_id> create_group(group_request g);
+    /// The same for a group that had its room before this scheduler knew of it; it passes all that wait. A bundle whose
+    /// place is not there, or has no such room any more, waits for another one.
+    ///   at, gpus   of each bundle
+    result<placement_group_id> adopt_group(group_request g, const std::vector<place_id>& at,
+                                           const std::vector<gpu_set>& gpus);
     /// Gives its room back, and the requests that held some of it; those queued for it are refused.
     std::vector<evicted> remove_group(placement_group_id id);
 
@@ -21808,6 +22003,7 @@ struct schedule_books {
     [[nodiscard]] result<void> check(const request& r) const;
     [[nodiscard]] result<request_id> submit(const request& r);
     [[nodiscard]] result<request_id> adopt(request r, place_id at, gpu_set gpus);
+    [[nodiscard]] std::uint32_t adopting_place(const request& r, std::uint32_t host, gpu_set gpus);
     void append(std::uint32_t q, std::uint32_t e);
     void unqueue(std::uint32_t e);
     bool cancel(request_id id);
@@ -21880,7 +22076,12 @@ struct schedule_books {
     enum class outlook : std::uint8_t { now, soon, ever };
     [[nodiscard]] std::vector<plan_room> rooms_for(const group_record& g, outlook when) const;
     [[nodiscard]] std::vector<std::uint32_t> plan(const group_record& g, outlook when) const;
+    [[nodiscard]] result<placement_group_id> adopt_group(group_request r,
+                                                         const std::vector<place_id>& at,
+                                                         const std::vector<gpu_set>& gpus);
     void place_group(group_record& g);
+    void place_bundle(group_record& g, std::size_t b, std::uint32_t host, gpu_set gpus);
+    void group_is_placed(group_record& g);
     void place_groups();
     void check_group(group_record& g);
     void lose_bundle(group_record& g, std::size_t bundle, std::vector<evicted>& into);
@@ -22157,12 +22358,16 @@ SKEIN_INLINE result<request_id> schedule_books::submit(const request& r) {
 SKEIN_INLINE result<request_id> schedule_books::adopt(request r, place_id at, gpu_set gpus) {
     const auto found = place_of.find(at);
     if (found == place_of.end()) return error(errc::not_found, "no such place");
-    r.where = constraint::on(at); // nobody else asks for it: nothing of this queue waits
+    const auto p = adopting_place(r, found->second, gpus);
+    if (p == no_index)
+        return error(errc::exhausted, fmt::format("no bundle of the placement group is on {}",
+                                                  all_places[found->second].name));
+    if (group_in(r.where) == 0) r.where = constraint::on(at); // nobody else asks for it
     r.fail_if_infeasible = false;
     const auto made = submit(r);
     if (!made) return made.error();
     const auto e = requests.find(made->value());
-    auto& place = all_places[found->second];
+    auto& place = all_places[p];
     const auto& all = shapes[classes[all_queues[requests[e].queue].cls].shape].all;
     if (!place.now.take_these(all, gpus)) {
         cancel(*made);
@@ -22170,8 +22375,26 @@ SKEIN_INLINE result<request_id> schedule_books::adopt(request r, place_id at, gp
                      fmt::format("{} has not {} free", place.name, to_string(r.demand)));
     }
     unqueue(e);
-    settle_on(e, found->second, gpus);
+    settle_on(e, p, gpus);
     return *made;
+}
+
+/// The place itself, or the first bundle there that has room for it; no_index: there is none.
+SKEIN_INLINE std::uint32_t schedule_books::adopting_place(const request& r, std::uint32_t host,
+                                                          gpu_set gpus) {
+    const auto number = group_in(r.where);
+    if (number == 0) return host;
+    const auto g = groups.find(number);
+    if (g == groups.end()) return no_index;
+    const auto& bundles = g->second.bundles;
+    for (std::size_t b = 0; b < bundles.size(); ++b) {
+        const auto p = bundles[b].place;
+        if (p == no_index || all_places[p].host != host) continue;
+        if (bundle_in(r.where) >= 0 && bundle_in(r.where) != static_cast<int>(b)) continue;
+        auto now = all_places[p].now;
+        if (bundle_in(r.where) >= 0 || now.take_these(needs_of(r.demand), gpus)) return p;
+    }
+    return no_index;
 }
 
 SKEIN_INLINE void schedule_books::append(std::uint32_t q, std::uint32_t e) {
@@ -22434,6 +22657,11 @@ SKEIN_INLINE bool scheduler::wait_end(request_id id) { return books_->wait_end(i
 SKEIN_INLINE result<placement_group_id> scheduler::create_group(group_request g) {
     return books_->create_group(std::move(g));
 }
+SKEIN_INLINE result<placement_group_id> scheduler::adopt_group(group_request g,
+                                                               const std::vector<place_id>& at,
+                                                               const std::vector<gpu_set>& gpus) {
+    return books_->adopt_group(std::move(g), at, gpus);
+}
 SKEIN_INLINE std::vector<evicted> scheduler::remove_group(placement_group_id id) {
     return books_->remove_group(id);
 }
@@ -22671,34 +22899,65 @@ SKEIN_INLINE void schedule_books::place_group(group_record& g) {
     drop_reservations(g);
     for (std::size_t b = 0; b < g.bundles.size(); ++b) {
         if (g.bundles[b].place != no_index) continue;
-        const auto host = chosen[b];
-        const auto p = new_place();
-        auto& place = all_places[p]; // new_place() may have moved all
-        auto& under = all_places[host];
-        place.id = under.id;
-        place.name = under.name;
-        place.total = g.bundles[b].demand;
-        place.host = host;
-        place.group = g.id.value();
-        place.bundle = static_cast<int>(b);
-        const auto gpus = under.now.take(g.bundles[b].all);
-        open_place(p, g.bundles[b].all, gpus);
-        join(g.domain, p);
-        g.bundles[b].place = p;
-        charge(g.job_index, g.bundles[b].all, 1, true);
-        offer(host);
-        offer(p);
-        grow(p);
+        const auto gpus = all_places[chosen[b]].now.take(g.bundles[b].all);
+        place_bundle(g, b, chosen[b], gpus);
     }
+    group_is_placed(g);
+}
+
+/// Its room has been taken from the host.
+SKEIN_INLINE void schedule_books::place_bundle(group_record& g, std::size_t b, std::uint32_t host,
+                                               gpu_set gpus) {
+    const auto p = new_place();
+    auto& place = all_places[p]; // new_place() may have moved all
+    const auto& under = all_places[host];
+    place.id = under.id;
+    place.name = under.name;
+    place.total = g.bundles[b].demand;
+    place.host = host;
+    place.group = g.id.value();
+    place.bundle = static_cast<int>(b);
+    open_place(p, g.bundles[b].all, gpus);
+    join(g.domain, p);
+    g.bundles[b].place = p;
+    charge(g.job_index, g.bundles[b].all, 1, true);
+    offer(host);
+    offer(p);
+    grow(p);
+}
+
+SKEIN_INLINE void schedule_books::group_is_placed(group_record& g) {
     g.waits = false;
     ++grants;
     notice n;
     n.what = notice::kind::group_placed;
     n.group = g.id;
     n.tag = g.tag;
-    for (const auto& b : g.bundles) n.bundles.push_back(all_places[b.place].id);
+    for (const auto& b : g.bundles) {
+        n.bundles.push_back(all_places[b.place].id);
+        n.gpus.push_back(all_places[b.place].gpus);
+    }
     n.why = error(errc::unknown, "placed");
     notices.push_back(std::move(n));
+}
+
+SKEIN_INLINE result<placement_group_id> schedule_books::adopt_group(
+    group_request r, const std::vector<place_id>& at, const std::vector<gpu_set>& gpus) {
+    const auto made = create_group(std::move(r));
+    if (!made) return made;
+    auto& g = groups.at(made->value());
+    bool all = true;
+    for (std::size_t b = 0; b < g.bundles.size(); ++b) {
+        const auto host = b < at.size() ? place_of.find(at[b]) : place_of.end();
+        const auto which = b < gpus.size() ? gpus[b] : gpu_set();
+        if (host != place_of.end() &&
+            all_places[host->second].now.take_these(g.bundles[b].all, which))
+            place_bundle(g, b, host->second, which);
+        else
+            all = false;
+    }
+    if (all) group_is_placed(g);
+    return made;
 }
 
 SKEIN_INLINE void schedule_books::place_groups() {
@@ -23628,8 +23887,9 @@ SKEIN_INLINE error schedule_books::missing(const group_record& g) const {
         why = fmt::format("each wants a place of its own, and {} are there", open);
     else if (open != 0)
         why += fmt::format("; the largest of {} is {} with {}", open, largest, to_string(most));
-    return error(errc::exhausted, fmt::format("placement group {} asks for {}: {}",
-                                              g.id ? g.id.value() : last_group + 1, what, why))
+    const auto number = g.tag != 0 ? g.tag : g.id ? g.id.value() : last_group + 1;
+    return error(errc::exhausted,
+                 fmt::format("placement group {} asks for {}: {}", number, what, why))
         .with_hint("make the bundles smaller, or add places");
 }
 
@@ -23796,7 +24056,17 @@ struct worker_demand {
         0;             ///< the driver's number for the demand; comes back with the workers for it
     resources need;    ///< of each worker
     std::string label; ///< of their node: "zone=a", "node=n1"; empty: any
+    std::uint64_t group =
+        0; ///< the placement group whose room they take, then the label is no node's; 0: none
+    int bundle = -1;        ///< of that group; -1: any
     std::size_t wanted = 0; ///< workers that would have something to do now
+};
+
+/// A placement group that a driver asks for.
+struct worker_group {
+    std::uint64_t number = 0; ///< the driver's
+    group_strategy strategy = group_strategy::pack;
+    std::vector<resources> bundles;
 };
 
 /// What a driver is told of a worker that comes.
@@ -23823,6 +24093,12 @@ public:
     /// The task on a worker that is for one demand alone waits for calls that it has made, or no longer: its cpus are
     /// free meanwhile. Returns at once.
     virtual void rests(const net::connection& worker, bool on) = 0;
+    /// Room for all bundles is wanted, together or not at all. Returns at once; what becomes of it the runtime is told
+    /// (group_placed, group_refused).
+    virtual void want_group(const worker_group& what) = 0;
+    /// Nobody holds it any more: its workers end when what runs there has ended, then the runtime is told (group_gone).
+    /// Returns at once.
+    virtual void drop_group(std::uint64_t number) = 0;
 };
 
 /// What a program's command line asks of a cluster.
@@ -23990,6 +24266,7 @@ struct peer {
     bool up = true;
     bool retiring = false;             ///< nothing new goes there
     bool lent = false;                 ///< its cores are others'
+    bool spent = false;                ///< it was for one actor, which has ended: it leaves
     std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
     bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
@@ -24105,6 +24382,10 @@ struct lease_books {
     }
 
     [[nodiscard]] lease_line& line_of(std::uint16_t shape);
+    /// An actor that holds what it asks for waits in a line as tasks do.
+    [[nodiscard]] static bool is_lined_up(const call_base& call) noexcept {
+        return is_leased(call) || (call.kind == call_kind::create && call.shape != 0);
+    }
     /// Its line is served by workers of its own.
     [[nodiscard]] bool has_own(const call_base& call) const {
         const auto line = lines.find(call.shape);
@@ -24139,6 +24420,8 @@ struct lease_books {
     [[nodiscard]] peer* pick(lease_line& line, lease_line::room where) const;
     [[nodiscard]] peer* straight_to(const call_base& call);
     void occupy(peer& at, std::uint32_t cores) noexcept;
+    void settle_in(peer& at);
+    void spend(peer& at);
     void sent(peer& to, call_base& call);
     void settled(peer& from, const call_base& call, bool had_cores);
     [[nodiscard]] call_id id_of(const call_base& call) const;
@@ -24225,6 +24508,7 @@ struct runtime::books {
 
     std::unordered_map<actor_id, detail::actor_state*> lanes;
     detail::actor_books actors;
+    detail::group_books groups;
     std::unordered_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
@@ -24607,6 +24891,7 @@ SKEIN_INLINE runtime::~runtime() {
     books_->leases.source = nullptr; // it may be gone
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, lane] : books_->lanes) lane->owner = nullptr;
+    for (const auto& group : books_->groups.held()) group->owner = nullptr;
     books_->anchor->self = nullptr;
     if (current_ == this) current_ = nullptr;
 }
@@ -24661,6 +24946,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_option
     }
     call.shape = *number;
     call.cpus = demands.at(*number).cpus;
+    join_group(call);
 }
 
 /// False: its deadline is over before it begins, and it has failed with that.
@@ -24888,16 +25174,13 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         const task_context::use none(nullptr); // they do not belong to the call that came first
         std::exchange(books_->start_workers, {})();
     }
-    if (!detail::lease_books::is_leased(
-            *call)) { // must not wait behind those that wait for a free core
-        bool possible = true;
-        if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
-    }
-    if (detail::lease_books::is_leased(*call)) {
+    if (detail::lease_books::is_lined_up(*call)) {
         if (auto* to = books_->leases.straight_to(*call)) return send(*to, std::move(call));
-        books_->leases.push(std::move(call));
+        line_up(std::move(call));
         return pump_leases();
     }
+    bool possible = true; // must not wait behind those that wait for a free core
+    if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
     auto& line = call->kind == detail::call_kind::create ? books_->creations : books_->queue;
     line.push_back(std::move(call));
     pump();
@@ -24979,6 +25262,7 @@ SKEIN_INLINE void runtime::give_up(error why) {
         if (!call->is_done()) refuse(*call, why);
     for (auto& [shape, line] : books_->leases.lines)
         if (line.wanted > 0) tell_demand(line);
+    fail_groups(why);
 }
 
 // ---- actors ------------------------------------------------------------------------------------
@@ -25074,6 +25358,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::declare_actor(detail::cal
                                                                      bool& exists) {
     auto terms = detail::terms_of(how);
     call.target = new_actor_id();
+    set_demand(call, how);
     auto& actors = books_->actors;
     if (books_->upstream == nullptr) {
         actor_id known;
@@ -25091,6 +25376,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::declare_actor(detail::cal
             entry.plan = std::make_unique<detail::actor_plan>();
             entry.plan->terms = *terms;
         }
+        keep_demand(call);
     }
     auto lane = actor_lane(call.target);
     lane->max_pending = terms ? terms->max_pending : 0;
@@ -25163,13 +25449,14 @@ SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& ca
         actor_is_placed(call.target);
         return;
     }
-    --from.actors;
+    actor_left(from);
     if (outcome != detail::reply_failed) send_actor(from, detail::message_drop, call.target);
 }
 
 /// Driver: the calls that have waited for it go out.
 SKEIN_INLINE void runtime::actor_is_placed(actor_id id) {
     auto* const entry = books_->actors.find(id);
+    entry->making = {};
     if (const auto found = books_->lanes.find(id); found != books_->lanes.end()) {
         const counted_ptr<detail::actor_state> lane(found->second);
         lane->on = entry->where;
@@ -25195,8 +25482,9 @@ SKEIN_INLINE void runtime::send_waiting(actor_id id) {
 /// Driver: a constructor has failed, or was never called.
 SKEIN_INLINE void runtime::create_failed(actor_id id, const failure& why) {
     if (books_->upstream != nullptr) return;
-    const auto* const entry = books_->actors.find(id);
+    auto* const entry = books_->actors.find(id);
     if (entry == nullptr || entry->where != nullptr) return;
+    entry->making = {}; // it ends by itself
     const auto again = entry->plan ? entry->plan->made_again : 0;
     std::string text = fmt::format("actor {} could not be made{}: {}", id,
                                    again > 0 ? " again" : "", why.what.text());
@@ -25649,9 +25937,10 @@ SKEIN_INLINE bool lease_books::any_has(const std::string& label) const {
 SKEIN_INLINE void lease_books::decide(lease_line& line) {
     if (line.by != lease_line::service::undecided) return;
     const auto& need = *line.need;
-    if (largest == 0 && need.only_cpus) return; // not known yet
-    const bool is_shared =
-        need.only_cpus && line.cpus <= largest && (need.label.empty() || any_has(need.label));
+    const bool is_held = need.for_life || need.group != 0;
+    if (largest == 0 && need.only_cpus && !is_held) return; // not known yet
+    const bool is_shared = !is_held && need.only_cpus && line.cpus <= largest &&
+                           (need.label.empty() || any_has(need.label));
     line.by = is_shared ? lease_line::service::shared : lease_line::service::own;
 }
 
@@ -25705,12 +25994,66 @@ SKEIN_INLINE bool lease_books::has_lent() const {
 
 } // namespace detail
 
+/// Driver: what an actor holds.
+SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_options& how) {
+    call_options asked;
+    asked.cpus = how.cpus;
+    asked.gpus = how.gpus;
+    asked.memory = how.memory;
+    asked.resources = how.resources;
+    asked.on = how.on;
+    const auto number = books_->leases.demands.number(asked, true);
+    if (!number) {
+        call.extra().bad_options = number.error();
+        return;
+    }
+    call.shape = *number;
+    if (books_->upstream == nullptr) join_group(call);
+}
+
+/// Driver: an actor was declared; it holds what its constructor's call asks for.
+SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
+    auto* const entry = books_->actors.find(call.target);
+    if (entry == nullptr) return;
+    if (entry->plan) entry->plan->shape = call.shape;
+    entry->group = group_of(call.shape);
+}
+
+/// Driver: to the end of its line.
+SKEIN_INLINE void runtime::line_up(counted_ptr<detail::call_base> call) {
+    if (call->kind == detail::call_kind::create) {
+        if (call->shape == 0) {
+            books_->creations.push_back(std::move(call));
+            return;
+        }
+        if (auto* const entry = books_->actors.find(call->target)) entry->making = call;
+    }
+    books_->leases.push(std::move(call));
+}
+
+/// Driver: an actor has ended, or could not be made. Its worker, if that was for it alone, ends, too.
+SKEIN_INLINE void runtime::actor_left(peer& at) {
+    --at.actors;
+    if (at.kind == 0 || at.spent) return;
+    books_->leases.spend(at);
+    at.ended.set();
+    tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(at.kind)));
+}
+
 /// Over the workers that are for this line alone, one task each. More of them are asked for, or fewer.
 SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
     auto& leases = books_->leases;
     if (leases.source == nullptr) {
         while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
         return;
+    }
+    if (const auto group = group_of(line.shape); group && group->why) {
+        while (leases.front(line) != nullptr) {
+            const auto call = leases.pop(line);
+            refuse(*call,
+                   error(group->why->code(), fmt::format("{} {}: {}", call->name(),
+                                                         call->progress(), group->why->text())));
+        }
     }
     while (leases.front(line) != nullptr) {
         auto* to = leases.pick(line, detail::lease_line::unused);
@@ -25731,6 +26074,8 @@ SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     what.kind = line.shape;
     what.need = line.need->need;
     what.label = line.need->label;
+    what.group = line.need->group;
+    what.bundle = line.need->bundle;
     what.wanted = wanted;
     books_->leases.source->want(what);
 }
@@ -26454,8 +26799,8 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
         lane->lost = why != nullptr ? *why : detail::ended(id, "is gone");
     }
     if (entry.where != nullptr) {
-        --entry.where->actors;
         if (tell != 0) send_actor(*entry.where, tell, id);
+        actor_left(*entry.where);
     }
     const auto& told = why != nullptr ? *why : detail::ended(id, "is gone");
     if (tell == detail::message_kill) // what its worker has not begun
@@ -26472,6 +26817,13 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     if (lane) fail_lane(*lane);
     for (const auto asker : entry.askers) tell_where(asker, id, nullptr);
     give_late_holds_back(id);
+    const auto& making = entry.making; // it may wait for long for what nobody wants any more
+    if (making && !making->is_done() && making->state == detail::phase::queued &&
+        making->on == nullptr) {
+        making->fail({error(errc::cancelled, making->name() + " did not run: " + told.what.text()),
+                      nullptr});
+        pump();
+    }
 }
 
 SKEIN_INLINE void runtime::kill_actor(actor_id id) {
@@ -26725,14 +27077,18 @@ SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn
 /// As a worker asks for it.
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::call_head& head) {
     auto& demands = books_->leases.demands;
-    const auto number =
-        head.demand.empty() ? demands.number(head.cpus) : demands.number_of_text(head.demand);
+    const bool for_life = call.kind == detail::call_kind::create;
+    const auto number = head.demand.empty()
+                            ? demands.number(for_life ? std::uint16_t{0} : head.cpus)
+                            : demands.number_of_text(head.demand, for_life);
     if (!number) {
         call.extra().bad_options = number.error();
         return;
     }
     call.shape = *number;
-    call.cpus = demands.at(*number).cpus;
+    if (!for_life) call.cpus = demands.at(*number).cpus;
+    join_group(call);
+    if (for_life) keep_demand(call);
 }
 
 /// Driver: a call of a worker goes on to where it belongs.
@@ -26758,9 +27114,9 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
         new detail::forwarded_call(*this, books_->leases, origin, slot_id(f.id), head.who));
     call->fn = &fn;
     call->kind = head.kind;
-    if (head.kind == detail::call_kind::task) set_demand(*call, head);
-    call->retries_left = head.kind == detail::call_kind::task ? head.retries : 0;
     call->target = head.target;
+    if (head.kind != detail::call_kind::method) set_demand(*call, head);
+    call->retries_left = head.kind == detail::call_kind::task ? head.retries : 0;
     call->nested = true;
     call->body = f.take_body();
     if (head.who.until != time_point::max()) call->extra().until = head.who.until;
@@ -27027,6 +27383,283 @@ SKEIN_INLINE task<void> runtime::tell_started() {
         to->send(detail::message_started, 0, id.value(), {});
     }
     co_return;
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_groups.ipp
+// Part of the bodies of rt/runtime.hpp: placement groups. The source of workers finds places for them and says what
+// becomes of them; here is who holds them, and what waits for them. docs/design/0012-groups.md
+
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+inline constexpr std::size_t most_bundles = 4096;
+
+SKEIN_INLINE void group_state::last_use_gone() noexcept {
+    if (owner != nullptr) owner->drop_group(*this);
+    delete this;
+}
+
+SKEIN_INLINE std::optional<error> misfit(const group_state& group, const resources& need,
+                                         int bundle) {
+    const auto count = group.bundles.size();
+    const auto asked = need.empty() ? std::string("nothing") : to_string(need);
+    if (bundle < 0) {
+        const bool any = std::any_of(group.bundles.begin(), group.bundles.end(),
+                                     [&](const auto& b) { return fits(need, b); });
+        if (any) return std::nullopt;
+        std::string all;
+        for (std::size_t b = 0; b < count && b < 8; ++b)
+            all += fmt::format("{}{{{}}}", b == 0 ? "" : " ", to_string(group.bundles[b]));
+        if (count > 8) all += fmt::format(" and {} more", count - 8);
+        return error(errc::invalid_argument,
+                     fmt::format("it asks for {}, which no bundle of placement group {} has: {}",
+                                 asked, group.number, all))
+            .with_hint("ask for less, or make a bundle larger; a task asks for .cpus = 1 if "
+                       "nothing is said");
+    }
+    const auto index = static_cast<std::size_t>(bundle);
+    if (index >= count)
+        return error(errc::invalid_argument,
+                     fmt::format("placement group {} has no bundle {}: there are {}", group.number,
+                                 bundle, count))
+            .with_hint("bundles are counted from 0");
+    if (fits(need, group.bundles[index])) return std::nullopt;
+    return error(errc::invalid_argument,
+                 fmt::format("it asks for {}, and bundle {} of placement group {} is {}", asked,
+                             bundle, group.number, to_string(group.bundles[index])))
+        .with_hint("ask for less, or make the bundle larger; a task asks for .cpus = 1 if nothing "
+                   "is said");
+}
+
+/// What a group asks for, read into `into`.
+[[nodiscard]] inline result<void> read_bundles(const std::vector<std::string>& texts,
+                                               std::vector<resources>& into) {
+    if (texts.empty() || texts.size() > most_bundles)
+        return error(errc::invalid_argument,
+                     fmt::format("a placement group of {} bundles", texts.size()))
+            .with_hint(fmt::format("1 to {}", most_bundles));
+    for (std::size_t b = 0; b < texts.size(); ++b) {
+        auto read = parse_resources(texts[b]);
+        result<void> good = read ? check_demand(*read) : result<void>(read.error());
+        if (good && read->empty())
+            good =
+                error(errc::invalid_argument, "it asks for nothing").with_hint("\"cpu=1,gpu=1\"");
+        if (!good) {
+            const auto& why = good.error();
+            error said(why.code(), fmt::format("bundle {} of a placement group, \"{}\": {}", b,
+                                               texts[b], why.text()));
+            if (!why.hint().empty()) said.with_hint(why.hint());
+            return said;
+        }
+        into.push_back(std::move(*read));
+    }
+    return {};
+}
+
+SKEIN_INLINE task<void> group_is_ready(counted_ptr<group_state> group) {
+    if (!group) throw error(errc::invalid_argument, "an empty placement_group is waited for");
+    while (!group->placed) {
+        if (group->why) throw *group->why;
+        if (group->owner == nullptr) throw error(errc::closed, "the runtime has ended");
+        group->changed.reset();
+        auto changed = group->changed.wait();
+        co_await changed;
+    }
+    if (group->why) throw *group->why;
+}
+
+SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
+    if (!group || group->owner == nullptr) co_return;
+    group->owner->end_group(
+        *group, error(errc::closed, fmt::format("placement group {} was removed", group->number)));
+    while (!group->is_gone && group->owner != nullptr) {
+        group->changed.reset();
+        auto changed = group->changed.wait();
+        co_await changed;
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE counted_ptr<detail::group_state> runtime::make_group(
+    const std::vector<std::string>& bundles, group_strategy how) {
+    counted_ptr<detail::group_state> made(new detail::group_state);
+    auto& groups = books_->groups;
+    made->owner = this;
+    made->number = ++groups.last;
+    groups.entries[made->number].state = made.get();
+    const auto fail = [&](error why) {
+        group_refused(made->number, why);
+        return made;
+    };
+    if (books_->upstream != nullptr)
+        return fail(error(errc::not_supported, "a placement group is made by a worker")
+                        .with_hint("make it in the driver, and what runs in it there"));
+    if (auto read = detail::read_bundles(bundles, made->bundles); !read) return fail(read.error());
+    if (books_->given_up) return fail(*books_->given_up);
+    auto* const source = books_->leases.source;
+    if (source == nullptr || books_->closing)
+        return fail(error(errc::closed, "a placement group is made while there are no workers"));
+    if (books_->start_workers) {
+        const task_context::use none(nullptr); // they do not belong to the call that came first
+        std::exchange(books_->start_workers, {})();
+    }
+    source->want_group({made->number, how, made->bundles});
+    return made;
+}
+
+/// What a call asks for must be in its group, which it keeps from now on.
+SKEIN_INLINE void runtime::join_group(detail::call_base& call) {
+    const auto& demand = books_->leases.demands.at(call.shape);
+    if (demand.group == 0) return;
+    auto& groups = books_->groups;
+    const auto found = groups.entries.find(demand.group);
+    if (found == groups.entries.end() || found->second.state == nullptr) {
+        call.extra().bad_options =
+            error(errc::not_found, fmt::format("there is no placement group {}", demand.group))
+                .with_hint("it ends with the last handle to it");
+        return;
+    }
+    auto& state = *found->second.state;
+    if (state.why) {
+        call.extra().bad_options = *state.why;
+    } else if (auto why = detail::misfit(state, demand.need, demand.bundle)) {
+        call.extra().bad_options = std::move(*why);
+    } else {
+        using held = counted_ptr<detail::group_state>;
+        call.keep(std::make_shared<held>(&state));
+    }
+}
+
+/// Driver: the group in which an actor with this demand lives, if it is one.
+SKEIN_INLINE counted_ptr<detail::group_state> runtime::group_of(std::uint16_t shape) const {
+    const auto number = books_->leases.demands.at(shape).group;
+    if (number == 0) return {};
+    const auto found = books_->groups.entries.find(number);
+    if (found == books_->groups.entries.end()) return {};
+    return counted_ptr<detail::group_state>(found->second.state);
+}
+
+/// Nobody holds it any more.
+SKEIN_INLINE void runtime::drop_group(detail::group_state& state) noexcept {
+    const auto found = books_->groups.entries.find(state.number);
+    if (found == books_->groups.entries.end()) return;
+    found->second.state = nullptr;
+    tell_drop(state.number);
+    forget_group(state.number);
+}
+
+SKEIN_INLINE void runtime::tell_drop(std::uint64_t number) {
+    auto& entry = books_->groups.entries.at(number);
+    auto* const source = books_->leases.source;
+    if (entry.is_gone || std::exchange(entry.dropped, true)) return;
+    if (source == nullptr || books_->closing) {
+        entry.is_gone = true; // all ends
+        return;
+    }
+    source->drop_group(number);
+}
+
+SKEIN_INLINE void runtime::end_group(detail::group_state& group, const error& why) {
+    const counted_ptr<detail::group_state> hold(&group);
+    if (group.why) return;
+    group.why = why;
+    group.placed = false;
+    group.changed.set();
+    std::vector<actor_id> inside;
+    for (const auto& [id, entry] : books_->actors.entries)
+        if (entry.group.get() == &group) inside.push_back(id);
+    std::sort(inside.begin(), inside.end());
+    for (const auto id : inside) {
+        const failure told{error(why.code(), fmt::format("actor {} has ended: {}", id, why.text())),
+                           nullptr};
+        end_actor(id, detail::message_kill, &told);
+    }
+    refuse_group(group.number, why);
+    tell_drop(group.number);
+    if (books_->groups.entries.at(group.number).is_gone) group.is_gone = true;
+}
+
+/// What waits for a place in it fails.
+SKEIN_INLINE void runtime::refuse_group(std::uint64_t number, const error& why) {
+    std::vector<std::uint16_t> kinds;
+    books_->leases.demands.for_each_in_group(number, [&](auto kind) { kinds.push_back(kind); });
+    for (const auto kind : kinds) refuse_demand(kind, why);
+}
+
+/// Its numbers serve others when nobody uses them any more.
+SKEIN_INLINE void runtime::forget_group(std::uint64_t number) {
+    auto& groups = books_->groups;
+    const auto found = groups.entries.find(number);
+    if (found == groups.entries.end() || found->second.state != nullptr || !found->second.is_gone)
+        return;
+    auto& leases = books_->leases;
+    bool used = false;
+    leases.demands.for_each_in_group(number, [&](auto kind) {
+        const auto line = leases.lines.find(kind);
+        if (line == leases.lines.end()) return;
+        (void)leases.front(line->second);
+        used = used || !line->second.is_empty() || line->second.held > 0 ||
+               line->second.parents > 0 || line->second.out > 0;
+    });
+    if (used) return; // at the end of a program: what is left is settled in another order
+    leases.demands.for_each_in_group(number, [&](auto kind) { leases.lines.erase(kind); });
+    leases.demands.forget_group(number);
+    groups.entries.erase(found);
+}
+
+// ---- what the source of workers says -----------------------------------------------------------
+
+SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
+    const auto found = books_->groups.entries.find(number);
+    if (found == books_->groups.entries.end() || found->second.state == nullptr) return;
+    auto& state = *found->second.state;
+    if (state.why) return;
+    state.placed = on;
+    state.changed.set();
+}
+
+SKEIN_INLINE void runtime::group_refused(std::uint64_t number, const error& why) {
+    const auto found = books_->groups.entries.find(number);
+    if (found == books_->groups.entries.end()) return;
+    found->second.is_gone = true;
+    if (auto* const state = found->second.state; state != nullptr) end_group(*state, why);
+    group_gone(number);
+}
+
+SKEIN_INLINE void runtime::group_gone(std::uint64_t number) {
+    const auto found = books_->groups.entries.find(number);
+    if (found == books_->groups.entries.end()) return;
+    found->second.is_gone = true;
+    if (auto* const state = found->second.state; state != nullptr) {
+        state->is_gone = true;
+        state->changed.set();
+    }
+    forget_group(number);
+}
+
+/// Driver: the program ends, or there are no workers for it.
+SKEIN_INLINE void runtime::fail_groups(const error& why) {
+    for (const auto& group : books_->groups.held()) {
+        if (!books_->closing) {
+            end_group(*group, why);
+            continue;
+        }
+        if (!group->why) group->why = why;
+        group->is_gone = books_->groups.entries.at(group->number).is_gone = true;
+        group->changed.set();
+    }
 }
 
 } // namespace skein::rt
@@ -27606,6 +28239,28 @@ SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
     return had_cores;
 }
 
+/// An actor goes to a worker that is for it alone.
+SKEIN_INLINE void lease_books::settle_in(peer& at) {
+    auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
+    if (share == nullptr) return;
+    ++share->out;
+    ++share->line->out;
+    file(*share);
+}
+
+/// The actor has ended: nobody follows it there.
+SKEIN_INLINE void lease_books::spend(peer& at) {
+    at.spent = true;
+    auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
+    if (share == nullptr) return;
+    auto& line = *share->line;
+    line.held -= share->leases.size();
+    line.out -= std::min<std::size_t>(line.out, share->out);
+    share->leases.clear();
+    share->out = 0;
+    file(*share);
+}
+
 SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call, bool had_cores) {
     if (!is_leased(call)) {
         from.guests -= std::min<std::uint32_t>(from.guests, call.cpus);
@@ -27932,10 +28587,28 @@ SKEIN_INLINE bool runtime::has_own_incarnation(const peer& newcomer) const {
 SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
     try {
         co_await l->ended.wait();
+        if (l->up && l->spent) {
+            auto parting = part_from(l);
+            co_await parting;
+        }
     } catch (const error&) { // cancelled
         l->wire->abort(cancelled_error());
         l->up = false;
     }
+}
+
+/// The actor that a worker was for has ended: what still runs there ends, then the process.
+SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
+    const auto runs = [&] {
+        return std::any_of(books_->slots.begin(), books_->slots.end(),
+                           [&](const auto& s) { return s.call && s.call->on == l.get(); });
+    };
+    for (auto pause = std::chrono::milliseconds(1); l->up && runs();
+         pause = std::min(2 * pause, std::chrono::milliseconds(50)))
+        co_await sleep_for(pause);
+    if (!l->up) co_return;
+    auto goodbye = l->wire->close();
+    co_await goodbye;
 }
 
 SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire, obituary after,
@@ -27993,13 +28666,15 @@ SKEIN_INLINE bool runtime::has_calls(const peer& at) const {
 SKEIN_INLINE bool runtime::is_idle(const std::shared_ptr<net::connection>& wire) const {
     const auto found = std::find_if(books_->links.begin(), books_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
-    return found == books_->links.end() || ((*found)->actors == 0 && !has_calls(**found));
+    return found == books_->links.end() ||
+           ((*found)->actors == 0 && !(*found)->spent && !has_calls(**found));
 }
 
 SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::connection> wire) {
     const auto found = std::find_if(books_->links.begin(), books_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
-    if (found == books_->links.end() || !(*found)->up || (*found)->actors > 0) co_return false;
+    if (found == books_->links.end() || !(*found)->up || (*found)->actors > 0 || (*found)->spent)
+        co_return false;
     const auto l = *found;
     books_->leases.retire(*l, true);
     if (books_->leases.waits()) pump_leases();
@@ -28052,6 +28727,7 @@ SKEIN_INLINE task<void> runtime::close() {
     books_->start_workers = {};
     for (const auto& call : books_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
+    fail_groups(why);
     for (std::size_t i = 0; i < books_->slots.size(); ++i) {
         const auto call = books_->slots[i].call;
         if (call && !call->is_done()) call->fail({why, nullptr});
@@ -28079,7 +28755,8 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
         call->context->cancel_children();
     });
     std::vector<counted_ptr<detail::call_base>> orphans;
-    for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
+    if (!l.spent) // else they go on, as all calls do that nobody waits for
+        for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
     for (const auto& call : orphans)
         if (!call->is_done()) cancel(*call);
 
@@ -28298,7 +28975,7 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
         call->on = nullptr;
         call->state = detail::phase::queued;
         if (call->kind == detail::call_kind::create)
-            books_->creations.push_back(std::move(call));
+            line_up(std::move(call));
         else
             (call->lane ? own : passed)[call->target].push_back(std::move(call));
     }
@@ -28327,6 +29004,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
     call->fn = entry->plan->fn;
     call->kind = detail::call_kind::create;
     call->target = id;
+    call->shape = entry->plan->shape;
     call->retries_left = 1; // there are terms
     if (!prepare(*call)) return;
     wire::writer body;
@@ -28334,7 +29012,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
     detail::encode_remake(body, *entry->plan);
     call->body = std::move(body).take();
     call->state = detail::phase::queued;
-    books_->creations.push_back(std::move(call));
+    line_up(std::move(call));
 }
 
 /// An actor is there again, or not to be expected any more: what others hold of what it had, ends.
@@ -28469,6 +29147,7 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
         books_->leases.sent(to, raw);
     } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
         ++to.actors;
+        if (to.kind != 0) books_->leases.settle_in(to);
     }
     detail::stamp_deadline(raw, raw.body);
     // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
@@ -28513,7 +29192,7 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
         if (e.code() != errc::too_large) return; // closed or reset: as above
         const auto held = free_slot(call.slot);
         account(to, call);
-        if (call.kind == detail::call_kind::create && books_->upstream == nullptr) --to.actors;
+        if (call.kind == detail::call_kind::create && books_->upstream == nullptr) actor_left(to);
         call.fail({e, nullptr});
     }
 }
@@ -29622,6 +30301,9 @@ public:
     void want(const worker_demand& what) override;
     /// The runtime takes back itself what it has lent.
     void rests(const net::connection&, bool) override {}
+    /// Takes room of this host for the group, as long as it is held.
+    void want_group(const worker_group& what) override;
+    void drop_group(std::uint64_t number) override;
 
     /// Pids of the workers that run now, for tests and tools.
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept;
@@ -29667,6 +30349,121 @@ namespace detail {
 // The bodies of rt/local_workers.hpp: the driver's side with its processes, and the life of a worker.
 
 
+// ======== skein/rt/detail/local_groups.hpp
+// The placement groups of one host: all their bundles are on it, in its scheduler. Part of detail/local_workers.ipp.
+
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+class local_groups {
+public:
+    struct group {
+        worker_group what;
+        placement_group_id id; ///< of the scheduler; none: not asked for yet
+        std::uint32_t cores = 0;
+        bool placed = false, closing = false;
+    };
+
+    explicit local_groups(scheduler& host) : host_(host) {}
+
+    void want(const worker_group& what) {
+        auto& made = all_[what.number];
+        made.what = what;
+        amount cpus;
+        for (const auto& b : what.bundles) cpus += b.cpu;
+        made.cores = whole_cores(cpus);
+    }
+    void drop(std::uint64_t number) {
+        if (const auto found = all_.find(number); found != all_.end()) found->second.closing = true;
+    }
+    [[nodiscard]] group* find(std::uint64_t number) {
+        const auto found = all_.find(number);
+        return found == all_.end() ? nullptr : &found->second;
+    }
+    [[nodiscard]] bool any_waits() const {
+        for (const auto& [number, g] : all_)
+            if (!g.placed && !g.closing) return true;
+        return false;
+    }
+    /// Those that nobody holds any more give their room back when their last worker has ended; gives them. Of each
+    /// kind of worker it knows the demand, `what`, how many there are, `alive`, and what is asked for, `asked`.
+    template <class Kinds>
+    [[nodiscard]] std::vector<group> close(Kinds& kinds) {
+        std::vector<group> closed;
+        for (const auto& [number, g] : all_) {
+            if (!g.closing) continue;
+            const auto is_of = [&n = g.what.number](const auto& k) {
+                return k.second.what.group == n;
+            };
+            bool any = false;
+            for (auto& k : kinds) {
+                if (!is_of(k)) continue;
+                if (k.second.asked) (void)host_.cancel(std::exchange(k.second.asked, {}));
+                any = any || k.second.alive > 0;
+            }
+            if (any) continue;
+            std::erase_if(kinds, is_of);
+            if (g.id) (void)host_.remove_group(g.id);
+            closed.push_back(g);
+        }
+        for (const auto& g : closed) all_.erase(g.what.number);
+        return closed;
+    }
+
+    /// Asks the scheduler for new ones; gives those that this host can never hold.
+    [[nodiscard]] std::vector<std::pair<std::uint64_t, error>> ask() {
+        std::vector<std::pair<std::uint64_t, error>> refused;
+        for (auto& [number, g] : all_) {
+            if (g.id || g.closing) continue;
+            group_request r;
+            r.strategy = g.what.strategy;
+            r.bundles = g.what.bundles;
+            r.tag = number;
+            r.fail_if_infeasible = true;
+            const auto asked = host_.create_group(std::move(r));
+            if (asked) {
+                g.id = *asked;
+            } else {
+                refused.emplace_back(number, told(g.what, asked.error()));
+            }
+        }
+        for (const auto& [number, why] : refused) all_.erase(number);
+        return refused;
+    }
+    /// Where a demand in a group may go; nothing: there is no such group (any more).
+    [[nodiscard]] std::optional<constraint> where(const worker_demand& what) {
+        const auto* const g = find(what.group);
+        if (g == nullptr || !g->id || g->closing) return std::nullopt;
+        return constraint::in(g->id, what.bundle);
+    }
+
+private:
+    [[nodiscard]] static error told(const worker_group& what, const error& why) {
+        if (what.strategy == group_strategy::strict_spread && what.bundles.size() > 1)
+            return error(errc::exhausted,
+                         fmt::format("placement group {}: strict_spread wants a node for each of "
+                                     "its {} bundles, and the workers of this host are one",
+                                     what.number, what.bundles.size()))
+                .with_hint("use spread, or run on a cluster");
+        return why;
+    }
+
+    scheduler& host_;
+    std::map<std::uint64_t, group> all_;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/local_workers.ipp, continued
 #include <algorithm>
 #include <atomic>
 #include <csignal>
@@ -29733,6 +30530,14 @@ public:
         auto& kind = kinds_[what.kind];
         kind.what = what;
         kind.idle_since = loop_.now();
+        changed_.set();
+    }
+    void want_group(const worker_group& what) {
+        groups_.want(what);
+        changed_.set();
+    }
+    void drop_group(std::uint64_t number) {
+        groups_.drop(number);
         changed_.set();
     }
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
@@ -29861,9 +30666,11 @@ private:
         try {
             while (!stopping_) {
                 changed_.reset();
+                for (const auto& [number, why] : groups_.ask()) driver_.group_refused(number, why);
                 ask_for_room();
                 start_granted(lives);
                 const auto pause = retire_idle(lives);
+                close_groups();
                 auto woken = wait_change(pause);
                 co_await woken;
             }
@@ -29899,7 +30706,13 @@ private:
             if (kind.asked || kind.what.wanted <= kind.alive) continue;
             request r;
             r.demand = kind.what.need;
-            if (!kind.what.label.empty()) r.where = constraint::labelled(kind.what.label);
+            if (kind.what.group != 0) {
+                const auto where = groups_.where(kind.what);
+                if (!where) continue; // what waits for it fails
+                r.where = *where;
+            } else if (!kind.what.label.empty()) {
+                r.where = constraint::labelled(kind.what.label);
+            }
             r.tag = number;
             r.for_life = true;
             r.fail_if_infeasible = true;
@@ -29918,6 +30731,10 @@ private:
         host_.take_grants(granted);
         host_.take_notices(notices);
         for (const auto& n : notices) {
+            if (n.what == notice::kind::group_placed) {
+                lives.spawn(hold_group(n.tag));
+                continue;
+            }
             const auto found = kinds_.find(static_cast<std::uint32_t>(n.tag));
             if (found == kinds_.end() || n.what != notice::kind::refused) continue;
             found->second.asked = {};
@@ -29932,16 +30749,40 @@ private:
         }
     }
 
+    /// Its cores are the other workers' no more; it can be used when what runs there has ended.
+    task<void> hold_group(std::uint64_t number) {
+        auto* const placed = groups_.find(number);
+        if (placed == nullptr || placed->placed) co_return;
+        placed->placed = true;
+        lent_ += placed->cores;
+        driver_.lend(lent_);
+        auto lent = driver_.lent_is_free();
+        co_await lent;
+        const auto* const still = groups_.find(number);
+        if (still != nullptr && !still->closing) driver_.group_placed(number, true);
+    }
+    void close_groups() {
+        for (const auto& g : groups_.close(kinds_)) {
+            if (g.placed) lent_ -= g.cores;
+            driver_.lend(lent_);
+            changed_.set();
+            driver_.group_gone(g.what.number);
+        }
+    }
+
     /// Gives when to look again.
     duration retire_idle(scope& lives) {
-        const bool is_short = std::any_of(kinds_.begin(), kinds_.end(),
-                                          [](const auto& k) { return bool(k.second.asked); });
+        const bool is_short =
+            groups_.any_waits() || std::any_of(kinds_.begin(), kinds_.end(),
+                                               [](const auto& k) { return bool(k.second.asked); });
         auto next = duration::max();
         for (auto& [number, kind] : kinds_) {
             if (kind.asked && kind.what.wanted <= kind.alive)
                 (void)host_.cancel(std::exchange(kind.asked, {}));
             if (kind.alive <= kind.what.wanted || kind.leaving) continue;
-            const auto due = is_short ? kind.idle_since : kind.idle_since + how_.times.idle_worker;
+            const auto* const group = groups_.find(kind.what.group);
+            const bool at_once = is_short || (group != nullptr && group->closing);
+            const auto due = at_once ? kind.idle_since : kind.idle_since + how_.times.idle_worker;
             if (loop_.now() < due) {
                 next = std::min<duration>(next, due - loop_.now());
                 continue;
@@ -29963,17 +30804,19 @@ private:
         const auto left = co_await asked;
         if (!left || !*left)
             co_await sleep_for(how_.times.idle_worker); // it is ending, or has actors
-        kinds_.at(number).leaving = false;
+        if (const auto kind = kinds_.find(number); kind != kinds_.end())
+            kind->second.leaving = false; // else its group has gone
         changed_.set();
     }
 
     /// A worker that holds what it was granted, until nothing waits for it any more.
     task<void> live_for(std::uint32_t number, grant g) {
         auto& kind = kinds_.at(number);
-        const auto cores = whole_cores(kind.what.need.cpu);
+        auto cores = whole_cores(kind.what.need.cpu);
         life one;
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
+        if (kind.what.group != 0) cores = 0; // those of the group are lent already
         one.room = {number, {label_}};
         if (how_.offers.gpu) // else there are none to be seen
             one.env.emplace_back("CUDA_VISIBLE_DEVICES", gpus_by_name(g.gpus, how_.gpu_names));
@@ -30086,6 +30929,7 @@ private:
     std::string last_warning_, last_error_;
     std::string label_; ///< of this host
     scheduler host_;    ///< what it has for workers of one demand
+    detail::local_groups groups_{host_};
     std::map<std::uint32_t, own_workers> kinds_;
     std::vector<life*> own_; ///< that run
     std::uint32_t lent_ = 0; ///< cores
@@ -30102,6 +30946,8 @@ SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places()
 SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
 SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
 SKEIN_INLINE void local_workers::want(const worker_demand& what) { pool_->want(what); }
+SKEIN_INLINE void local_workers::want_group(const worker_group& what) { pool_->want_group(what); }
+SKEIN_INLINE void local_workers::drop_group(std::uint64_t number) { pool_->drop_group(number); }
 SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
     return pool_->pids();
 }
@@ -30194,6 +31040,74 @@ SKEIN_INLINE int worker_main() {
 }
 
 } // namespace skein::rt
+
+// ======== skein/rt/placement_group.hpp
+// placement_group: room for several tasks or actors that is taken together or not at all.
+//
+//     skein::placement_group group({"cpu=1", "cpu=1,gpu=1"}, skein::group_strategy::spread);
+//     co_await group.ready();                                  // all bundles have places
+//     auto r = skein::remote<&load>.with({.on = group.bundle(0)})(7);
+//     auto a = co_await skein::actor<model>.with({.cpus = 1, .gpus = 1, .on = group.bundle(1)})();
+//     co_await group.remove();                                 // or with the last handle
+//
+// It is asked for when it is made; tasks and actors may be put into it at once, and wait for it. What a task asks
+// for comes out of a bundle, beside what others hold of that. When a node is lost, the bundles that were there get
+// places again, all of them together, and tasks run again there.
+//
+// The room is given back when nobody holds the group any more: no handle, no task that is to run in it, no actor
+// that lives in it. Groups are made by the driver; workers cannot make or hold one.
+
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+using rt::group_strategy;
+
+/// A counted handle to a placement group; copyable, one pointer wide.
+class placement_group {
+public:
+    placement_group() noexcept = default;
+    /// Asks for room for all of these, "cpu=1,gpu=1,memory=4GiB,ssd=1" each; 1 to 4096. What is wrong with them, and
+    /// that they can never be held, is told by ready() and by the tasks that are put into it.
+    explicit placement_group(std::vector<std::string> bundles,
+                             group_strategy how = group_strategy::pack)
+        : state_(rt::runtime::current().make_group(bundles, how)) {}
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
+    [[nodiscard]] std::size_t size() const noexcept { return state_ ? state_->bundles.size() : 0; }
+    /// All bundles have places now.
+    [[nodiscard]] bool is_placed() const noexcept { return state_ && state_->placed; }
+
+    /// Suspends until all bundles have places; at once if they have. On one host also until the cores that they take
+    /// are free.
+    ///   errors  invalid_argument (a bundle that is no demand), exhausted (this host could never hold them; on a
+    ///           cluster it waits for nodes that can), closed (it was removed, or the program ends)
+    [[nodiscard]] task<void> ready() const { return rt::detail::group_is_ready(state_); }
+    /// Ends it for all who hold it: tasks that wait for it fail, those that run go on to their end, its actors are
+    /// killed. Suspends until nothing of it is left.
+    ///   errors  cancelled (it ends all the same)
+    [[nodiscard]] task<void> remove() const { return rt::detail::remove_group(state_); }
+
+    /// For `.on`: this bundle of it, counted from 0.
+    [[nodiscard]] location bundle(std::size_t index) const noexcept {
+        constexpr std::size_t most = 1'000'000; // is none, too
+        return {number(), static_cast<int>(index < most ? index : most)};
+    }
+    /// For `.on`: whichever of its bundles has room.
+    operator location() const noexcept { return {number(), -1}; } // NOLINT: reads as it is meant
+    friend bool operator==(const placement_group&, const placement_group&) = default;
+
+private:
+    [[nodiscard]] std::uint64_t number() const noexcept { return state_ ? state_->number : 0; }
+    counted_ptr<rt::detail::group_state> state_;
+};
+
+} // namespace skein
 
 // ======== skein/rt/run.hpp
 // run: a main() that is a driver with its own local cluster, and, started again by itself, a worker.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tests/rt/apps.hpp>
+#include <tests/rt/local_pool.hpp>
 #include <tests/support/temporary_folder.hpp>
 
 #include <skein/core/scope.hpp>
@@ -30,52 +31,6 @@ namespace {
 /// Changing one byte of this makes another build of the same program.
 extern const volatile char build_marker[];
 const volatile char build_marker[] = "rt_tests build marker: A";
-
-struct pool {
-    net::real_loop loop;
-    net::real_network network{loop};
-    rt::local_children children{loop};
-    rt::runtime driver{rt::runtime_options{}};
-    rt::local_workers workers;
-
-    explicit pool(rt::local_workers_options how)
-        : workers(loop, network, children, driver, std::move(how)) {}
-
-    /// Serves the workers while body runs; afterwards all have gone.
-    template <class Body>
-    void run(Body body) {
-        const rt::runtime::use current(driver);
-        loop.run(everything(this, std::move(body)));
-        CHECK(workers.pids().empty());
-        CHECK(driver.pending() == 0);
-    }
-
-private:
-    template <class Body>
-    static task<void> everything(pool* self, Body body) {
-        scope services;
-        services.spawn(self->workers.serve());
-        self->driver.ask(&self->workers);
-        auto work = body(*self);
-        auto asked = as_result(std::move(work));
-        auto outcome = co_await asked;
-        self->workers.stop();
-        auto bye = self->driver.close();
-        co_await bye;
-        services.cancel();
-        auto joined = services.join();
-        auto ended = as_result(std::move(joined));
-        (void)co_await ended;
-        if (!outcome) throw outcome.error();
-    }
-};
-
-rt::local_workers_options options(int count) {
-    rt::local_workers_options o;
-    o.count = count;
-    o.program = "rt_tests";
-    return o;
-}
 
 /// A copy of this program that differs in its build id (or, without one, in a constant).
 std::filesystem::path other_build(const std::filesystem::path& folder) {
@@ -383,6 +338,9 @@ seen_by_worker look_around() {
     const char* gpus = std::getenv("CUDA_VISIBLE_DEVICES");
     return {::getpid(), gpus != nullptr ? gpus : "all", runtime_context().process};
 }
+struct onlooker {
+    seen_by_worker look() { return look_around(); }
+};
 task<seen_by_worker> look_around_for(int ms) {
     co_await sleep_for(std::chrono::milliseconds(ms));
     co_return look_around();
@@ -397,12 +355,6 @@ task<int> asks_for_gpu(int x) {
     auto inner = remote<&look_around>.with({.gpus = 1})();
     const auto seen = co_await inner;
     co_return seen.gpus.size() == 1 ? x : -1;
-}
-
-rt::local_workers_options with_resources(int count, const char* offers) {
-    auto how = options(count);
-    how.offers = rt::parse_resources(offers).value();
-    return how;
 }
 
 } // namespace
@@ -502,5 +454,82 @@ TEST_CASE("a task whose worker for it dies runs again on another one", "[rt][loc
         auto fine = remote<&twice>.with({.resources = "ssd=1"})(3);
         const int got = co_await fine;
         CHECK(got == 6);
+    });
+}
+
+TEST_CASE("an actor has a process of its own that sees its gpu alone and ends with it",
+          "[rt][local_workers]") {
+    pool p(with_resources(2, "gpu=1"));
+    p.run([](pool& self) -> task<void> {
+        auto a = co_await actor<onlooker>.with({.gpus = 1})();
+        auto looked = a.call<&onlooker::look>();
+        const auto first = co_await looked;
+        CHECK(first.gpus == "0");
+        // The gpu is the actor's for life: who wants it, too, waits for its end.
+        auto wants = remote<&look_around>.with({.gpus = 1})();
+        auto plain = remote<&look_around>();
+        const auto beside = co_await plain;
+        CHECK(beside.pid != first.pid);
+        CHECK_FALSE(wants.ready());
+        auto again = a.call<&onlooker::look>();
+        const auto still = co_await again;
+        CHECK(still.pid == first.pid);
+        a = {};
+        const auto second = co_await wants;
+        CHECK(second.gpus == "0");
+        CHECK(second.pid != first.pid);
+        CHECK(std::count(self.workers.pids().begin(), self.workers.pids().end(), first.pid) == 0);
+    });
+}
+
+TEST_CASE("an actor that holds something is made again where that is", "[rt][local_workers]") {
+    pool p(with_resources(1, "ssd=1"));
+    p.run([](pool&) -> task<void> {
+        auto a = co_await actor<counter>.with({.resources = "ssd=1", .restarts = 2})(5);
+        auto where = a.call<&counter::pid>();
+        const long first = co_await where;
+        auto died = as_result(as_task(a.call<&counter::die>()));
+        const auto lost = co_await died;
+        CHECK_FALSE(lost);
+        auto there = a.call<&counter::pid>();
+        const long second = co_await there;
+        CHECK(first != second);
+        auto value = a.call<&counter::get>();
+        const int n = co_await value;
+        CHECK(n == 5);
+        kill(a);
+        auto b = co_await actor<counter>.with({.resources = "ssd=1"})(7);
+        auto other = b.call<&counter::get>();
+        const int m = co_await other;
+        CHECK(m == 7);
+    });
+}
+
+TEST_CASE("what an actor asks for and cannot have, or nobody waits for, holds nothing up",
+          "[rt][local_workers]") {
+    pool p(with_resources(1, "ssd=1"));
+    p.run([](pool& self) -> task<void> {
+        auto none = as_result(actor<counter>.with({.gpus = 1, .name = "none"})(1));
+        const auto no_gpu = co_await none;
+        REQUIRE_FALSE(no_gpu);
+        INFO(no_gpu.error().what());
+        CHECK(std::string_view(no_gpu.error().what()).find("gpu=1") != std::string_view::npos);
+        auto named = co_await actor<counter>.with({.name = "none"})(2); // the name is free again
+        auto throws = as_result(actor<picky>.with({.resources = "ssd=1"})(-1));
+        const auto thrown = co_await throws;
+        REQUIRE_FALSE(thrown);
+        CHECK(thrown.error().code() == errc::remote_exception);
+        auto holds = co_await actor<picky>.with({.resources = "ssd=1"})(3);
+        auto waits = as_result(with_timeout(actor<picky>.with({.resources = "ssd=1"})(4),
+                                            std::chrono::milliseconds(1)));
+        const auto waited = co_await waits;
+        REQUIRE_FALSE(waited);
+        CHECK(self.driver.pending() == 0); // it is not made later, for nobody
+        auto placed = co_await actor<counter>.with({.on = node_named("localhost")})(6);
+        auto alone = placed.call<&counter::pid>();
+        const long own = co_await alone;
+        auto shared = named.call<&counter::pid>();
+        const long common = co_await shared;
+        CHECK(own != common);
     });
 }

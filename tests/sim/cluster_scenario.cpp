@@ -4,13 +4,14 @@
 // links break and are cut; calls go on all the while.
 //
 // Invariants: each call ends once, with its own value or an expected error; a task runs once and once more per retry at
-// most, a method at most once; a node never holds more than it has, and no two tasks its only gpu. When faults have ended every node that lives is
-// in the cluster, each driver has the workers it wants (or some, where both want all), as many processes run as the head has granted leases, and all
-// calls end. A head that is killed in the calm and comes back takes all workers over. When the drivers have ended no worker
-// is left.
+// most, a method at most once; a node never holds more than it has, and no two tasks or actors its only gpu. When faults
+// have ended every node that lives is in the cluster, each driver has the workers it wants (or some, where both want all),
+// as many processes run as the head has granted leases, and all calls end, those in placement groups, too. A head that is
+// killed in the calm and comes back takes all workers over. When the drivers have ended no worker is left.
 #include "sim/scenario.hpp"
 
 #include <skein/core/timeout.hpp>
+#include <skein/rt/placement_group.hpp>
 #include <skein/rt/remote.hpp>
 #include <skein/rt/runtime_context.hpp>
 #include <tests/support/sim_nodes.hpp>
@@ -61,6 +62,19 @@ task<int> with_disk(int call, int ms) {
     const int got = co_await inner;
     co_return -got;
 }
+/// Has the gpu of its host as long as it lives.
+struct holder {
+    holder() : host(runtime_context().host) {
+        if (++now->gpus[host] > 1) now->violation = "an actor and another have the only gpu";
+    }
+    holder(const holder&) = delete;
+    ~holder() { --now->gpus[host]; }
+    std::string host;
+    int note(int call) {
+        ++now->runs[call];
+        return call;
+    }
+};
 struct ledger {
     int last = 0;
     int note(int call, int position) {
@@ -91,9 +105,90 @@ bool is_expected(const error& e) {
     case errc::worker_lost:
     case errc::timeout:
     case errc::cancelled:
+    case errc::invalid_argument: // no such bundle
+    case errc::closed:           // its group was removed
     case errc::not_found: return true;
     default: return false;
     }
+}
+
+/// What a driver holds: an actor with a gpu, and a group.
+struct holdings {
+    actor_handle<holder> actor;
+    placement_group group;
+};
+
+task<void> renew(stage* s, holdings* h) {
+    auto& w = s->w;
+    if (w.chance(0.5)) {
+        h->actor = {};
+        actor_options how;
+        how.gpus = 1;
+        how.restarts = w.chance(0.5) ? -1 : 0;
+        if (!s->has_actors) how.cpus = static_cast<int>(w.below(2));
+        if (h->group && w.chance(0.4)) how.on = h->group;
+        auto making = as_result(with_timeout(skein::actor<holder>.with(how)(), 3s));
+        auto made = co_await making;
+        const bool none = !made && made.error().code() == errc::invalid_argument;
+        if (made)
+            h->actor = *made;
+        else
+            w.check(is_expected(made.error()) || none, made.error().what());
+        co_return;
+    }
+    // One that no nodes can hold would keep its tasks waiting for ever.
+    if (h->group && (!h->group.is_placed() || w.chance(0.5))) {
+        auto removing = as_result(with_timeout(h->group.remove(), w.chance(0.5) ? 5ms : 600s));
+        const auto removed = co_await removing;
+        w.check(removed || removed.error().code() == errc::timeout, "a group did not end");
+    }
+    std::vector<std::string> bundles;
+    for (auto n = 1 + w.below(3); n > 0; --n)
+        bundles.emplace_back(w.chance(0.5) ? "gpu=1" : "disk=0.5");
+    if (!s->has_actors)
+        for (auto& b : bundles) b += ",cpu=1";
+    using how = group_strategy;
+    const how all[] = {how::pack, how::spread, how::strict_pack, how::strict_spread};
+    h->group = placement_group(bundles, all[w.below(4)]);
+    if (!w.chance(0.3)) co_return;
+    auto ready = as_result(with_timeout(h->group.ready(), 3s));
+    const auto placed = co_await ready;
+    if (!placed) w.check(is_expected(placed.error()), placed.error().what());
+}
+
+/// A call of the actor, or a task in the group; false: there is neither.
+bool submit_held(stage* s, const holdings& h, std::vector<outstanding>& into) {
+    auto& w = s->w;
+    outstanding made;
+    if (h.actor && w.chance(0.5)) {
+        made.call = ++s->last_call;
+        made.is_method = true;
+        made.result = h.actor.call<&holder::note>(made.call);
+    } else if (h.group) {
+        made.call = ++s->last_call;
+        made.counts_runs = false;
+        call_options how;
+        how.cpus = s->has_actors ? 0 : 1;
+        how.retries = made.retries = static_cast<int>(w.below(4));
+        const int ms = static_cast<int>(w.below(500));
+        if (w.chance(0.5))
+            how.on = h.group;
+        else
+            how.on = h.group.bundle(w.below(h.group.size()));
+        if (w.chance(0.5)) {
+            how.gpus = 1;
+            made.result = remote<&with_gpu>.with(how)(made.call, ms);
+        } else {
+            how.resources = "disk=0.5";
+            // A group that holds all cpus would keep the worker away that a call of with_disk needs.
+            made.result = s->has_actors ? remote<&with_disk>.with(how)(made.call, ms)
+                                        : remote<&slow>.with(how)(made.call, ms);
+        }
+    } else {
+        return false;
+    }
+    into.push_back(std::move(made));
+    return true;
 }
 
 outstanding submit(stage* s, const actor_handle<ledger>& actor, int* position) {
@@ -132,7 +227,11 @@ task<void> check_outcome(stage* s, outstanding call) {
     auto& w = s->w;
     auto asked = as_result(with_timeout(as_task(call.result), 600s));
     auto outcome = co_await asked;
-    w.check(call.result.ready(), "a call has no outcome long after the calm");
+    std::string why; // what the first of each job waits for
+    if (!call.result.ready())
+        for (const auto& j : s->c.head().status().jobs)
+            why += fmt::format("; {} waits for {}: {}", j.name, j.waiting, j.why);
+    w.check(call.result.ready(), "a call has no outcome long after the calm" + why);
     w.loop.trace(outcome ? static_cast<std::uint64_t>(*outcome)
                          : 1000 + static_cast<std::uint64_t>(outcome.error().code()));
     const int runs = now->runs[call.call];
@@ -151,6 +250,7 @@ task<void> call_around(stage* s, sim_nodes::driver* d, std::size_t* workers) {
     std::vector<outstanding> calls;
     const int count = 10 + static_cast<int>(w.below(40));
     actor_handle<ledger> actor;
+    holdings held;
     int position = 0;
     for (int i = 0; i < count; ++i) {
         if (s->has_actors && (!actor || w.chance(0.05))) {
@@ -163,12 +263,25 @@ task<void> call_around(stage* s, sim_nodes::driver* d, std::size_t* workers) {
             else
                 w.check(is_expected(made.error()), made.error().what());
         }
-        calls.push_back(submit(s, actor, &position));
+        if (s->has_own && w.chance(0.08)) {
+            auto renewed = renew(s, &held);
+            co_await renewed;
+        }
+        if (!s->has_own || !w.chance(0.25) || !submit_held(s, held, calls))
+            calls.push_back(submit(s, actor, &position));
         if (w.chance(0.05)) calls[w.below(calls.size())].result.cancel();
         if (w.chance(0.5)) co_await sleep_for(std::chrono::milliseconds(w.below(600)));
         w.check(now->violation.empty(), now->violation);
     }
     while (!s->calm) co_await sleep_for(100ms);
+    held.actor = {}; // others wait for what it has
+    for (int i = 0; i < 200 && held.group && !held.group.is_placed(); ++i)
+        co_await sleep_for(100ms);
+    if (held.group && !held.group.is_placed()) {
+        auto removed = held.group.remove();
+        co_await removed;
+    }
+    held = {};
     for (auto& call : calls) {
         auto checked = check_outcome(s, std::move(call));
         co_await checked;
@@ -180,10 +293,15 @@ task<void> call_around(stage* s, sim_nodes::driver* d, std::size_t* workers) {
         return (s->shared ? d->self.workers() > 0 : has_all) && d->self.pending() == 0;
     };
     for (int i = 0; i < 1200 && !is_whole(); ++i) co_await sleep_for(100ms);
-    w.check(is_whole(), fmt::format("{} has {} of {} workers, {} leases of {}, and {} calls long "
-                                    "after the calm; {} processes",
-                                    d->host, d->self.workers(), *workers, d->workers.granted(),
-                                    d->workers.wanted(), d->self.pending(), s->c.processes()));
+    std::string used;
+    for (const auto& n : s->c.head().status().nodes)
+        used += fmt::format("; {} holds {} of {} for {} workers", n.name, n.used, n.resources,
+                            n.workers);
+    w.check(is_whole(),
+            fmt::format("{} has {} of {} workers, {} leases of {}, and {} calls long after the "
+                        "calm; {} processes{}",
+                        d->host, d->self.workers(), *workers, d->workers.granted(),
+                        d->workers.wanted(), d->self.pending(), s->c.processes(), used));
 }
 
 /// Kills and starts again what the cluster is made of.

@@ -4,7 +4,8 @@
 //
 // Invariants: each call ends exactly once, with its own value or an expected error; a value means it ran,
 // "did not run" means it did not; a task runs once and once more per retry at most, a method at most once;
-// never two workers under one live name; never more tasks with a gpu or a custom resource at a time than the host has.
+// never two workers under one live name; never more tasks and actors with a gpu or a custom resource at a time than the
+// host has, or a bundle of a placement group.
 // When faults have ended every place that was not given up is filled,
 // and all calls end; when the pool has ended no process is left.
 #include "sim/scenario.hpp"
@@ -14,6 +15,7 @@
 #include <skein/core/timeout.hpp>
 #include <skein/rt/actor.hpp>
 #include <skein/rt/local_workers.hpp>
+#include <skein/rt/placement_group.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/sim/children.hpp>
 
@@ -34,7 +36,8 @@ struct history {
     std::map<int, int> runs; ///< by call
     std::set<std::string> living;
     std::size_t lives = 0;
-    int gpus = 0, disks = 0; ///< in use
+    int gpus = 0, disks = 0;    ///< in use
+    std::map<int, int> bundles; ///< in use, by a number of each bundle
     std::string violation;
 };
 thread_local history* now = nullptr;
@@ -99,6 +102,28 @@ task<int> with_disk(int call, int ms) {
     co_await sleep_for(std::chrono::milliseconds(ms));
     co_return -got;
 }
+/// In a bundle of a group that holds one disk.
+task<int> in_bundle(int call, int ms, int bundle) {
+    const unit mine(now->disks, disks_here, "disks");
+    const unit room(now->bundles[bundle], 1, "of a bundle");
+    auto inner = remote<&plain>.with({.retries = 0})(-call); // has the cpu of this one meanwhile
+    const int got = co_await inner;
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    co_return -got;
+}
+/// Has a gpu as long as it lives.
+struct holder {
+    holder() : mine(std::make_unique<unit>(now->gpus, gpus_here, "gpus")) {}
+    std::unique_ptr<unit> mine;
+    int note(int call) {
+        ++now->runs[call];
+        return call;
+    }
+    task<int> note_later(int call, int ms) {
+        co_await sleep_for(std::chrono::milliseconds(ms));
+        co_return call;
+    }
+};
 struct counter {
     int last = 0;
     int note(int call, int position) {
@@ -139,8 +164,10 @@ bool is_expected(const stage& s, const error& e) {
     case errc::cancelled:
     case errc::remote_exception:
     case errc::not_found: return true;
-    case errc::exhausted: return s.has_own; // more than the host has
+    case errc::exhausted:                          // more than the host has
+    case errc::invalid_argument: return s.has_own; // no such bundle
     default:
+        if (s.has_own && e.code() == errc::closed) return true; // its group was removed
         if (s.has_own && e.text().find("did not start") != std::string::npos) return true;
         return s.pool.places() == 0; // then it is why the last one did not start
     }
@@ -211,6 +238,82 @@ task<void> check_outcome(stage* s, outstanding call) {
     w.check(runs <= (call.is_method ? 1 : 1 + call.retries), "a call ran too often");
 }
 
+/// Actors that hold a gpu, and groups with their tasks; both come and go.
+struct holdings {
+    actor_handle<holder> actor;
+    placement_group group;
+    int groups = 0;
+};
+
+/// Gives what it expects of an actor's making.
+task<void> renew_actor(stage* s, holdings* h) {
+    auto& w = s->w;
+    h->actor = {};
+    actor_options how;
+    how.gpus = w.chance(0.5) ? 1.0 : 0.6;
+    how.cpus = w.chance(0.3) ? 1 : 0;
+    how.restarts = w.chance(0.4) ? -1 : 0;
+    if (w.chance(0.3)) how.on = node_named("sim");
+    auto making = as_result(with_timeout(skein::actor<holder>.with(how)(), 2s));
+    auto made = co_await making;
+    if (made)
+        h->actor = *made;
+    else
+        w.check(is_expected(*s, made.error()), made.error().what());
+}
+
+task<void> renew_group(stage* s, holdings* h) {
+    auto& w = s->w;
+    if (h->group && w.chance(0.5)) {
+        auto removed = as_result(with_timeout(h->group.remove(), w.chance(0.5) ? 5ms : 600s));
+        const auto gone = co_await removed;
+        w.check(gone || gone.error().code() == errc::timeout, "a group did not end");
+    }
+    const auto count = 1 + w.below(3); // three are too many
+    std::vector<std::string> bundles;
+    for (std::uint64_t i = 0; i < count; ++i)
+        bundles.emplace_back(w.chance(0.7) ? "cpu=1,disk=1" : "cpu=1,disk=1,gpu=0.5");
+    using how = group_strategy;
+    const how all[] = {how::pack, how::spread, how::strict_pack, how::strict_spread};
+    h->group = placement_group(bundles, all[w.below(4)]);
+    ++h->groups;
+    if (w.chance(0.3)) {
+        auto ready = as_result(with_timeout(h->group.ready(), 1s));
+        const auto placed = co_await ready;
+        if (!placed) w.check(is_expected(*s, placed.error()), placed.error().what());
+    }
+}
+
+/// A call of the actor, or a task in the group.
+bool submit_held(stage* s, int call, const holdings& h, std::vector<outstanding>& into) {
+    auto& w = s->w;
+    outstanding made;
+    made.call = call;
+    const int ms = static_cast<int>(w.below(300));
+    if (h.actor && w.chance(0.5)) {
+        made.is_method = true;
+        if (w.chance(0.5)) {
+            made.result = h.actor.call<&holder::note>(call);
+        } else {
+            made.counts_runs = false;
+            made.result = h.actor.call<&holder::note_later>(call, ms);
+        }
+    } else if (h.group) {
+        call_options how;
+        how.resources = "disk=1";
+        how.retries = made.retries = static_cast<int>(w.below(4));
+        made.counts_runs = false;
+        const auto bundle = w.below(h.group.size() + 1); // the last one is none
+        how.on = h.group.bundle(bundle);
+        made.result =
+            remote<&in_bundle>.with(how)(call, ms, 10 * h.groups + static_cast<int>(bundle));
+    } else {
+        return false;
+    }
+    into.push_back(std::move(made));
+    return true;
+}
+
 /// A name is one process's while it runs, also while it loads or leaves.
 void check_names(stage* s) {
     std::set<std::string> names;
@@ -237,8 +340,13 @@ task<std::vector<outstanding>> call_around(stage* s) {
     const int count = 10 + static_cast<int>(w.below(60));
     const double harm = w.chance(0.5) ? 0.1 : 0.0;
     actor_handle<counter> actor;
+    holdings held;
     int position = 0;
     for (int i = 1; i <= count; ++i) {
+        if (s->has_own && w.chance(0.05)) {
+            auto renewed = w.chance(0.5) ? renew_actor(s, &held) : renew_group(s, &held);
+            co_await renewed;
+        }
         if (!actor || w.chance(0.05)) { // a first or another actor; the old one goes
             actor = {};
             auto making = as_result(with_timeout(skein::actor<counter>(), 1s));
@@ -249,7 +357,8 @@ task<std::vector<outstanding>> call_around(stage* s) {
             else
                 w.check(is_expected(*s, made.error()), made.error().what());
         }
-        calls.push_back(submit(s, i, actor, &position));
+        if (!s->has_own || !w.chance(0.3) || !submit_held(s, i, held, calls))
+            calls.push_back(submit(s, i, actor, &position));
         if (w.chance(0.05)) calls[w.below(calls.size())].result.cancel();
         if (w.chance(harm)) hurt(s);
         if (w.chance(0.4)) co_await sleep_for(std::chrono::milliseconds(w.below(400)));

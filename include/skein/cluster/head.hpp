@@ -90,5 +90,6 @@ private:
 
 #if SKEIN_HEADER_ONLY
 #include <skein/cluster/detail/head.ipp>
+#include <skein/cluster/detail/head_groups.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #endif

@@ -80,6 +80,9 @@ public:
     /// Asks the head for leases that hold what a demand asks for, in place of others where there is no room.
     void want(const rt::worker_demand& what) override;
     void rests(const net::connection& worker, bool on) override;
+    /// Asks the head for a placement group, and gives it back.
+    void want_group(const rt::worker_group& what) override;
+    void drop_group(std::uint64_t number) override;
 
     /// Workers that are connected; leases that the head has granted, and all that were asked for.
     [[nodiscard]] std::size_t connected() const noexcept;
@@ -94,5 +97,6 @@ private:
 } // namespace skein::cluster
 
 #if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/leased_groups.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #endif

@@ -10,8 +10,9 @@
 //                     worker_ended      a worker has ended, or did not start
 //     head -> node    start_worker_order, stop_worker_order, leave_cluster
 //     driver -> head  driver_hello      the same for a driver, with all leases it has or waits for
-//                     want_lease, return_lease, keep_lease, lease_rests
-//     head -> driver  lease_granted, lease_waits, lease_recalled, lease_ended, cluster_changed
+//                     want_lease, return_lease, keep_lease, lease_rests, want_group, drop_group
+//     head -> driver  lease_granted, lease_waits, lease_recalled, lease_ended, cluster_changed,
+//                     group_placed, group_waits, group_refused
 //     tool -> head    ask_status, ask_drain, ask_stop
 //
 // Both hellos may come again after a lost link, or to a head that knows nothing: its state is what they say.
@@ -26,7 +27,7 @@
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 2;
+inline constexpr std::uint32_t cluster_version = 3;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -76,6 +77,19 @@ struct known_lease {
     bool own = false;
 };
 
+/// Where a bundle of a placement group is.
+struct placed_bundle {
+    std::uint64_t node = 0; ///< the incarnation of its agent; 0: it has no place
+    std::uint64_t gpus = 0; ///< bits of rt::gpu_set
+};
+/// A placement group of a driver, as its hello tells it.
+struct known_group {
+    std::uint64_t number = 0;
+    std::uint8_t strategy = 0;         ///< rt::group_strategy
+    std::vector<std::string> bundles;  ///< as rt::parse_resources() reads them
+    std::vector<placed_bundle> placed; ///< of each, as the head said last; none: it waits
+};
+
 /// A driver says who it is and which leases it has or waits for; answered by driver_welcome.
 struct driver_hello {
     static constexpr std::uint16_t number = 3;
@@ -92,6 +106,7 @@ struct driver_hello {
     std::string
         address; ///< the whole address, where the host is no secret; "": see start_worker_order
     std::vector<known_lease> leases;
+    std::vector<known_group> groups;
 };
 /// The head takes the driver in, and says how large the cluster is.
 struct driver_welcome {
@@ -105,7 +120,8 @@ struct want_lease {
     static constexpr std::uint16_t number = 5;
     std::uint64_t lease = 0; ///< a number that this driver has not used
     std::string demand;
-    std::string label; ///< of the node: "zone=a", "node=n1"; empty: any
+    std::string
+        label; ///< of the node: "zone=a", "node=n1"; in a placement group "@3", "@3/0"; empty: any
     /// For tasks with one demand alone: the driver gives others of its leases back for it, where it is told.
     bool own = false;
 };
@@ -152,6 +168,37 @@ struct lease_rests {
     static constexpr std::uint16_t number = 23;
     std::uint64_t lease = 0;
     bool on = false;
+};
+/// A driver asks for a placement group: room for all its bundles, or none.
+struct want_group {
+    static constexpr std::uint16_t number = 24;
+    std::uint64_t group = 0; ///< a number that this driver has not used
+    std::uint8_t strategy = 0;
+    std::vector<std::string> bundles;
+};
+/// A driver needs it no more, and has returned the leases in it.
+struct drop_group {
+    static constexpr std::uint16_t number = 25;
+    std::uint64_t group = 0;
+};
+/// All bundles have places.
+struct group_placed {
+    static constexpr std::uint16_t number = 26;
+    std::uint64_t group = 0;
+    std::vector<placed_bundle> bundles;
+};
+/// It waits: for nodes that could hold it, or some of its places have gone and it gets others.
+struct group_waits {
+    static constexpr std::uint16_t number = 27;
+    std::uint64_t group = 0;
+    bool impossible = false; ///< no nodes that are there could hold it
+    std::string why;
+};
+/// There can be no such group: it is forgotten.
+struct group_refused {
+    static constexpr std::uint16_t number = 28;
+    std::uint64_t group = 0;
+    std::string why;
 };
 /// Nodes have come or gone.
 struct cluster_changed {
@@ -247,8 +294,9 @@ struct stop_reply {
 using cluster_messages =
     net::message_table<node_hello, node_welcome, driver_hello, driver_welcome, want_lease,
                        return_lease, lease_granted, lease_waits, lease_ended, lease_recalled,
-                       keep_lease, lease_rests, cluster_changed, start_worker_order,
-                       stop_worker_order, worker_ended, leave_cluster, ask_status, cluster_status,
-                       ask_drain, drain_reply, ask_stop, stop_reply>;
+                       keep_lease, lease_rests, want_group, drop_group, group_placed, group_waits,
+                       group_refused, cluster_changed, start_worker_order, stop_worker_order,
+                       worker_ended, leave_cluster, ask_status, cluster_status, ask_drain,
+                       drain_reply, ask_stop, stop_reply>;
 
 } // namespace skein::cluster

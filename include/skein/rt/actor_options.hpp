@@ -15,11 +15,17 @@
 //         void load(std::map<std::string, int> saved) { of = std::move(saved); }
 //     };
 //
+// What an actor asks for it holds until it has ended, in a worker process of its own that ends with it:
+//
+//     auto model = co_await skein::actor<server>.with({.gpus = 1, .restarts = 3})(weights);
+//
 // Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
 
+#include <skein/rt/options.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
+#include <cstdint>
 #include <string_view>
 #include <type_traits>
 
@@ -27,6 +33,11 @@ namespace skein {
 
 /// Options of one actor.
 struct actor_options {
+    quantity cpus = 0; ///< cores that it holds; with nothing at all it shares a worker with others
+    quantity gpus = 0; ///< its process sees these alone; more than one: a whole number
+    std::uint64_t memory = 0;     ///< bytes; counted, not enforced
+    std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
+    location on{};    ///< where it lives; alone: in a process of its own that holds nothing
     int restarts = 0; ///< times it is made again after its worker died; -1: for ever
     /// With restarts: times a call that was under way is sent again. 0: it fails with worker_lost; else it may run
     /// more than once.

@@ -76,6 +76,9 @@ public:
     void want(const worker_demand& what) override;
     /// The runtime takes back itself what it has lent.
     void rests(const net::connection&, bool) override {}
+    /// Takes room of this host for the group, as long as it is held.
+    void want_group(const worker_group& what) override;
+    void drop_group(std::uint64_t number) override;
 
     /// Pids of the workers that run now, for tests and tools.
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept;

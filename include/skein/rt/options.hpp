@@ -31,21 +31,32 @@ struct quantity {
     double value;
 };
 
-/// Which nodes a task may run on; borrows its text. Made by label() and node_named().
+/// Where a task may run or an actor live; borrows its text. Made by label(), node_named() and placement groups
+/// (rt/placement_group.hpp).
 class location {
 public:
     constexpr location() noexcept = default; ///< any
     [[nodiscard]] constexpr std::string_view text() const noexcept { return text_; }
     [[nodiscard]] constexpr bool is_any() const noexcept { return kind_ == kind::any; }
     [[nodiscard]] constexpr bool is_node() const noexcept { return kind_ == kind::node; }
+    [[nodiscard]] constexpr bool is_group() const noexcept { return kind_ == kind::group; }
+    /// The number of a placement group; 0: it is none, or an empty one.
+    [[nodiscard]] constexpr std::uint64_t group() const noexcept { return group_; }
+    /// Which of its bundles; -1: any.
+    [[nodiscard]] constexpr int bundle() const noexcept { return bundle_; }
 
 private:
+    friend class placement_group;
     friend constexpr location label(std::string_view) noexcept;
     friend constexpr location node_named(std::string_view) noexcept;
-    enum class kind : std::uint8_t { any, label, node };
+    enum class kind : std::uint8_t { any, label, node, group };
     constexpr location(std::string_view text, kind what) noexcept : text_(text), kind_(what) {}
+    constexpr location(std::uint64_t group, int bundle) noexcept
+        : kind_(kind::group), bundle_(bundle), group_(group) {}
     std::string_view text_;
     kind kind_ = kind::any;
+    int bundle_ = -1;
+    std::uint64_t group_ = 0;
 };
 /// Nodes with this label, compared whole: "zone=a".
 [[nodiscard]] constexpr location label(std::string_view text) noexcept {
@@ -62,7 +73,7 @@ struct call_options {
     quantity gpus = 0;        ///< the worker sees these alone; more than one: a whole number
     std::uint64_t memory = 0; ///< bytes; counted, not enforced
     std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
-    location on{};                ///< which nodes; with methods: it is where the actor is
+    location on{};    ///< which nodes, or a placement group; with methods: it is where the actor is
     int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
     /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
     /// of a budget may be: at once, and the call is not sent.

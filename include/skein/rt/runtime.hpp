@@ -47,6 +47,11 @@ namespace skein::rt {
 
 class worker_source;
 struct worker_room;
+enum class group_strategy : std::uint8_t;
+
+namespace detail {
+class group_state;
+}
 
 /// A link of a driver.
 using peer_id = strong_id<struct peer_tag>;
@@ -188,6 +193,11 @@ public:
     void ask(worker_source* source) noexcept;
     /// Driver: no worker comes for this demand: what waits for it now fails.
     void refuse_demand(std::uint32_t kind, const error& why);
+    /// Driver: what becomes of a placement group: all its bundles have places, or not any more; it can never have them,
+    /// and is forgotten; nothing of it is left after drop_group().
+    void group_placed(std::uint64_t number, bool on);
+    void group_refused(std::uint64_t number, const error& why);
+    void group_gone(std::uint64_t number);
     /// Driver: so many cores of its workers are others' from now on: no task is sent there.
     void lend(std::uint32_t cores);
     /// Driver: ends when no task runs on the cores that are lent.
@@ -235,6 +245,14 @@ public:
         const std::type_info& type);
     void kill_actor(actor_id id);
     void leave_actor();
+
+    // For placement_group; in detail/runtime_groups.ipp.
+
+    [[nodiscard]] counted_ptr<detail::group_state> make_group(
+        const std::vector<std::string>& bundles, group_strategy how);
+    void drop_group(detail::group_state& state) noexcept;
+    void end_group(detail::group_state& group, const error& why);
+
     /// The lane of a handle that is decoded here.
     [[nodiscard]] counted_ptr<detail::actor_state> borrow_actor(actor_id id,
                                                                 std::uint32_t max_pending);
@@ -307,6 +325,17 @@ private:
     void tell_holds();
     static void send_actor(peer& to, std::uint16_t kind, actor_id id);
     void reply_handle(peer& to, slot_id id, actor_id actor);
+
+    void set_demand(detail::call_base& call, const actor_options& how);
+    void join_group(detail::call_base& call);
+    [[nodiscard]] counted_ptr<detail::group_state> group_of(std::uint16_t shape) const;
+    void tell_drop(std::uint64_t number);
+    void refuse_group(std::uint64_t number, const error& why);
+    void forget_group(std::uint64_t number);
+    void fail_groups(const error& why);
+    void keep_demand(const detail::call_base& call);
+    void line_up(counted_ptr<detail::call_base> call);
+    void actor_left(peer& at);
 
     void remember_plan(detail::call_base& call);
     [[nodiscard]] bool keeps_body(const detail::call_base& call) const;
@@ -381,6 +410,7 @@ private:
     std::shared_ptr<peer> attach(std::shared_ptr<net::connection> wire, detail::claims page);
     void listen_to(const std::shared_ptr<peer>& l);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
+    [[nodiscard]] task<void> part_from(std::shared_ptr<peer> l);
     void lose(peer& l, const std::string& how);
     [[nodiscard]] bool has_calls(const peer& at) const;
     void take_lost(peer& l, losses& into);
@@ -432,6 +462,7 @@ private:
 #include <skein/rt/detail/runtime_direct.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
+#include <skein/rt/detail/runtime_groups.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_leases.ipp>
 #include <skein/rt/detail/runtime_meetings.ipp>

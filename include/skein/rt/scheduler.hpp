@@ -127,6 +127,7 @@ struct notice {
     std::uint64_t tag = 0; ///< of the request or group
     placement_group_id group;
     std::vector<place_id> bundles;         ///< group_placed: the place of each
+    std::vector<gpu_set> gpus;             ///< group_placed: those of each
     error why{errc::unknown, "no reason"}; ///< what is missing, and where most of it is
 };
 
@@ -143,7 +144,7 @@ struct group_request {
     job_id job;
     group_strategy strategy = group_strategy::pack;
     std::vector<resources> bundles; ///< 1 to 4096
-    std::uint64_t tag = 0;
+    std::uint64_t tag = 0;          ///< the caller's own; not 0: errors call the group so
     bool fail_if_infeasible = false;
 };
 
@@ -173,7 +174,8 @@ public:
     /// Queues a request; a grant, a notice or cancel() ends that.
     result<request_id> submit(const request& r);
     /// Books a request that runs already, on a place that held it before this scheduler knew of it. It passes
-    /// all that wait: they could not have had the room. No grant comes for it; release() ends it.
+    /// all that wait: they could not have had the room. No grant comes for it; release() ends it. In a group: a
+    /// bundle of it on that place, or any that has room, if it names none.
     ///   gpus    those it uses there
     ///   errors  not_found (the place), exhausted (so much is not free there), those of submit()
     result<request_id> adopt(const request& r, place_id at, gpu_set gpus = {});
@@ -189,6 +191,11 @@ public:
 
     /// Asks for room for all bundles. Requests name the group from now on and wait for it.
     result<placement_group_id> create_group(group_request g);
+    /// The same for a group that had its room before this scheduler knew of it; it passes all that wait. A bundle whose
+    /// place is not there, or has no such room any more, waits for another one.
+    ///   at, gpus   of each bundle
+    result<placement_group_id> adopt_group(group_request g, const std::vector<place_id>& at,
+                                           const std::vector<gpu_set>& gpus);
     /// Gives its room back, and the requests that held some of it; those queued for it are refused.
     std::vector<evicted> remove_group(placement_group_id id);
 

@@ -6,6 +6,7 @@
 #include <skein/core/config.hpp>
 #include <skein/core/task.hpp>
 #include <skein/rt/resources.hpp>
+#include <skein/rt/scheduler.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +33,17 @@ struct worker_demand {
         0;             ///< the driver's number for the demand; comes back with the workers for it
     resources need;    ///< of each worker
     std::string label; ///< of their node: "zone=a", "node=n1"; empty: any
+    std::uint64_t group =
+        0; ///< the placement group whose room they take, then the label is no node's; 0: none
+    int bundle = -1;        ///< of that group; -1: any
     std::size_t wanted = 0; ///< workers that would have something to do now
+};
+
+/// A placement group that a driver asks for.
+struct worker_group {
+    std::uint64_t number = 0; ///< the driver's
+    group_strategy strategy = group_strategy::pack;
+    std::vector<resources> bundles;
 };
 
 /// What a driver is told of a worker that comes.
@@ -59,6 +70,12 @@ public:
     /// The task on a worker that is for one demand alone waits for calls that it has made, or no longer: its cpus are
     /// free meanwhile. Returns at once.
     virtual void rests(const net::connection& worker, bool on) = 0;
+    /// Room for all bundles is wanted, together or not at all. Returns at once; what becomes of it the runtime is told
+    /// (group_placed, group_refused).
+    virtual void want_group(const worker_group& what) = 0;
+    /// Nobody holds it any more: its workers end when what runs there has ended, then the runtime is told (group_gone).
+    /// Returns at once.
+    virtual void drop_group(std::uint64_t number) = 0;
 };
 
 /// What a program's command line asks of a cluster.

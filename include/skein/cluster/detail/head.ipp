@@ -152,6 +152,17 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
         rest(j, m);
         pump();
     }));
+    out->on_tell<cluster::want_group>(
+        as_driver([this](detail::head_job& j, const cluster::want_group& m) {
+            want_group(j, {m.group, m.strategy, m.bundles, {}});
+            pump();
+            make_group_room(j);
+        }));
+    out->on_tell<cluster::drop_group>(
+        as_driver([this](detail::head_job& j, const cluster::drop_group& m) {
+            drop_group(j, m.group);
+            pump();
+        }));
     out->on_tell<worker_ended>([this, weak](const worker_ended& m, const net::caller& who) {
         const auto here = weak.lock();
         if (here == nullptr || here->node == nullptr)
@@ -235,7 +246,8 @@ SKEIN_INLINE void head::books::look() {
     }
     for (auto* l : lost) end(*l, true, "its node did not come back to the head");
     for (auto* j : gone) leave(*j);
-    if (!gone.empty() || !lost.empty()) pump();
+    take_groups_over(false);
+    pump();
     for (auto& [number, n] : nodes)
         if (n->draining)
             for (const auto& [name, l] : n->leases)
@@ -303,6 +315,7 @@ SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s,
     node_welcome out;
     out.name = n.name;
     self->reconcile(n, h, out.stop);
+    self->take_groups_over(false);
     self->tell_size();
     self->pump();
     co_return out;
@@ -379,6 +392,9 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     if (h.leases.size() > self->how.most_leases)
         throw error(errc::too_large,
                     fmt::format("{} leases, more than {}", h.leases.size(), self->how.most_leases));
+    if (h.groups.size() > detail::most_groups)
+        throw error(errc::too_large, fmt::format("{} placement groups, more than {}",
+                                                 h.groups.size(), detail::most_groups));
     auto& j = self->job_of(s->incarnation);
     if (j.ending)
         throw error(errc::aborted, "the driver was away for too long; its workers are being ended");
@@ -409,9 +425,9 @@ SKEIN_INLINE void head::books::leave(detail::head_job& j) {
         if (l->state == detail::lease_state::granted) stop_worker(*l);
         if (l->state != detail::lease_state::stopping) erase(*l);
     }
-    if (!j.leases.empty()) return;
-    (void)schedule.remove_job(j.id());
-    jobs.erase(j.incarnation);
+    for (auto& [number, g] : j.groups) g.closing = true;
+    close_groups(j);
+    forget(j);
 }
 
 // ---- what there is -------------------------------------------------------------------------------------------
@@ -478,6 +494,9 @@ SKEIN_INLINE cluster_status head::books::status() const {
             }
             if (s.waiting++ == 0) s.why = schedule.why(l->request);
         }
+        for (const auto& [n, g] : j->groups)
+            if (!g.placed && !g.closing && s.waiting++ == 0)
+                s.why = fmt::format("placement group {} has no places yet", n);
         out.jobs.push_back(std::move(s));
     }
     return out;

@@ -21,6 +21,9 @@ namespace skein::cluster {
 
 namespace detail {
 
+inline constexpr std::size_t most_groups = 4096;   ///< of one driver
+inline constexpr std::size_t most_bundles = 65536; ///< in all of them
+
 struct head_node;
 struct head_job;
 
@@ -71,6 +74,19 @@ struct head_lease {
     time_point actors_until{}; ///< for its own driver neither: it has actors
 };
 
+/// A placement group.
+struct head_group {
+    head_job* of = nullptr;
+    std::uint64_t number = 0; ///< the driver's
+    rt::group_strategy strategy = rt::group_strategy::pack;
+    std::vector<rt::resources> bundles;
+    rt::placement_group_id id; ///< none: its driver says where it is, and nodes are yet to come
+    bool placed = false;
+    bool closing = false;              ///< it goes with its last lease
+    std::vector<placed_bundle> places; ///< the last ones
+    time_point until{};                ///< without an id: so long its nodes are waited for
+};
+
 struct head_node {
     std::uint64_t incarnation = 0;
     std::string name, host;
@@ -90,6 +106,7 @@ struct head_job {
     std::shared_ptr<head_session> session; ///< nullptr: it is away
     time_point away_until{};
     std::map<std::uint64_t, std::unique_ptr<head_lease>> leases;
+    std::map<std::uint64_t, head_group> groups;
     std::string seen_from; ///< see head_session
     bool ending = false;   ///< it does not come back: its leases are being ended
 
@@ -168,6 +185,23 @@ struct head::books {
     void share_out();
     [[nodiscard]] bool is_feasible(const rt::resources& demand) const;
     [[nodiscard]] bool is_coming(const detail::head_lease& l) const;
+    [[nodiscard]] bool may_go(const detail::head_lease& l, const detail::head_job& j) const;
+
+    // head_groups.ipp: placement groups
+    void want_group(detail::head_job& j, const known_group& what);
+    void drop_group(detail::head_job& j, std::uint64_t number);
+    void close_groups(detail::head_job& j);
+    [[nodiscard]] static detail::head_group* group_of(const detail::head_lease& l);
+    [[nodiscard]] static std::optional<rt::constraint> where_of(const detail::head_lease& l);
+    void ask_room(detail::head_lease& l);
+    void create(detail::head_group& g);
+    void adopt(detail::head_group& g);
+    void take_groups_over(bool all);
+    void on_group(const rt::notice& n);
+    static void tell_group(const detail::head_group& g);
+    void make_group_room(detail::head_job& j);
+    [[nodiscard]] bool make_group_room(detail::head_job& j, const detail::head_group& g);
+    [[nodiscard]] std::int64_t group_cpus(const detail::head_group& g) const;
 };
 
 } // namespace skein::cluster

@@ -34,7 +34,9 @@ SKEIN_INLINE void head::books::erase(detail::head_lease& l) {
     if (l.request && !schedule.cancel(l.request)) (void)schedule.release(l.request);
     if (l.at != nullptr) l.at->leases.erase({l.of->incarnation, l.number});
     by_tag.erase(l.tag);
-    l.of->leases.erase(l.number);
+    auto& j = *l.of;
+    j.leases.erase(l.number);
+    close_groups(j);
 }
 
 SKEIN_INLINE void head::books::forget(detail::head_job& j) {
@@ -69,15 +71,7 @@ SKEIN_INLINE void head::books::want(detail::head_job& j, const want_lease& what)
     auto& l = add_lease(j, number, *wanted);
     l.label = what.label;
     l.own = what.own;
-    rt::request r;
-    if (!l.label.empty()) r.where = rt::constraint::labelled(l.label);
-    r.job = j.id();
-    r.demand = *wanted;
-    r.tag = l.tag;
-    r.for_life = true; // nobody can count on the end of a worker
-    const auto asked = schedule.submit(r);
-    if (!asked) return end(l, false, asked.error().what());
-    l.request = *asked;
+    ask_room(l);
 }
 
 SKEIN_INLINE void head::books::give_back(detail::head_job& j, std::uint64_t number) {
@@ -151,6 +145,7 @@ SKEIN_INLINE void head::books::share_out() {
     for (const auto& [number, j] : jobs) {
         part p{j.get(), 0, 0, 0, {}};
         for (const auto& [k, l] : j->leases) {
+            if (l->label.starts_with('@')) continue; // its room is that of its group
             const auto cpus = l->rests ? 0 : l->demand.cpu.in_steps();
             if (l->state == detail::lease_state::waits) {
                 const auto [known, is_new] = feasible.try_emplace(l->demand, false);
@@ -165,6 +160,7 @@ SKEIN_INLINE void head::books::share_out() {
                 if (on_loop.now() >= l->keep_until && cpus > 0) p.may_give.push_back(l.get());
             }
         }
+        for (const auto& [k, g] : j->groups) (g.placed ? p.held : p.wanted) += group_cpus(g);
         if (p.held == 0 && p.wanted == 0) continue;
         weights += j->hello.weight;
         parts.push_back(std::move(p));
@@ -191,7 +187,10 @@ SKEIN_INLINE void head::books::share_out() {
             }
         }
     };
-    for (auto& p : parts) make_room(*p.of);
+    for (auto& p : parts) {
+        make_room(*p.of);
+        make_group_room(*p.of);
+    }
     ask(short_of, false);
     ask(nothing_at_all - std::max<std::int64_t>(-short_of, 0), true);
 }
@@ -201,7 +200,8 @@ SKEIN_INLINE void head::books::share_out() {
 SKEIN_INLINE void head::books::make_room(detail::head_job& j) {
     std::vector<rt::scheduler::place_info> places;
     for (const auto& [number, l] : j.leases) {
-        if (!l->own || l->state != detail::lease_state::waits) continue;
+        if (!l->own || l->state != detail::lease_state::waits || l->label.starts_with('@'))
+            continue;
         if (places.empty()) places = schedule.places();
         for (const auto& now : places) {
             auto* n = node_at(now.id.value());
@@ -258,6 +258,10 @@ SKEIN_INLINE void head::books::pump() {
     schedule.take_notices(notices);
     for (const auto& g : grants) granted(g);
     for (const auto& n : notices) {
+        if (n.group && !n.id) {
+            on_group(n);
+            continue;
+        }
         const auto found = by_tag.find(n.tag);
         if (found == by_tag.end()) continue;
         auto& l = *found->second;
@@ -327,6 +331,8 @@ SKEIN_INLINE bool head::books::take_over(detail::head_node& n, const held_lease&
     r.job = j.id();
     r.demand = *demand;
     r.for_life = true;
+    if (l != nullptr)
+        if (const auto where = where_of(*l); where && group_of(*l) != nullptr) r.where = *where;
     r.tag = l != nullptr ? l->tag : last_tag + 1; // that of the next one
     const auto taken = schedule.adopt(r, n.place(), rt::gpu_set(held.gpus));
     if (!taken) {
@@ -392,12 +398,18 @@ SKEIN_INLINE void head::books::reconcile(detail::head_node& n, const node_hello&
 }
 
 SKEIN_INLINE void head::books::reconcile(detail::head_job& j, const driver_hello& h) {
-    std::set<std::uint64_t> known;
+    std::set<std::uint64_t> known, groups;
+    for (const auto& g : h.groups) {
+        groups.insert(g.number);
+        want_group(j, g);
+    }
     for (const auto& k : h.leases) {
         known.insert(k.number);
         const auto found = j.leases.find(k.number);
         if (found != j.leases.end()) {
             auto& l = *found->second;
+            l.label = k.label; // news, if a node has told of it alone
+            l.own = k.own;
             // A lease that was granted while its driver was away, or before this head's time: its labels are news.
             if (l.state == detail::lease_state::granted) tell_granted(l);
             continue;
@@ -413,6 +425,7 @@ SKEIN_INLINE void head::books::reconcile(detail::head_job& j, const driver_hello
         }
         auto& l = add_lease(j, k.number, *demand);
         l.own = k.own;
+        l.label = k.label;
         l.state = detail::lease_state::expected;
         l.expected_node = k.node;
         l.until = deadline_after(on_loop.now(), how.driver_grace);
@@ -421,6 +434,10 @@ SKEIN_INLINE void head::books::reconcile(detail::head_job& j, const driver_hello
     for (const auto& [number, l] : j.leases)
         if (!known.contains(number)) unknown.push_back(number);
     for (const auto number : unknown) give_back(j, number);
+    take_groups_over(false);
+    for (auto& [number, g] : j.groups)
+        if (!groups.contains(number)) g.closing = true;
+    close_groups(j);
 }
 
 } // namespace skein::cluster

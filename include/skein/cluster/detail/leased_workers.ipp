@@ -136,6 +136,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::books::make_s
         if (cluster_nodes == 0) return; // said already
         logging::warn("cluster", "a worker finds no place", {{"why", m.why}});
     });
+    serve_groups(*out);
     out->on_tell<lease_recalled>(
         [this](const lease_recalled& m, const net::caller&) { on_recalled(m); });
     out->on_tell<cluster_changed>([this](const cluster_changed& m, const net::caller&) {
@@ -163,6 +164,7 @@ SKEIN_INLINE driver_hello leased_workers::books::hello() const {
     if (h.address.empty() && is_own) h.address = to_string(at);
     h.port = at.port;
     for (const auto& [number, l] : leases) h.leases.push_back(known(*l));
+    for (const auto& [number, g] : groups) h.groups.push_back(g.known);
     return h;
 }
 
@@ -183,6 +185,7 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
         told.insert(one.number);
         if (!self->leases.contains(one.number)) (void)self->head.tell(return_lease{one.number});
     }
+    self->tell_changed_groups(h);
     for (const auto& [number, l] : self->leases)
         if (!told.contains(number)) self->want(l);
     for (const auto& [number, l] : self->leases)
@@ -207,11 +210,13 @@ SKEIN_INLINE std::size_t leased_workers::books::target() const noexcept {
     const bool any_rests = std::any_of(leases.begin(), leases.end(),
                                        [](const auto& one) { return one.second->rests; });
     for (const auto& [number, l] : leases) {
-        if (l->kind == 0) continue;
+        if (l->kind == 0 || kinds.at(l->kind).what.group != 0) continue; // see group_cpus()
         if (l->rests || l->impossible || (any_rests && l->node == 0)) continue;
         any_own = true;
         own += kinds.at(l->kind).what.need.cpu.in_steps();
     }
+    own += group_cpus(any_rests);
+    any_own = any_own || own > 0;
     const auto all = static_cast<std::int64_t>(cluster_cpus) * rt::amount::steps;
     auto room = (std::max<std::int64_t>(all - own, 0)) / each;
     if (how.workers > 0) room = std::min<std::int64_t>(how.workers, any_own ? room : how.workers);
@@ -263,7 +268,8 @@ SKEIN_INLINE void leased_workers::books::fill_own(own_leases& kind) {
     for (const auto& [number, l] : leases) {
         if (l->kind != kind.what.kind) continue;
         ++all;
-        if (l->node == 0) waiting.push_back(l);
+        if (l->node == 0 && !l->wire)
+            waiting.push_back(l); // its worker may be before the news of it
     }
     if (kind.what.wanted > all && waiting.empty()) {
         auto l = std::make_shared<lease>();
@@ -465,6 +471,8 @@ SKEIN_INLINE void leased_workers::stop() noexcept { books_->stopping.set(); }
 SKEIN_INLINE void leased_workers::want(const rt::worker_demand& what) {
     books_->want_workers(what);
 }
+SKEIN_INLINE void leased_workers::want_group(const rt::worker_group& what) { books_->want(what); }
+SKEIN_INLINE void leased_workers::drop_group(std::uint64_t number) { books_->drop(number); }
 SKEIN_INLINE void leased_workers::rests(const net::connection& worker, bool on) {
     for (const auto& [number, l] : books_->leases) {
         if (l->wire.get() != &worker || std::exchange(l->rests, on) == on) continue;

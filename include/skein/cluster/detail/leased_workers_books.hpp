@@ -13,6 +13,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 namespace skein::cluster {
@@ -41,6 +42,14 @@ struct leased_workers::books {
         bool watched = false;    ///< release_idle() is at work
     };
 
+    /// A placement group.
+    struct group {
+        known_group known;
+        rt::amount cpus; ///< of all its bundles
+        bool placed = false, impossible = false;
+        bool closing = false; ///< nobody holds it: close_group() is at work
+    };
+
     books(loop& on, net::network& via, rt::runtime& of, leased_workers_options given);
 
     loop& on_loop;
@@ -50,6 +59,7 @@ struct leased_workers::books {
     std::unique_ptr<net::endpoint> door;
     std::map<std::uint64_t, lease_ptr> leases;
     std::map<std::uint32_t, own_leases> kinds;
+    std::map<std::uint64_t, group> groups;
     std::uint64_t last_number = 0;
     std::uint64_t cluster_cpus = 0;
     std::uint32_t cluster_nodes = 0;
@@ -92,6 +102,15 @@ struct leased_workers::books {
     static task<void> serve_one(books* self, net::connection::handle wire);
     static task<std::string> how_it_ended(books* self, lease_ptr l);
     [[nodiscard]] lease_ptr lease_of(const std::string& worker) const;
+
+    // leased_groups.ipp
+    void want(const rt::worker_group& what);
+    void tell(const group& g);
+    void drop(std::uint64_t number);
+    static task<void> close_group(books* self, std::uint64_t number);
+    void serve_groups(net::request_service& of);
+    void tell_changed_groups(const driver_hello& h);
+    [[nodiscard]] std::int64_t group_cpus(bool any_rests) const noexcept;
 };
 
 } // namespace skein::cluster

@@ -4,6 +4,7 @@
 
 #include <skein/rt/detail/actor_terms.hpp>
 #include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/group_books.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -45,6 +46,7 @@ struct actor_plan {
     byte_buffer arguments; ///< as they were encoded
     std::optional<byte_buffer> snapshot;
     std::int32_t made_again = 0;
+    std::uint16_t shape = 0; ///< what it holds, a number of its runtime; 0: nothing
 
     [[nodiscard]] bool lasts() const noexcept { return terms.restarts != 0; }
     [[nodiscard]] bool may_restart() const noexcept {
@@ -60,6 +62,8 @@ struct actor_entry {
     std::vector<std::pair<peer_id, std::uint32_t>> holders;
     std::deque<counted_ptr<call_base>> waiting; ///< calls of workers, until it is made
     std::vector<peer_id> askers;                ///< workers that want to know where it is
+    counted_ptr<call_base> making;              ///< its constructor, while that waits in a line
+    counted_ptr<group_state> group;             ///< in which it lives
 
     [[nodiscard]] bool lasts() const noexcept { return plan && plan->lasts(); }
     void add_hold(peer_id by) {

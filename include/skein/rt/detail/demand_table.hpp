@@ -12,7 +12,8 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <tuple>
+#include <vector>
 
 namespace skein::rt::detail {
 
@@ -24,6 +25,9 @@ struct demand {
     bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do
     /// Whole cpus and no label: its number of cpus says it all.
     bool is_simple = true;
+    bool for_life = false;   ///< of an actor: its worker serves nothing else, and ends with it
+    std::uint64_t group = 0; ///< the placement group that the label names; 0: none
+    int bundle = -1;         ///< of the group; -1: any
 };
 
 /// Numbers are given once and stay.
@@ -34,13 +38,23 @@ public:
     demand_table();
     /// The number of a demand; new ones get the next.
     ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
-    [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label);
+    [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label,
+                                               bool for_life = false);
     /// Of whole cpus; those of a call that says nothing cost no search.
     [[nodiscard]] result<std::uint16_t> number(std::uint16_t cpus);
     /// Of what a caller asks for.
-    [[nodiscard]] result<std::uint16_t> number(const call_options& how);
-    /// Of what text() says; "" is malformed.
-    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text);
+    [[nodiscard]] result<std::uint16_t> number(const call_options& how, bool for_life = false);
+    /// Of what text() says.
+    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text,
+                                                       bool for_life = false);
+    /// Gives the numbers of demands in a placement group back. Nobody may use them any more.
+    void forget_group(std::uint64_t group);
+    /// Calls use(number) for each demand in a placement group.
+    template <class Use>
+    void for_each_in_group(std::uint64_t group, const Use& use) const {
+        for (std::size_t n = 0; n < all_.size(); ++n)
+            if (all_[n].group == group) use(static_cast<std::uint16_t>(n));
+    }
 
     [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
     /// As it travels: "cpu=0.5,gpu=1@zone=a".
@@ -48,8 +62,15 @@ public:
 
 private:
     std::deque<demand> all_;
-    std::map<std::pair<resources, std::string>, std::uint16_t> numbers_;
+    std::map<std::tuple<resources, std::string, bool>, std::uint16_t> numbers_;
+    std::vector<std::uint16_t> free_;
 };
+
+/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No label of a node
+/// begins so.
+[[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
+/// False: the label names no group.
+[[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
 
 } // namespace skein::rt::detail
 

@@ -5,6 +5,7 @@
 #include <skein/core/error.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 
 #include <fmt/format.h>
@@ -19,12 +20,28 @@ SKEIN_INLINE demand_table::demand_table() {
     usual.need.cpu = 1;
     usual.cpus = 1;
     for (std::size_t i = 0; i < all_.size(); ++i)
-        numbers_[{all_[i].need, {}}] = static_cast<std::uint16_t>(i);
+        numbers_[{all_[i].need, {}, false}] = static_cast<std::uint16_t>(i);
+}
+
+SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
+    return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
+}
+
+SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle) {
+    if (!label.starts_with('@')) return false;
+    const auto* const last = label.data() + label.size();
+    auto [at, bad] = std::from_chars(label.data() + 1, last, group);
+    if (bad != std::errc() || group == 0) return false;
+    bundle = -1;
+    if (at == last) return true;
+    if (*at != '/') return false;
+    const auto [end, none] = std::from_chars(at + 1, last, bundle);
+    return none == std::errc() && end == last && bundle >= 0;
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
-                                                        std::string_view label) {
-    const auto found = numbers_.find({need, std::string(label)});
+                                                        std::string_view label, bool for_life) {
+    const auto found = numbers_.find({need, std::string(label), for_life});
     if (found != numbers_.end()) return found->second;
     if (const auto can_be = check_demand(need); !can_be) return can_be.error();
     constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
@@ -32,23 +49,40 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
         return error(errc::invalid_argument,
                      fmt::format("{} is not a number of cpus", to_string(need.cpu)))
             .with_hint(fmt::format("0 to {}", most_cpus));
-    if (label.size() > most_label_bytes || label.find('@') != label.npos)
+    demand made;
+    const bool in_group = parse_group_label(label, made.group, made.bundle);
+    if (label.size() > most_label_bytes || (!in_group && label.find('@') != label.npos))
         return error(errc::invalid_argument, fmt::format("{} is not a label", label))
             .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
-    if (all_.size() == most)
+    if (all_.size() == most && free_.empty())
         return error(errc::exhausted, fmt::format("{} different demands were made already", most))
             .with_hint("round amounts of memory, so that equal work asks for equal amounts");
-    demand made;
     made.need = need;
     made.label = label;
+    made.for_life = for_life;
     made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty();
     made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
     if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
-    made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty();
-    const auto number = static_cast<std::uint16_t>(all_.size());
-    all_.push_back(std::move(made));
-    numbers_[{need, std::string(label)}] = number;
+    made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty() && !for_life;
+    auto number = static_cast<std::uint16_t>(all_.size());
+    if (free_.empty()) {
+        all_.push_back(std::move(made));
+    } else {
+        number = free_.back();
+        free_.pop_back();
+        all_[number] = std::move(made);
+    }
+    numbers_[{need, std::string(label), for_life}] = number;
     return number;
+}
+
+SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
+    for (std::size_t n = 0; n < all_.size(); ++n) {
+        if (all_[n].group != group) continue;
+        numbers_.erase({all_[n].need, all_[n].label, all_[n].for_life});
+        all_[n] = {};
+        free_.push_back(static_cast<std::uint16_t>(n));
+    }
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
@@ -58,12 +92,15 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
     return number(need, {});
 }
 
-SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how) {
+SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how, bool for_life) {
     const bool only_cpus =
         how.gpus.value == 0 && how.memory == 0 && how.resources.empty() && how.on.is_any();
-    if (only_cpus && how.cpus.value == 1) return 1;
+    if (only_cpus && how.cpus.value == 1 && !for_life) return 1;
     if (only_cpus && how.cpus.value == 0) return 0;
-    if (!how.on.is_any() && how.on.text().empty())
+    const bool in_group = how.on.group() != 0;
+    if (how.on.is_group() && !in_group)
+        return error(errc::invalid_argument, ".on is an empty placement_group");
+    if (!how.on.is_any() && !in_group && how.on.text().empty())
         return error(errc::invalid_argument,
                      fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
     resources need;
@@ -84,16 +121,19 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how)
         return e;
     }
     need.memory = how.memory;
-    if (how.on.is_any()) return number(need, {});
-    return number(need, how.on.is_node() ? fmt::format("node={}", how.on.text())
-                                         : std::string(how.on.text()));
+    if (how.on.is_any()) return number(need, {}, for_life);
+    std::string where(how.on.text());
+    if (in_group) where = group_label(how.on.group(), how.on.bundle());
+    if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
+    return number(need, where, for_life);
 }
 
-SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text) {
+SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
+                                                                bool for_life) {
     const auto at = text.find('@');
     const auto need = parse_resources(text.substr(0, at));
     if (!need) return need.error();
-    return number(*need, at == text.npos ? std::string_view() : text.substr(at + 1));
+    return number(*need, at == text.npos ? std::string_view() : text.substr(at + 1), for_life);
 }
 
 SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {

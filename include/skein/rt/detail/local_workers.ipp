@@ -15,6 +15,7 @@
 #include <skein/net/socket_pair.hpp>
 #include <skein/rt/boot.hpp>
 #include <skein/rt/children.hpp>
+#include <skein/rt/detail/local_groups.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/scheduler.hpp>
@@ -87,6 +88,14 @@ public:
         auto& kind = kinds_[what.kind];
         kind.what = what;
         kind.idle_since = loop_.now();
+        changed_.set();
+    }
+    void want_group(const worker_group& what) {
+        groups_.want(what);
+        changed_.set();
+    }
+    void drop_group(std::uint64_t number) {
+        groups_.drop(number);
         changed_.set();
     }
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
@@ -215,9 +224,11 @@ private:
         try {
             while (!stopping_) {
                 changed_.reset();
+                for (const auto& [number, why] : groups_.ask()) driver_.group_refused(number, why);
                 ask_for_room();
                 start_granted(lives);
                 const auto pause = retire_idle(lives);
+                close_groups();
                 auto woken = wait_change(pause);
                 co_await woken;
             }
@@ -253,7 +264,13 @@ private:
             if (kind.asked || kind.what.wanted <= kind.alive) continue;
             request r;
             r.demand = kind.what.need;
-            if (!kind.what.label.empty()) r.where = constraint::labelled(kind.what.label);
+            if (kind.what.group != 0) {
+                const auto where = groups_.where(kind.what);
+                if (!where) continue; // what waits for it fails
+                r.where = *where;
+            } else if (!kind.what.label.empty()) {
+                r.where = constraint::labelled(kind.what.label);
+            }
             r.tag = number;
             r.for_life = true;
             r.fail_if_infeasible = true;
@@ -272,6 +289,10 @@ private:
         host_.take_grants(granted);
         host_.take_notices(notices);
         for (const auto& n : notices) {
+            if (n.what == notice::kind::group_placed) {
+                lives.spawn(hold_group(n.tag));
+                continue;
+            }
             const auto found = kinds_.find(static_cast<std::uint32_t>(n.tag));
             if (found == kinds_.end() || n.what != notice::kind::refused) continue;
             found->second.asked = {};
@@ -286,16 +307,40 @@ private:
         }
     }
 
+    /// Its cores are the other workers' no more; it can be used when what runs there has ended.
+    task<void> hold_group(std::uint64_t number) {
+        auto* const placed = groups_.find(number);
+        if (placed == nullptr || placed->placed) co_return;
+        placed->placed = true;
+        lent_ += placed->cores;
+        driver_.lend(lent_);
+        auto lent = driver_.lent_is_free();
+        co_await lent;
+        const auto* const still = groups_.find(number);
+        if (still != nullptr && !still->closing) driver_.group_placed(number, true);
+    }
+    void close_groups() {
+        for (const auto& g : groups_.close(kinds_)) {
+            if (g.placed) lent_ -= g.cores;
+            driver_.lend(lent_);
+            changed_.set();
+            driver_.group_gone(g.what.number);
+        }
+    }
+
     /// Gives when to look again.
     duration retire_idle(scope& lives) {
-        const bool is_short = std::any_of(kinds_.begin(), kinds_.end(),
-                                          [](const auto& k) { return bool(k.second.asked); });
+        const bool is_short =
+            groups_.any_waits() || std::any_of(kinds_.begin(), kinds_.end(),
+                                               [](const auto& k) { return bool(k.second.asked); });
         auto next = duration::max();
         for (auto& [number, kind] : kinds_) {
             if (kind.asked && kind.what.wanted <= kind.alive)
                 (void)host_.cancel(std::exchange(kind.asked, {}));
             if (kind.alive <= kind.what.wanted || kind.leaving) continue;
-            const auto due = is_short ? kind.idle_since : kind.idle_since + how_.times.idle_worker;
+            const auto* const group = groups_.find(kind.what.group);
+            const bool at_once = is_short || (group != nullptr && group->closing);
+            const auto due = at_once ? kind.idle_since : kind.idle_since + how_.times.idle_worker;
             if (loop_.now() < due) {
                 next = std::min<duration>(next, due - loop_.now());
                 continue;
@@ -317,17 +362,19 @@ private:
         const auto left = co_await asked;
         if (!left || !*left)
             co_await sleep_for(how_.times.idle_worker); // it is ending, or has actors
-        kinds_.at(number).leaving = false;
+        if (const auto kind = kinds_.find(number); kind != kinds_.end())
+            kind->second.leaving = false; // else its group has gone
         changed_.set();
     }
 
     /// A worker that holds what it was granted, until nothing waits for it any more.
     task<void> live_for(std::uint32_t number, grant g) {
         auto& kind = kinds_.at(number);
-        const auto cores = whole_cores(kind.what.need.cpu);
+        auto cores = whole_cores(kind.what.need.cpu);
         life one;
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
+        if (kind.what.group != 0) cores = 0; // those of the group are lent already
         one.room = {number, {label_}};
         if (how_.offers.gpu) // else there are none to be seen
             one.env.emplace_back("CUDA_VISIBLE_DEVICES", gpus_by_name(g.gpus, how_.gpu_names));
@@ -440,6 +487,7 @@ private:
     std::string last_warning_, last_error_;
     std::string label_; ///< of this host
     scheduler host_;    ///< what it has for workers of one demand
+    detail::local_groups groups_{host_};
     std::map<std::uint32_t, own_workers> kinds_;
     std::vector<life*> own_; ///< that run
     std::uint32_t lent_ = 0; ///< cores
@@ -456,6 +504,8 @@ SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places()
 SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
 SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
 SKEIN_INLINE void local_workers::want(const worker_demand& what) { pool_->want(what); }
+SKEIN_INLINE void local_workers::want_group(const worker_group& what) { pool_->want_group(what); }
+SKEIN_INLINE void local_workers::drop_group(std::uint64_t number) { pool_->drop_group(number); }
 SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
     return pool_->pids();
 }

@@ -60,6 +60,7 @@ SKEIN_INLINE runtime::~runtime() {
     books_->leases.source = nullptr; // it may be gone
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, lane] : books_->lanes) lane->owner = nullptr;
+    for (const auto& group : books_->groups.held()) group->owner = nullptr;
     books_->anchor->self = nullptr;
     if (current_ == this) current_ = nullptr;
 }
@@ -114,6 +115,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_option
     }
     call.shape = *number;
     call.cpus = demands.at(*number).cpus;
+    join_group(call);
 }
 
 /// False: its deadline is over before it begins, and it has failed with that.
@@ -341,16 +343,13 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         const task_context::use none(nullptr); // they do not belong to the call that came first
         std::exchange(books_->start_workers, {})();
     }
-    if (!detail::lease_books::is_leased(
-            *call)) { // must not wait behind those that wait for a free core
-        bool possible = true;
-        if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
-    }
-    if (detail::lease_books::is_leased(*call)) {
+    if (detail::lease_books::is_lined_up(*call)) {
         if (auto* to = books_->leases.straight_to(*call)) return send(*to, std::move(call));
-        books_->leases.push(std::move(call));
+        line_up(std::move(call));
         return pump_leases();
     }
+    bool possible = true; // must not wait behind those that wait for a free core
+    if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
     auto& line = call->kind == detail::call_kind::create ? books_->creations : books_->queue;
     line.push_back(std::move(call));
     pump();
@@ -432,6 +431,7 @@ SKEIN_INLINE void runtime::give_up(error why) {
         if (!call->is_done()) refuse(*call, why);
     for (auto& [shape, line] : books_->leases.lines)
         if (line.wanted > 0) tell_demand(line);
+    fail_groups(why);
 }
 
 // ---- actors ------------------------------------------------------------------------------------

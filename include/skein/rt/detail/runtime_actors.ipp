@@ -63,6 +63,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::declare_actor(detail::cal
                                                                      bool& exists) {
     auto terms = detail::terms_of(how);
     call.target = new_actor_id();
+    set_demand(call, how);
     auto& actors = books_->actors;
     if (books_->upstream == nullptr) {
         actor_id known;
@@ -80,6 +81,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::declare_actor(detail::cal
             entry.plan = std::make_unique<detail::actor_plan>();
             entry.plan->terms = *terms;
         }
+        keep_demand(call);
     }
     auto lane = actor_lane(call.target);
     lane->max_pending = terms ? terms->max_pending : 0;
@@ -152,13 +154,14 @@ SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& ca
         actor_is_placed(call.target);
         return;
     }
-    --from.actors;
+    actor_left(from);
     if (outcome != detail::reply_failed) send_actor(from, detail::message_drop, call.target);
 }
 
 /// Driver: the calls that have waited for it go out.
 SKEIN_INLINE void runtime::actor_is_placed(actor_id id) {
     auto* const entry = books_->actors.find(id);
+    entry->making = {};
     if (const auto found = books_->lanes.find(id); found != books_->lanes.end()) {
         const counted_ptr<detail::actor_state> lane(found->second);
         lane->on = entry->where;
@@ -184,8 +187,9 @@ SKEIN_INLINE void runtime::send_waiting(actor_id id) {
 /// Driver: a constructor has failed, or was never called.
 SKEIN_INLINE void runtime::create_failed(actor_id id, const failure& why) {
     if (books_->upstream != nullptr) return;
-    const auto* const entry = books_->actors.find(id);
+    auto* const entry = books_->actors.find(id);
     if (entry == nullptr || entry->where != nullptr) return;
+    entry->making = {}; // it ends by itself
     const auto again = entry->plan ? entry->plan->made_again : 0;
     std::string text = fmt::format("actor {} could not be made{}: {}", id,
                                    again > 0 ? " again" : "", why.what.text());

@@ -13,6 +13,7 @@
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/demand_table.hpp>
+#include <skein/rt/detail/group_books.hpp>
 #include <skein/rt/detail/id_map.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/scheduler.hpp>
@@ -141,6 +142,7 @@ struct peer {
     bool up = true;
     bool retiring = false;             ///< nothing new goes there
     bool lent = false;                 ///< its cores are others'
+    bool spent = false;                ///< it was for one actor, which has ended: it leaves
     std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
     bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
@@ -256,6 +258,10 @@ struct lease_books {
     }
 
     [[nodiscard]] lease_line& line_of(std::uint16_t shape);
+    /// An actor that holds what it asks for waits in a line as tasks do.
+    [[nodiscard]] static bool is_lined_up(const call_base& call) noexcept {
+        return is_leased(call) || (call.kind == call_kind::create && call.shape != 0);
+    }
     /// Its line is served by workers of its own.
     [[nodiscard]] bool has_own(const call_base& call) const {
         const auto line = lines.find(call.shape);
@@ -290,6 +296,8 @@ struct lease_books {
     [[nodiscard]] peer* pick(lease_line& line, lease_line::room where) const;
     [[nodiscard]] peer* straight_to(const call_base& call);
     void occupy(peer& at, std::uint32_t cores) noexcept;
+    void settle_in(peer& at);
+    void spend(peer& at);
     void sent(peer& to, call_base& call);
     void settled(peer& from, const call_base& call, bool had_cores);
     [[nodiscard]] call_id id_of(const call_base& call) const;
@@ -376,6 +384,7 @@ struct runtime::books {
 
     std::unordered_map<actor_id, detail::actor_state*> lanes;
     detail::actor_books actors;
+    detail::group_books groups;
     std::unordered_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;

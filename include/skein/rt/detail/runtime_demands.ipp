@@ -26,9 +26,10 @@ SKEIN_INLINE bool lease_books::any_has(const std::string& label) const {
 SKEIN_INLINE void lease_books::decide(lease_line& line) {
     if (line.by != lease_line::service::undecided) return;
     const auto& need = *line.need;
-    if (largest == 0 && need.only_cpus) return; // not known yet
-    const bool is_shared =
-        need.only_cpus && line.cpus <= largest && (need.label.empty() || any_has(need.label));
+    const bool is_held = need.for_life || need.group != 0;
+    if (largest == 0 && need.only_cpus && !is_held) return; // not known yet
+    const bool is_shared = !is_held && need.only_cpus && line.cpus <= largest &&
+                           (need.label.empty() || any_has(need.label));
     line.by = is_shared ? lease_line::service::shared : lease_line::service::own;
 }
 
@@ -82,12 +83,66 @@ SKEIN_INLINE bool lease_books::has_lent() const {
 
 } // namespace detail
 
+/// Driver: what an actor holds.
+SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_options& how) {
+    call_options asked;
+    asked.cpus = how.cpus;
+    asked.gpus = how.gpus;
+    asked.memory = how.memory;
+    asked.resources = how.resources;
+    asked.on = how.on;
+    const auto number = books_->leases.demands.number(asked, true);
+    if (!number) {
+        call.extra().bad_options = number.error();
+        return;
+    }
+    call.shape = *number;
+    if (books_->upstream == nullptr) join_group(call);
+}
+
+/// Driver: an actor was declared; it holds what its constructor's call asks for.
+SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
+    auto* const entry = books_->actors.find(call.target);
+    if (entry == nullptr) return;
+    if (entry->plan) entry->plan->shape = call.shape;
+    entry->group = group_of(call.shape);
+}
+
+/// Driver: to the end of its line.
+SKEIN_INLINE void runtime::line_up(counted_ptr<detail::call_base> call) {
+    if (call->kind == detail::call_kind::create) {
+        if (call->shape == 0) {
+            books_->creations.push_back(std::move(call));
+            return;
+        }
+        if (auto* const entry = books_->actors.find(call->target)) entry->making = call;
+    }
+    books_->leases.push(std::move(call));
+}
+
+/// Driver: an actor has ended, or could not be made. Its worker, if that was for it alone, ends, too.
+SKEIN_INLINE void runtime::actor_left(peer& at) {
+    --at.actors;
+    if (at.kind == 0 || at.spent) return;
+    books_->leases.spend(at);
+    at.ended.set();
+    tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(at.kind)));
+}
+
 /// Over the workers that are for this line alone, one task each. More of them are asked for, or fewer.
 SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
     auto& leases = books_->leases;
     if (leases.source == nullptr) {
         while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
         return;
+    }
+    if (const auto group = group_of(line.shape); group && group->why) {
+        while (leases.front(line) != nullptr) {
+            const auto call = leases.pop(line);
+            refuse(*call,
+                   error(group->why->code(), fmt::format("{} {}: {}", call->name(),
+                                                         call->progress(), group->why->text())));
+        }
     }
     while (leases.front(line) != nullptr) {
         auto* to = leases.pick(line, detail::lease_line::unused);
@@ -108,6 +163,8 @@ SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     what.kind = line.shape;
     what.need = line.need->need;
     what.label = line.need->label;
+    what.group = line.need->group;
+    what.bundle = line.need->bundle;
     what.wanted = wanted;
     books_->leases.source->want(what);
 }

@@ -37,8 +37,8 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
         lane->lost = why != nullptr ? *why : detail::ended(id, "is gone");
     }
     if (entry.where != nullptr) {
-        --entry.where->actors;
         if (tell != 0) send_actor(*entry.where, tell, id);
+        actor_left(*entry.where);
     }
     const auto& told = why != nullptr ? *why : detail::ended(id, "is gone");
     if (tell == detail::message_kill) // what its worker has not begun
@@ -55,6 +55,13 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     if (lane) fail_lane(*lane);
     for (const auto asker : entry.askers) tell_where(asker, id, nullptr);
     give_late_holds_back(id);
+    const auto& making = entry.making; // it may wait for long for what nobody wants any more
+    if (making && !making->is_done() && making->state == detail::phase::queued &&
+        making->on == nullptr) {
+        making->fail({error(errc::cancelled, making->name() + " did not run: " + told.what.text()),
+                      nullptr});
+        pump();
+    }
 }
 
 SKEIN_INLINE void runtime::kill_actor(actor_id id) {

@@ -130,14 +130,18 @@ SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn
 /// As a worker asks for it.
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::call_head& head) {
     auto& demands = books_->leases.demands;
-    const auto number =
-        head.demand.empty() ? demands.number(head.cpus) : demands.number_of_text(head.demand);
+    const bool for_life = call.kind == detail::call_kind::create;
+    const auto number = head.demand.empty()
+                            ? demands.number(for_life ? std::uint16_t{0} : head.cpus)
+                            : demands.number_of_text(head.demand, for_life);
     if (!number) {
         call.extra().bad_options = number.error();
         return;
     }
     call.shape = *number;
-    call.cpus = demands.at(*number).cpus;
+    if (!for_life) call.cpus = demands.at(*number).cpus;
+    join_group(call);
+    if (for_life) keep_demand(call);
 }
 
 /// Driver: a call of a worker goes on to where it belongs.
@@ -163,9 +167,9 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
         new detail::forwarded_call(*this, books_->leases, origin, slot_id(f.id), head.who));
     call->fn = &fn;
     call->kind = head.kind;
-    if (head.kind == detail::call_kind::task) set_demand(*call, head);
-    call->retries_left = head.kind == detail::call_kind::task ? head.retries : 0;
     call->target = head.target;
+    if (head.kind != detail::call_kind::method) set_demand(*call, head);
+    call->retries_left = head.kind == detail::call_kind::task ? head.retries : 0;
     call->nested = true;
     call->body = f.take_body();
     if (head.who.until != time_point::max()) call->extra().until = head.who.until;

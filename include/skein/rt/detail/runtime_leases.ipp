@@ -437,6 +437,28 @@ SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
     return had_cores;
 }
 
+/// An actor goes to a worker that is for it alone.
+SKEIN_INLINE void lease_books::settle_in(peer& at) {
+    auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
+    if (share == nullptr) return;
+    ++share->out;
+    ++share->line->out;
+    file(*share);
+}
+
+/// The actor has ended: nobody follows it there.
+SKEIN_INLINE void lease_books::spend(peer& at) {
+    at.spent = true;
+    auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
+    if (share == nullptr) return;
+    auto& line = *share->line;
+    line.held -= share->leases.size();
+    line.out -= std::min<std::size_t>(line.out, share->out);
+    share->leases.clear();
+    share->out = 0;
+    file(*share);
+}
+
 SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call, bool had_cores) {
     if (!is_leased(call)) {
         from.guests -= std::min<std::uint32_t>(from.guests, call.cpus);

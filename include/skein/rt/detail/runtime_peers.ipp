@@ -64,10 +64,28 @@ SKEIN_INLINE bool runtime::has_own_incarnation(const peer& newcomer) const {
 SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
     try {
         co_await l->ended.wait();
+        if (l->up && l->spent) {
+            auto parting = part_from(l);
+            co_await parting;
+        }
     } catch (const error&) { // cancelled
         l->wire->abort(cancelled_error());
         l->up = false;
     }
+}
+
+/// The actor that a worker was for has ended: what still runs there ends, then the process.
+SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
+    const auto runs = [&] {
+        return std::any_of(books_->slots.begin(), books_->slots.end(),
+                           [&](const auto& s) { return s.call && s.call->on == l.get(); });
+    };
+    for (auto pause = std::chrono::milliseconds(1); l->up && runs();
+         pause = std::min(2 * pause, std::chrono::milliseconds(50)))
+        co_await sleep_for(pause);
+    if (!l->up) co_return;
+    auto goodbye = l->wire->close();
+    co_await goodbye;
 }
 
 SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire, obituary after,
@@ -125,13 +143,15 @@ SKEIN_INLINE bool runtime::has_calls(const peer& at) const {
 SKEIN_INLINE bool runtime::is_idle(const std::shared_ptr<net::connection>& wire) const {
     const auto found = std::find_if(books_->links.begin(), books_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
-    return found == books_->links.end() || ((*found)->actors == 0 && !has_calls(**found));
+    return found == books_->links.end() ||
+           ((*found)->actors == 0 && !(*found)->spent && !has_calls(**found));
 }
 
 SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::connection> wire) {
     const auto found = std::find_if(books_->links.begin(), books_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
-    if (found == books_->links.end() || !(*found)->up || (*found)->actors > 0) co_return false;
+    if (found == books_->links.end() || !(*found)->up || (*found)->actors > 0 || (*found)->spent)
+        co_return false;
     const auto l = *found;
     books_->leases.retire(*l, true);
     if (books_->leases.waits()) pump_leases();
@@ -184,6 +204,7 @@ SKEIN_INLINE task<void> runtime::close() {
     books_->start_workers = {};
     for (const auto& call : books_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
+    fail_groups(why);
     for (std::size_t i = 0; i < books_->slots.size(); ++i) {
         const auto call = books_->slots[i].call;
         if (call && !call->is_done()) call->fail({why, nullptr});
@@ -211,7 +232,8 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
         call->context->cancel_children();
     });
     std::vector<counted_ptr<detail::call_base>> orphans;
-    for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
+    if (!l.spent) // else they go on, as all calls do that nobody waits for
+        for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
     for (const auto& call : orphans)
         if (!call->is_done()) cancel(*call);
 

@@ -120,7 +120,7 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
         call->on = nullptr;
         call->state = detail::phase::queued;
         if (call->kind == detail::call_kind::create)
-            books_->creations.push_back(std::move(call));
+            line_up(std::move(call));
         else
             (call->lane ? own : passed)[call->target].push_back(std::move(call));
     }
@@ -149,6 +149,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
     call->fn = entry->plan->fn;
     call->kind = detail::call_kind::create;
     call->target = id;
+    call->shape = entry->plan->shape;
     call->retries_left = 1; // there are terms
     if (!prepare(*call)) return;
     wire::writer body;
@@ -156,7 +157,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
     detail::encode_remake(body, *entry->plan);
     call->body = std::move(body).take();
     call->state = detail::phase::queued;
-    books_->creations.push_back(std::move(call));
+    line_up(std::move(call));
 }
 
 /// An actor is there again, or not to be expected any more: what others hold of what it had, ends.

@@ -111,6 +111,7 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
         books_->leases.sent(to, raw);
     } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
         ++to.actors;
+        if (to.kind != 0) books_->leases.settle_in(to);
     }
     detail::stamp_deadline(raw, raw.body);
     // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
@@ -155,7 +156,7 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
         if (e.code() != errc::too_large) return; // closed or reset: as above
         const auto held = free_slot(call.slot);
         account(to, call);
-        if (call.kind == detail::call_kind::create && books_->upstream == nullptr) --to.actors;
+        if (call.kind == detail::call_kind::create && books_->upstream == nullptr) actor_left(to);
         call.fail({e, nullptr});
     }
 }

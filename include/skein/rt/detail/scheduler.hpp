@@ -206,6 +206,7 @@ struct schedule_books {
     [[nodiscard]] result<void> check(const request& r) const;
     [[nodiscard]] result<request_id> submit(const request& r);
     [[nodiscard]] result<request_id> adopt(request r, place_id at, gpu_set gpus);
+    [[nodiscard]] std::uint32_t adopting_place(const request& r, std::uint32_t host, gpu_set gpus);
     void append(std::uint32_t q, std::uint32_t e);
     void unqueue(std::uint32_t e);
     bool cancel(request_id id);
@@ -278,7 +279,12 @@ struct schedule_books {
     enum class outlook : std::uint8_t { now, soon, ever };
     [[nodiscard]] std::vector<plan_room> rooms_for(const group_record& g, outlook when) const;
     [[nodiscard]] std::vector<std::uint32_t> plan(const group_record& g, outlook when) const;
+    [[nodiscard]] result<placement_group_id> adopt_group(group_request r,
+                                                         const std::vector<place_id>& at,
+                                                         const std::vector<gpu_set>& gpus);
     void place_group(group_record& g);
+    void place_bundle(group_record& g, std::size_t b, std::uint32_t host, gpu_set gpus);
+    void group_is_placed(group_record& g);
     void place_groups();
     void check_group(group_record& g);
     void lose_bundle(group_record& g, std::size_t bundle, std::vector<evicted>& into);

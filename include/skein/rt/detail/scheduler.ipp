@@ -239,12 +239,16 @@ SKEIN_INLINE result<request_id> schedule_books::submit(const request& r) {
 SKEIN_INLINE result<request_id> schedule_books::adopt(request r, place_id at, gpu_set gpus) {
     const auto found = place_of.find(at);
     if (found == place_of.end()) return error(errc::not_found, "no such place");
-    r.where = constraint::on(at); // nobody else asks for it: nothing of this queue waits
+    const auto p = adopting_place(r, found->second, gpus);
+    if (p == no_index)
+        return error(errc::exhausted, fmt::format("no bundle of the placement group is on {}",
+                                                  all_places[found->second].name));
+    if (group_in(r.where) == 0) r.where = constraint::on(at); // nobody else asks for it
     r.fail_if_infeasible = false;
     const auto made = submit(r);
     if (!made) return made.error();
     const auto e = requests.find(made->value());
-    auto& place = all_places[found->second];
+    auto& place = all_places[p];
     const auto& all = shapes[classes[all_queues[requests[e].queue].cls].shape].all;
     if (!place.now.take_these(all, gpus)) {
         cancel(*made);
@@ -252,8 +256,26 @@ SKEIN_INLINE result<request_id> schedule_books::adopt(request r, place_id at, gp
                      fmt::format("{} has not {} free", place.name, to_string(r.demand)));
     }
     unqueue(e);
-    settle_on(e, found->second, gpus);
+    settle_on(e, p, gpus);
     return *made;
+}
+
+/// The place itself, or the first bundle there that has room for it; no_index: there is none.
+SKEIN_INLINE std::uint32_t schedule_books::adopting_place(const request& r, std::uint32_t host,
+                                                          gpu_set gpus) {
+    const auto number = group_in(r.where);
+    if (number == 0) return host;
+    const auto g = groups.find(number);
+    if (g == groups.end()) return no_index;
+    const auto& bundles = g->second.bundles;
+    for (std::size_t b = 0; b < bundles.size(); ++b) {
+        const auto p = bundles[b].place;
+        if (p == no_index || all_places[p].host != host) continue;
+        if (bundle_in(r.where) >= 0 && bundle_in(r.where) != static_cast<int>(b)) continue;
+        auto now = all_places[p].now;
+        if (bundle_in(r.where) >= 0 || now.take_these(needs_of(r.demand), gpus)) return p;
+    }
+    return no_index;
 }
 
 SKEIN_INLINE void schedule_books::append(std::uint32_t q, std::uint32_t e) {
@@ -515,6 +537,11 @@ SKEIN_INLINE bool scheduler::wait_begin(request_id id) { return books_->wait_beg
 SKEIN_INLINE bool scheduler::wait_end(request_id id) { return books_->wait_end(id); }
 SKEIN_INLINE result<placement_group_id> scheduler::create_group(group_request g) {
     return books_->create_group(std::move(g));
+}
+SKEIN_INLINE result<placement_group_id> scheduler::adopt_group(group_request g,
+                                                               const std::vector<place_id>& at,
+                                                               const std::vector<gpu_set>& gpus) {
+    return books_->adopt_group(std::move(g), at, gpus);
 }
 SKEIN_INLINE std::vector<evicted> scheduler::remove_group(placement_group_id id) {
     return books_->remove_group(id);

@@ -224,34 +224,65 @@ SKEIN_INLINE void schedule_books::place_group(group_record& g) {
     drop_reservations(g);
     for (std::size_t b = 0; b < g.bundles.size(); ++b) {
         if (g.bundles[b].place != no_index) continue;
-        const auto host = chosen[b];
-        const auto p = new_place();
-        auto& place = all_places[p]; // new_place() may have moved all
-        auto& under = all_places[host];
-        place.id = under.id;
-        place.name = under.name;
-        place.total = g.bundles[b].demand;
-        place.host = host;
-        place.group = g.id.value();
-        place.bundle = static_cast<int>(b);
-        const auto gpus = under.now.take(g.bundles[b].all);
-        open_place(p, g.bundles[b].all, gpus);
-        join(g.domain, p);
-        g.bundles[b].place = p;
-        charge(g.job_index, g.bundles[b].all, 1, true);
-        offer(host);
-        offer(p);
-        grow(p);
+        const auto gpus = all_places[chosen[b]].now.take(g.bundles[b].all);
+        place_bundle(g, b, chosen[b], gpus);
     }
+    group_is_placed(g);
+}
+
+/// Its room has been taken from the host.
+SKEIN_INLINE void schedule_books::place_bundle(group_record& g, std::size_t b, std::uint32_t host,
+                                               gpu_set gpus) {
+    const auto p = new_place();
+    auto& place = all_places[p]; // new_place() may have moved all
+    const auto& under = all_places[host];
+    place.id = under.id;
+    place.name = under.name;
+    place.total = g.bundles[b].demand;
+    place.host = host;
+    place.group = g.id.value();
+    place.bundle = static_cast<int>(b);
+    open_place(p, g.bundles[b].all, gpus);
+    join(g.domain, p);
+    g.bundles[b].place = p;
+    charge(g.job_index, g.bundles[b].all, 1, true);
+    offer(host);
+    offer(p);
+    grow(p);
+}
+
+SKEIN_INLINE void schedule_books::group_is_placed(group_record& g) {
     g.waits = false;
     ++grants;
     notice n;
     n.what = notice::kind::group_placed;
     n.group = g.id;
     n.tag = g.tag;
-    for (const auto& b : g.bundles) n.bundles.push_back(all_places[b.place].id);
+    for (const auto& b : g.bundles) {
+        n.bundles.push_back(all_places[b.place].id);
+        n.gpus.push_back(all_places[b.place].gpus);
+    }
     n.why = error(errc::unknown, "placed");
     notices.push_back(std::move(n));
+}
+
+SKEIN_INLINE result<placement_group_id> schedule_books::adopt_group(
+    group_request r, const std::vector<place_id>& at, const std::vector<gpu_set>& gpus) {
+    const auto made = create_group(std::move(r));
+    if (!made) return made;
+    auto& g = groups.at(made->value());
+    bool all = true;
+    for (std::size_t b = 0; b < g.bundles.size(); ++b) {
+        const auto host = b < at.size() ? place_of.find(at[b]) : place_of.end();
+        const auto which = b < gpus.size() ? gpus[b] : gpu_set();
+        if (host != place_of.end() &&
+            all_places[host->second].now.take_these(g.bundles[b].all, which))
+            place_bundle(g, b, host->second, which);
+        else
+            all = false;
+    }
+    if (all) group_is_placed(g);
+    return made;
 }
 
 SKEIN_INLINE void schedule_books::place_groups() {

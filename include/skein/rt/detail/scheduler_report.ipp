@@ -122,8 +122,9 @@ SKEIN_INLINE error schedule_books::missing(const group_record& g) const {
         why = fmt::format("each wants a place of its own, and {} are there", open);
     else if (open != 0)
         why += fmt::format("; the largest of {} is {} with {}", open, largest, to_string(most));
-    return error(errc::exhausted, fmt::format("placement group {} asks for {}: {}",
-                                              g.id ? g.id.value() : last_group + 1, what, why))
+    const auto number = g.tag != 0 ? g.tag : g.id ? g.id.value() : last_group + 1;
+    return error(errc::exhausted,
+                 fmt::format("placement group {} asks for {}: {}", number, what, why))
         .with_hint("make the bundles smaller, or add places");
 }
 

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of cluster/head.hpp: placement groups of drivers. A bundle is room on a node without a worker;
+// leases whose label names the group take their room out of it. docs/design/0012-groups.md
+
+#include <skein/cluster/detail/head_books.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/rt/detail/demand_table.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+/// That of which a lease takes its room; nullptr: none.
+SKEIN_INLINE detail::head_group* head::books::group_of(const detail::head_lease& l) {
+    std::uint64_t number = 0;
+    int bundle = -1;
+    if (!rt::detail::parse_group_label(l.label, number, bundle)) return nullptr;
+    const auto found = l.of->groups.find(number);
+    return found == l.of->groups.end() ? nullptr : &found->second;
+}
+
+/// Where a lease may be; nothing: its group is not there, or not yet.
+SKEIN_INLINE std::optional<rt::constraint> head::books::where_of(const detail::head_lease& l) {
+    if (l.label.empty()) return rt::constraint();
+    std::uint64_t number = 0;
+    int bundle = -1;
+    if (!rt::detail::parse_group_label(l.label, number, bundle))
+        return rt::constraint::labelled(l.label);
+    const auto* const g = group_of(l);
+    if (g == nullptr || !g->id) return std::nullopt;
+    return rt::constraint::in(g->id, bundle);
+}
+
+/// Queues a lease that waits.
+SKEIN_INLINE void head::books::ask_room(detail::head_lease& l) {
+    const auto* const g = group_of(l);
+    if (l.label.starts_with('@') && (g == nullptr || g->closing))
+        return end(l, false, "its placement group is not there (any more)");
+    const auto where = where_of(l);
+    if (!where) return; // when its group has been taken over
+    rt::request r;
+    r.where = *where;
+    r.job = l.of->id();
+    r.demand = l.demand;
+    r.tag = l.tag;
+    r.for_life = true; // nobody can count on the end of a worker
+    const auto asked = schedule.submit(r);
+    if (!asked) return end(l, false, asked.error().what());
+    l.request = *asked;
+}
+
+// ---- a driver asks for them and gives them back --------------------------------------------------------------
+
+SKEIN_INLINE void head::books::want_group(detail::head_job& j, const known_group& what) {
+    if (const auto known = j.groups.find(what.number); known != j.groups.end())
+        return tell_group(known->second); // said again after a lost link, as may be the answer
+    const auto refuse = [&](const error& why) {
+        if (j.session) j.session->tell(cluster::group_refused{what.number, why.what()});
+    };
+    std::size_t all = what.bundles.size();
+    for (const auto& [number, g] : j.groups) all += g.bundles.size();
+    if (j.groups.size() >= detail::most_groups || all > detail::most_bundles)
+        return refuse(error(errc::exhausted,
+                            fmt::format("a driver may have {} placement groups with {} bundles",
+                                        detail::most_groups, detail::most_bundles)));
+    if (what.strategy > static_cast<std::uint8_t>(rt::group_strategy::strict_spread))
+        return refuse(error(errc::malformed, "a placement group of an unknown strategy"));
+    detail::head_group g;
+    g.of = &j;
+    g.number = what.number;
+    g.strategy = static_cast<rt::group_strategy>(what.strategy);
+    for (const auto& text : what.bundles) {
+        auto read = rt::parse_resources(text);
+        if (!read) return refuse(read.error());
+        g.bundles.push_back(std::move(*read));
+    }
+    if (what.placed.size() == what.bundles.size()) {
+        g.places = what.placed;
+        g.until = deadline_after(on_loop.now(), how.driver_grace);
+    }
+    auto& kept = j.groups.emplace(what.number, std::move(g)).first->second;
+    if (kept.places.empty()) create(kept);
+}
+
+SKEIN_INLINE void head::books::create(detail::head_group& g) {
+    rt::group_request r;
+    r.job = g.of->id();
+    r.strategy = g.strategy;
+    r.bundles = g.bundles;
+    r.tag = g.number;
+    const auto made = schedule.create_group(std::move(r));
+    if (made) {
+        g.id = *made;
+        return;
+    }
+    if (g.of->session) g.of->session->tell(cluster::group_refused{g.number, made.error().what()});
+    g.of->groups.erase(g.number);
+}
+
+SKEIN_INLINE void head::books::drop_group(detail::head_job& j, std::uint64_t number) {
+    const auto found = j.groups.find(number);
+    if (found == j.groups.end()) return;
+    found->second.closing = true;
+    std::vector<std::uint64_t> waiting;
+    for (const auto& [n, l] : j.leases)
+        if (group_of(*l) == &found->second && l->state == detail::lease_state::waits)
+            waiting.push_back(n);
+    for (const auto n : waiting) give_back(j, n);
+    close_groups(j);
+}
+
+/// Those that nobody needs any more go with their last lease.
+SKEIN_INLINE void head::books::close_groups(detail::head_job& j) {
+    for (auto at = j.groups.begin(); at != j.groups.end();) {
+        const auto& g = at->second;
+        const bool used =
+            !g.closing || std::any_of(j.leases.begin(), j.leases.end(),
+                                      [&](const auto& one) { return group_of(*one.second) == &g; });
+        if (used) {
+            ++at;
+            continue;
+        }
+        if (g.id) (void)schedule.remove_group(g.id);
+        at = j.groups.erase(at);
+    }
+}
+
+// ---- a head that was started again ---------------------------------------------------------------------------
+
+/// Places groups where their drivers say that they are, once the nodes have come. all: whoever has come.
+SKEIN_INLINE void head::books::take_groups_over(bool all) {
+    for (auto& [number, j] : jobs) {
+        std::vector<std::uint64_t> ready;
+        for (auto& [n, g] : j->groups) {
+            if (g.id || g.closing) continue;
+            const bool here = std::all_of(g.places.begin(), g.places.end(), [&](const auto& b) {
+                return b.node == 0 || node_at(b.node) != nullptr;
+            });
+            if (all || here || on_loop.now() >= g.until) ready.push_back(n);
+        }
+        for (const auto n : ready) adopt(j->groups.at(n));
+    }
+}
+
+/// Its leases are on their nodes, or not yet granted: they get their room out of its bundles from now on.
+SKEIN_INLINE void head::books::adopt(detail::head_group& g) {
+    std::vector<detail::head_lease*> inside, waiting;
+    for (const auto& [number, l] : g.of->leases) {
+        if (group_of(*l) != &g) continue;
+        if (l->at != nullptr && l->request) {
+            (void)schedule.release(std::exchange(l->request, {}));
+            inside.push_back(l.get());
+        } else if (l->state == detail::lease_state::waits && !l->request) {
+            waiting.push_back(l.get());
+        }
+    }
+    rt::group_request asked;
+    asked.job = g.of->id();
+    asked.strategy = g.strategy;
+    asked.bundles = g.bundles;
+    asked.tag = g.number;
+    std::vector<rt::place_id> at;
+    std::vector<rt::gpu_set> gpus;
+    for (const auto& b : g.places) {
+        at.emplace_back(b.node);
+        gpus.emplace_back(b.gpus);
+    }
+    const auto made = schedule.adopt_group(std::move(asked), at, gpus);
+    if (made) g.id = *made; // else it could not have been placed before
+    for (const auto& info : schedule.groups()) {
+        if (info.id != g.id) continue;
+        for (std::size_t b = 0; b < g.places.size(); ++b)
+            if (!info.bundles[b]) g.places[b] = {};
+        if (!info.placed && g.of->session)
+            g.of->session->tell(group_waits{
+                g.number, false, "the head was started again, and its places are taken"});
+    }
+    for (auto* l : inside) {
+        rt::request r;
+        r.job = l->of->id();
+        r.demand = l->demand;
+        r.for_life = true;
+        r.tag = l->tag;
+        const auto where = where_of(*l);
+        if (where) r.where = *where;
+        const auto taken = where ? schedule.adopt(r, l->at->place(), l->gpus)
+                                 : result<rt::request_id>(error(errc::not_found, "no group"));
+        if (taken) {
+            l->request = *taken;
+            if (l->rests) (void)schedule.wait_begin(l->request);
+        } else if (l->state == detail::lease_state::granted) {
+            if (l->of->session) // its end is told once, by the agent
+                logging::warn("head", "a worker has lost its placement group",
+                              {{"why", taken.error().what()}});
+            stop_worker(*l);
+        }
+    }
+    for (auto* l : waiting) ask_room(*l);
+}
+
+// ---- what becomes of them ------------------------------------------------------------------------------------
+
+SKEIN_INLINE void head::books::on_group(const rt::notice& n) {
+    for (auto& [incarnation, j] : jobs) {
+        for (auto& [number, g] : j->groups) {
+            if (g.id != n.group) continue;
+            g.placed = n.what == rt::notice::kind::group_placed;
+            if (g.placed) {
+                g.places.clear();
+                for (std::size_t b = 0; b < n.bundles.size(); ++b)
+                    g.places.push_back({n.bundles[b].value(), n.gpus[b].bits()});
+                return tell_group(g);
+            }
+            for (auto& b : g.places)
+                if (node_at(b.node) == nullptr) b = {};
+            const bool impossible = n.what != rt::notice::kind::group_broken;
+            if (j->session) j->session->tell(group_waits{number, impossible, n.why.what()});
+            return;
+        }
+    }
+}
+
+SKEIN_INLINE void head::books::tell_group(const detail::head_group& g) {
+    if (g.placed && g.of->session) g.of->session->tell(group_placed{g.number, g.places});
+}
+
+/// Cpus that count for its driver's share, in steps.
+SKEIN_INLINE std::int64_t head::books::group_cpus(const detail::head_group& g) const {
+    std::int64_t cpus = 0;
+    for (const auto& b : g.bundles) {
+        if (!g.placed && !is_feasible(b)) return 0;
+        cpus += b.cpu.in_steps();
+    }
+    return cpus;
+}
+
+/// A lease for all tasks of a driver that can be asked back.
+SKEIN_INLINE bool head::books::may_go(const detail::head_lease& l,
+                                      const detail::head_job& j) const {
+    return l.of == &j && !l.own && l.state == detail::lease_state::granted &&
+           on_loop.now() >= l.actors_until;
+}
+
+/// A driver waits for a group, and others of its leases are in the way: it is asked for those that are.
+SKEIN_INLINE void head::books::make_group_room(detail::head_job& j) {
+    for (const auto& [number, g] : j.groups)
+        if (g.id && !g.placed && !g.closing && make_group_room(j, g)) return; // one at a time
+}
+
+/// Plans it on the nodes as they would be without these leases. False: there is no way.
+SKEIN_INLINE bool head::books::make_group_room(detail::head_job& j, const detail::head_group& g) {
+    rt::scheduler plan(rt::scheduler_options{rt::placement::spread});
+    std::map<std::uint64_t, rt::amount> now_free; // what is coming back, too
+    for (const auto& p : schedule.places()) {
+        const auto* const n = node_at(p.id.value());
+        const bool has_one = g.strategy == rt::group_strategy::strict_spread &&
+                             std::any_of(g.places.begin(), g.places.end(),
+                                         [&](const auto& b) { return b.node == p.id.value(); });
+        if (n == nullptr || p.draining || has_one) continue;
+        auto used = p.used;
+        auto& free = now_free[p.id.value()];
+        free = p.total.cpu - used.cpu;
+        for (const auto& [name, l] : n->leases) {
+            const bool coming = l->state == detail::lease_state::stopping || is_coming(*l);
+            if (l->of != &j || l->own || !(coming || may_go(*l, j)) || !rt::fits(l->demand, used))
+                continue;
+            used -= l->demand;
+            if (coming) free += l->demand.cpu;
+        }
+        if (!rt::fits(used, p.total)) continue;
+        auto room = p.total;
+        room -= used;
+        room.gpu = rt::amount(static_cast<int>(room.gpu.in_steps() / rt::amount::steps));
+        (void)plan.add_place(p.id, p.name, room);
+    }
+    rt::group_request lost;
+    lost.strategy = g.strategy;
+    for (std::size_t b = 0; b < g.bundles.size(); ++b)
+        if (g.places.empty() || g.places[b].node == 0) lost.bundles.push_back(g.bundles[b]);
+    const auto bundles = lost.bundles;
+    if (bundles.empty() || !plan.create_group(std::move(lost))) return false;
+    std::vector<rt::grant> none;
+    std::vector<rt::notice> said;
+    plan.take_grants(none);
+    plan.take_notices(said);
+    if (said.empty() || said.front().what != rt::notice::kind::group_placed) return false;
+    for (std::size_t b = 0; b < bundles.size(); ++b)
+        now_free[said.front().bundles[b].value()] -= bundles[b].cpu;
+    for (const auto& [incarnation, free] : now_free) {
+        auto missing = -free.in_steps();
+        auto* const n = node_at(incarnation);
+        for (auto at = n->leases.rbegin(); missing > 0 && at != n->leases.rend(); ++at) {
+            auto& l = *at->second;
+            if (!may_go(l, j) || is_coming(l) || !l.demand.cpu) continue;
+            missing -= l.demand.cpu.in_steps();
+            recall(l, fmt::format("room for placement group {} on {}", g.number, n->name));
+        }
+    }
+    return true;
+}
+
+} // namespace skein::cluster

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of cluster/leased_workers.hpp: a driver's placement groups.
+
+#include <skein/cluster/detail/leased_workers_books.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/rt/runtime.hpp>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace skein::cluster {
+
+SKEIN_INLINE void leased_workers::books::want(const rt::worker_group& what) {
+    auto& g = groups[what.number];
+    g.known.number = what.number;
+    g.known.strategy = static_cast<std::uint8_t>(what.strategy);
+    for (const auto& b : what.bundles) {
+        g.known.bundles.push_back(rt::to_string(b));
+        g.cpus += b.cpu;
+    }
+    tell(g);
+    if (!stopping.is_set()) fill();
+}
+
+SKEIN_INLINE void leased_workers::books::tell(const group& g) {
+    if (!is_joined()) return; // with the next hello
+    (void)head.tell(cluster::want_group{g.known.number, g.known.strategy, g.known.bundles});
+}
+
+SKEIN_INLINE void leased_workers::books::drop(std::uint64_t number) {
+    const auto found = groups.find(number);
+    if (found == groups.end() || std::exchange(found->second.closing, true)) return;
+    if (stopping.is_set() || gave_up) { // all ends
+        groups.erase(found);
+        return driver.group_gone(number);
+    }
+    later.spawn(close_group(this, number));
+}
+
+/// Its leases are given back when what runs there has ended, then the group.
+SKEIN_INLINE task<void> leased_workers::books::close_group(books* self, std::uint64_t number) {
+    const auto is_of = [&](const auto& k) { return k.second.what.group == number; };
+    for (;; co_await sleep_for(self->how.times.last_word / 8)) {
+        std::vector<lease_ptr> idle;
+        bool any = false;
+        for (const auto& [n, l] : self->leases) {
+            const auto kind = self->kinds.find(l->kind);
+            if (kind == self->kinds.end() || !is_of(*kind)) continue;
+            any = true;
+            if (!l->wire || (!l->retiring && self->driver.is_idle(l->wire))) idle.push_back(l);
+        }
+        for (const auto& l : idle) {
+            if (!l->wire) { // its worker has not come yet
+                self->leases.erase(l->number);
+                self->give_back(l);
+            } else {
+                l->retiring = true;
+                self->later.spawn(retire(self, l, "its placement group is over"));
+            }
+        }
+        const bool watched =
+            std::any_of(self->kinds.begin(), self->kinds.end(),
+                        [&](const auto& k) { return is_of(k) && k.second.watched; });
+        if (!any && !watched) break;
+    }
+    std::erase_if(self->kinds, is_of);
+    self->groups.erase(number);
+    if (self->is_joined()) (void)self->head.tell(cluster::drop_group{number});
+    self->driver.group_gone(number);
+    self->fill();
+}
+
+SKEIN_INLINE void leased_workers::books::serve_groups(net::request_service& of) {
+    of.on_tell<group_placed>([this](const group_placed& m, const net::caller&) {
+        const auto found = groups.find(m.group);
+        if (found == groups.end()) return; // it was dropped; the head hears so
+        found->second.known.placed = m.bundles;
+        found->second.placed = true;
+        found->second.impossible = false;
+        driver.group_placed(m.group, true);
+        fill();
+    });
+    of.on_tell<group_waits>([this](const group_waits& m, const net::caller&) {
+        const auto found = groups.find(m.group);
+        if (found == groups.end()) return;
+        found->second.placed = false;
+        found->second.impossible = m.impossible;
+        driver.group_placed(m.group, false);
+        logging::warn("cluster",
+                      m.impossible ? "a placement group finds no place"
+                                   : "a placement group has lost places and gets others",
+                      {{"group", m.group}, {"why", m.why}});
+        fill();
+    });
+    of.on_tell<group_refused>([this](const group_refused& m, const net::caller&) {
+        if (groups.erase(m.group) == 0) return;
+        driver.group_refused(m.group, error(errc::exhausted, m.why));
+    });
+}
+
+/// What has changed while a hello was under way.
+SKEIN_INLINE void leased_workers::books::tell_changed_groups(const driver_hello& h) {
+    std::set<std::uint64_t> told;
+    for (const auto& g : h.groups) {
+        told.insert(g.number);
+        if (!groups.contains(g.number)) (void)head.tell(cluster::drop_group{g.number});
+    }
+    for (const auto& [number, g] : groups)
+        if (!told.contains(number)) tell(g);
+}
+
+/// Cpus that the groups take, in steps; those that cannot be had count for nothing.
+SKEIN_INLINE std::int64_t leased_workers::books::group_cpus(bool any_rests) const noexcept {
+    std::int64_t cpus = 0;
+    for (const auto& [number, g] : groups)
+        if (g.placed || (!g.impossible && !any_rests)) cpus += g.cpus.in_steps();
+    return cpus;
+}
+
+} // namespace skein::cluster

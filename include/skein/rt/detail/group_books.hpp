@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a driver knows of its placement groups. Part of detail/runtime_books.hpp.
+
+#include <skein/core/counted_ptr.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/event.hpp>
+#include <skein/rt/resources.hpp>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
+
+class runtime;
+
+namespace detail {
+
+/// A placement group as those see it who hold it: handles, tasks that are to run in it, actors that live in it.
+class group_state {
+public:
+    void add_use() noexcept { ++uses_; }
+    void drop_use() noexcept {
+        if (--uses_ == 0) last_use_gone();
+    }
+
+    runtime* owner = nullptr; ///< nullptr: the runtime has ended
+    std::uint64_t number = 0; ///< 0: it was never asked for
+    std::vector<resources> bundles;
+    bool placed = false;
+    bool is_gone = false;     ///< nothing of it is left
+    std::optional<error> why; ///< it is over: what those in it are told
+    event changed;
+
+private:
+    void last_use_gone() noexcept;
+    std::uint32_t uses_ = 0;
+};
+
+/// Kept until nobody holds it and whoever placed it has said that nothing of it is left.
+struct group_entry {
+    group_state* state = nullptr; ///< nullptr: nobody holds it
+    bool dropped = false;         ///< the source of workers has been told
+    bool is_gone = false;
+};
+
+struct group_books {
+    std::map<std::uint64_t, group_entry> entries;
+    std::uint64_t last = 0;
+
+    /// Those that are held: what follows may end some of them.
+    [[nodiscard]] std::vector<counted_ptr<group_state>> held() const {
+        std::vector<counted_ptr<group_state>> out;
+        for (const auto& [number, entry] : entries)
+            if (entry.state != nullptr) out.emplace_back(entry.state);
+        return out;
+    }
+};
+
+/// Why a demand cannot be met in a group; nothing: it can.
+[[nodiscard]] std::optional<error> misfit(const group_state& group, const resources& need,
+                                          int bundle);
+/// Waits until all bundles have places.
+[[nodiscard]] task<void> group_is_ready(counted_ptr<group_state> group);
+/// Ends a group, and waits until nothing of it is left.
+[[nodiscard]] task<void> remove_group(counted_ptr<group_state> group);
+
+} // namespace detail
+} // namespace skein::rt

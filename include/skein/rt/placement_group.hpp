@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// placement_group: room for several tasks or actors that is taken together or not at all.
+//
+//     skein::placement_group group({"cpu=1", "cpu=1,gpu=1"}, skein::group_strategy::spread);
+//     co_await group.ready();                                  // all bundles have places
+//     auto r = skein::remote<&load>.with({.on = group.bundle(0)})(7);
+//     auto a = co_await skein::actor<model>.with({.cpus = 1, .gpus = 1, .on = group.bundle(1)})();
+//     co_await group.remove();                                 // or with the last handle
+//
+// It is asked for when it is made; tasks and actors may be put into it at once, and wait for it. What a task asks
+// for comes out of a bundle, beside what others hold of that. When a node is lost, the bundles that were there get
+// places again, all of them together, and tasks run again there.
+//
+// The room is given back when nobody holds the group any more: no handle, no task that is to run in it, no actor
+// that lives in it. Groups are made by the driver; workers cannot make or hold one.
+
+#include <skein/core/task.hpp>
+#include <skein/rt/detail/group_books.hpp>
+#include <skein/rt/options.hpp>
+#include <skein/rt/runtime.hpp>
+#include <skein/rt/scheduler.hpp>
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+using rt::group_strategy;
+
+/// A counted handle to a placement group; copyable, one pointer wide.
+class placement_group {
+public:
+    placement_group() noexcept = default;
+    /// Asks for room for all of these, "cpu=1,gpu=1,memory=4GiB,ssd=1" each; 1 to 4096. What is wrong with them, and
+    /// that they can never be held, is told by ready() and by the tasks that are put into it.
+    explicit placement_group(std::vector<std::string> bundles,
+                             group_strategy how = group_strategy::pack)
+        : state_(rt::runtime::current().make_group(bundles, how)) {}
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
+    [[nodiscard]] std::size_t size() const noexcept { return state_ ? state_->bundles.size() : 0; }
+    /// All bundles have places now.
+    [[nodiscard]] bool is_placed() const noexcept { return state_ && state_->placed; }
+
+    /// Suspends until all bundles have places; at once if they have. On one host also until the cores that they take
+    /// are free.
+    ///   errors  invalid_argument (a bundle that is no demand), exhausted (this host could never hold them; on a
+    ///           cluster it waits for nodes that can), closed (it was removed, or the program ends)
+    [[nodiscard]] task<void> ready() const { return rt::detail::group_is_ready(state_); }
+    /// Ends it for all who hold it: tasks that wait for it fail, those that run go on to their end, its actors are
+    /// killed. Suspends until nothing of it is left.
+    ///   errors  cancelled (it ends all the same)
+    [[nodiscard]] task<void> remove() const { return rt::detail::remove_group(state_); }
+
+    /// For `.on`: this bundle of it, counted from 0.
+    [[nodiscard]] location bundle(std::size_t index) const noexcept {
+        constexpr std::size_t most = 1'000'000; // is none, too
+        return {number(), static_cast<int>(index < most ? index : most)};
+    }
+    /// For `.on`: whichever of its bundles has room.
+    operator location() const noexcept { return {number(), -1}; } // NOLINT: reads as it is meant
+    friend bool operator==(const placement_group&, const placement_group&) = default;
+
+private:
+    [[nodiscard]] std::uint64_t number() const noexcept { return state_ ? state_->number : 0; }
+    counted_ptr<rt::detail::group_state> state_;
+};
+
+} // namespace skein
