@@ -40,6 +40,7 @@
 #include <skein/rt/detail/children.ipp>
 #include <skein/rt/detail/claims.ipp>
 #include <skein/rt/detail/demand_table.ipp>
+#include <skein/rt/detail/local_worker_main.ipp>
 #include <skein/rt/detail/local_workers.ipp>
 #include <skein/rt/detail/message.ipp>
 #include <skein/rt/detail/process.ipp>

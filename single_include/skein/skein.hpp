@@ -19832,6 +19832,43 @@ SKEIN_INLINE claims::claims(shared_memory in) : memory_(std::move(in)) {
 
 } // namespace skein::rt::detail
 
+// ======== skein/rt/detail/incoming_call.hpp
+// incoming_call: what the invoker of a registered function gets to see of the call that it is to run.
+
+
+#include <memory>
+
+namespace skein::wire {
+class reader;
+}
+
+namespace skein::rt {
+
+class runtime;
+
+namespace detail {
+
+/// A call that arrived, while it is being looked at.
+struct incoming_call {
+    runtime& self;
+    const std::shared_ptr<peer>& from;
+    slot_id slot;
+    const function_record& fn;
+    actor_id target;
+    wire::reader& arguments;
+    std::shared_ptr<actor_box> box; ///< of a method's actor
+    bool has_terms = false;         ///< a constructor's arguments stand behind an actor_terms
+
+    /// The arguments cannot be read: tells the submitter.
+    void refuse(const error& why) const;
+    /// The call has thrown the exception that is being handled: tells the submitter.
+    void reply_thrown() const;
+};
+
+} // namespace detail
+
+} // namespace skein::rt
+
 
 // ======== skein/rt/runtime.hpp, continued
 #include <cstdint>
@@ -19896,23 +19933,6 @@ struct direct_books;
 struct direct_target;
 struct worker_end;
 struct worker_hello;
-
-/// A call that arrived, while it is being looked at.
-struct incoming_call {
-    runtime& self;
-    const std::shared_ptr<peer>& from;
-    slot_id slot;
-    const function_record& fn;
-    actor_id target;
-    wire::reader& arguments;
-    std::shared_ptr<actor_box> box; ///< of a method's actor
-    bool has_terms = false;         ///< a constructor's arguments stand behind an actor_terms
-
-    /// The arguments cannot be read: tells the submitter.
-    void refuse(const error& why) const;
-    /// The call has thrown the exception that is being handled: tells the submitter.
-    void reply_thrown() const;
-};
 
 [[noreturn]] void no_current_runtime();
 
@@ -21284,11 +21304,9 @@ public:
 
     /// Asks for room for all bundles. Requests name the group from now on and wait for it.
     result<placement_group_id> create_group(group_request g);
-    /// The same for a group that had its room before this scheduler knew of it; it passes all that wait. A bundle whose
-    /// place is not there, or has no such room any more, waits for another one.
-    ///   at, gpus   of each bundle
-    result<placement_group_id> adopt_group(group_request g, const std::vector<place_id>& at,
-                                           const std::vector<gpu_set>& gpus);
+    /// Books a bundle of a group that waits, and that was there before this scheduler knew of it. It passes all that wait.
+    /// False: it is placed already, or there is no such place, or not so much free there; it waits for another one.
+    bool adopt_bundle(placement_group_id id, std::size_t bundle, place_id at, gpu_set gpus = {});
     /// Gives its room back, and the requests that held some of it; those queued for it are refused.
     std::vector<evicted> remove_group(placement_group_id id);
 
@@ -22076,9 +22094,7 @@ struct schedule_books {
     enum class outlook : std::uint8_t { now, soon, ever };
     [[nodiscard]] std::vector<plan_room> rooms_for(const group_record& g, outlook when) const;
     [[nodiscard]] std::vector<std::uint32_t> plan(const group_record& g, outlook when) const;
-    [[nodiscard]] result<placement_group_id> adopt_group(group_request r,
-                                                         const std::vector<place_id>& at,
-                                                         const std::vector<gpu_set>& gpus);
+    bool adopt_bundle(placement_group_id id, std::size_t bundle, place_id at, gpu_set gpus);
     void place_group(group_record& g);
     void place_bundle(group_record& g, std::size_t b, std::uint32_t host, gpu_set gpus);
     void group_is_placed(group_record& g);
@@ -22657,10 +22673,9 @@ SKEIN_INLINE bool scheduler::wait_end(request_id id) { return books_->wait_end(i
 SKEIN_INLINE result<placement_group_id> scheduler::create_group(group_request g) {
     return books_->create_group(std::move(g));
 }
-SKEIN_INLINE result<placement_group_id> scheduler::adopt_group(group_request g,
-                                                               const std::vector<place_id>& at,
-                                                               const std::vector<gpu_set>& gpus) {
-    return books_->adopt_group(std::move(g), at, gpus);
+SKEIN_INLINE bool scheduler::adopt_bundle(placement_group_id id, std::size_t bundle, place_id at,
+                                          gpu_set gpus) {
+    return books_->adopt_bundle(id, bundle, at, gpus);
 }
 SKEIN_INLINE std::vector<evicted> scheduler::remove_group(placement_group_id id) {
     return books_->remove_group(id);
@@ -22941,23 +22956,19 @@ SKEIN_INLINE void schedule_books::group_is_placed(group_record& g) {
     notices.push_back(std::move(n));
 }
 
-SKEIN_INLINE result<placement_group_id> schedule_books::adopt_group(
-    group_request r, const std::vector<place_id>& at, const std::vector<gpu_set>& gpus) {
-    const auto made = create_group(std::move(r));
-    if (!made) return made;
-    auto& g = groups.at(made->value());
-    bool all = true;
-    for (std::size_t b = 0; b < g.bundles.size(); ++b) {
-        const auto host = b < at.size() ? place_of.find(at[b]) : place_of.end();
-        const auto which = b < gpus.size() ? gpus[b] : gpu_set();
-        if (host != place_of.end() &&
-            all_places[host->second].now.take_these(g.bundles[b].all, which))
-            place_bundle(g, b, host->second, which);
-        else
-            all = false;
-    }
-    if (all) group_is_placed(g);
-    return made;
+SKEIN_INLINE bool schedule_books::adopt_bundle(placement_group_id id, std::size_t bundle,
+                                               place_id at, gpu_set gpus) {
+    const auto found = groups.find(id.value());
+    const auto host = place_of.find(at);
+    if (found == groups.end() || host == place_of.end()) return false;
+    auto& g = found->second;
+    if (bundle >= g.bundles.size() || g.bundles[bundle].place != no_index) return false;
+    if (!all_places[host->second].now.take_these(g.bundles[bundle].all, gpus)) return false;
+    place_bundle(g, bundle, host->second, gpus);
+    if (std::all_of(g.bundles.begin(), g.bundles.end(),
+                    [](const auto& b) { return b.place != no_index; }))
+        group_is_placed(g);
+    return true;
 }
 
 SKEIN_INLINE void schedule_books::place_groups() {
@@ -30345,8 +30356,112 @@ namespace detail {
 } // namespace skein::rt
 
 
+// ======== skein/rt/detail/local_worker_main.ipp
+// Part of the bodies of rt/local_workers.hpp: the life of a worker, in its own process.
+
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE bool is_worker() noexcept { return started_as(worker_role); }
+
+namespace detail {
+
+SKEIN_INLINE std::string short_worker_name(std::string_view name) {
+    constexpr std::string_view usual = "worker-";
+    return name.starts_with(usual) ? "w" + std::string(name.substr(usual.size()))
+                                   : std::string(name);
+}
+
+/// The worker's own process: what it inherited, and the network of its host.
+SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
+    net::real_network network(*loop);
+    std::unique_ptr<net::stream> inherited;
+    if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
+    auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
+                                   std::move(mine.memory));
+    co_await working;
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
+                                        std::unique_ptr<net::stream> inherited,
+                                        shared_memory memory) {
+    auto mine = wire::decode<worker_order>(order);
+    if (!mine || mine->token.size() != net::token::size)
+        throw error(errc::malformed, "the boot message of this worker cannot be read");
+    const auto secret = net::token::from_hex(to_hex(mine->token)).value();
+    const bool in_memory = inherited != nullptr;
+    worker_link ours{secret, mine->cpus, in_memory, static_cast<bool>(memory)};
+    ours.start = time_constants::lan().start_timeout;
+    net::address to;
+    if (!in_memory) to = net::address::parse(mine->address).value();
+    if (mine->direct) {
+        net::address far;
+        if (!in_memory)
+            far = to.is_loopback() ? net::address::tcp("127.0.0.1", 0) : net::address::any(0);
+        self->open_to_workers(
+            *via, secret,
+            net::address::abstract_unix( // who looks for leftovers finds the pid in the name
+                fmt::format("skein-{}-{:016x}", self->name().pid, self->incarnation())),
+            far);
+    }
+    auto options = worker_connection(*self, ours);
+    net::connected_network pair(std::move(inherited));
+    net::network& network = in_memory ? pair : *via;
+    auto connecting = net::connection::connect(network, to, std::move(options));
+    auto wire = co_await connecting;
+    auto served =
+        self->serve_driver(wire, memory ? detail::claims(std::move(memory)) : detail::claims());
+    co_await served;
+    auto closed = wire->close();
+    co_await closed;
+}
+
+SKEIN_INLINE int worker_main() {
+    try {
+        auto mine = take_boot(worker_role);
+        if (!mine) throw error(errc::usage, "this process was not started as a worker");
+        name_process(detail::short_worker_name(mine->name));
+        net::real_loop loop;
+        runtime_options who;
+        who.name = mine->name;
+        who.host = host_name();
+        who.pid = ::getpid();
+        runtime self(who);
+        const runtime::use current(self);
+        loop.run(detail::work(&loop, &self, std::move(*mine)));
+        return exit_code::done;
+    } catch (const std::exception& e) {
+        if (!leave_last_words(e.what())) fmt::print(stderr, "error: {}\n", e.what());
+        return exit_code::failed;
+    } catch (...) {
+        static constexpr const char* why = "something that is not a std::exception was thrown";
+        if (!leave_last_words(why)) fmt::print(stderr, "error: {}\n", why);
+        return exit_code::failed;
+    }
+}
+
+[[noreturn]] SKEIN_INLINE void detail::live_as_worker() {
+    // Of several threads that call run() one is the worker; the others wait for its end.
+    static constinit std::atomic_flag taken = ATOMIC_FLAG_INIT;
+    while (taken.test_and_set()) ::pause();
+    std::exit(worker_main());
+}
+
+} // namespace skein::rt
+
 // ======== skein/rt/detail/local_workers.ipp
-// The bodies of rt/local_workers.hpp: the driver's side with its processes, and the life of a worker.
+// Part of the bodies of rt/local_workers.hpp: the driver's side with its processes; local_worker_main.ipp has the other one.
 
 
 // ======== skein/rt/detail/local_groups.hpp
@@ -30588,6 +30703,7 @@ private:
             if (!pause) {
                 if (--alive_ == 0) driver_.give_up(why);
                 driver_.expect_workers(static_cast<std::size_t>(alive_));
+                lend();
                 if (last_error_ != reason) logging::error("rt", why.what());
                 last_error_ = reason;
                 break;
@@ -30755,16 +30871,20 @@ private:
         if (placed == nullptr || placed->placed) co_return;
         placed->placed = true;
         lent_ += placed->cores;
-        driver_.lend(lent_);
+        lend();
         auto lent = driver_.lent_is_free();
         co_await lent;
         const auto* const still = groups_.find(number);
         if (still != nullptr && !still->closing) driver_.group_placed(number, true);
     }
+    /// A place that was given up has none to lend: what a task leaves while it waits goes to those that are left.
+    void lend() {
+        driver_.lend(std::min<std::uint32_t>(lent_, static_cast<std::uint32_t>(alive_) * cpus_));
+    }
     void close_groups() {
         for (const auto& g : groups_.close(kinds_)) {
             if (g.placed) lent_ -= g.cores;
-            driver_.lend(lent_);
+            lend();
             changed_.set();
             driver_.group_gone(g.what.number);
         }
@@ -30824,7 +30944,7 @@ private:
         lent_ += cores;
         std::optional<error> failed;
         try {
-            driver_.lend(lent_);
+            lend();
             auto lent = driver_.lent_is_free();
             co_await lent;
             restart_policy once{restart_rules{}};
@@ -30839,7 +30959,7 @@ private:
         }
         std::erase(own_, &one);
         lent_ -= cores;
-        driver_.lend(lent_);
+        lend();
         (void)host_.release(g.id);
         --kind.alive;
         if (!failed) {
@@ -30950,93 +31070,6 @@ SKEIN_INLINE void local_workers::want_group(const worker_group& what) { pool_->w
 SKEIN_INLINE void local_workers::drop_group(std::uint64_t number) { pool_->drop_group(number); }
 SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
     return pool_->pids();
-}
-
-SKEIN_INLINE bool is_worker() noexcept { return started_as(worker_role); }
-
-namespace detail {
-
-SKEIN_INLINE std::string short_worker_name(std::string_view name) {
-    constexpr std::string_view usual = "worker-";
-    return name.starts_with(usual) ? "w" + std::string(name.substr(usual.size()))
-                                   : std::string(name);
-}
-
-/// The worker's own process: what it inherited, and the network of its host.
-SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
-    net::real_network network(*loop);
-    std::unique_ptr<net::stream> inherited;
-    if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
-    auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
-                                   std::move(mine.memory));
-    co_await working;
-}
-
-} // namespace detail
-
-SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
-                                        std::unique_ptr<net::stream> inherited,
-                                        shared_memory memory) {
-    auto mine = wire::decode<worker_order>(order);
-    if (!mine || mine->token.size() != net::token::size)
-        throw error(errc::malformed, "the boot message of this worker cannot be read");
-    const auto secret = net::token::from_hex(to_hex(mine->token)).value();
-    const bool in_memory = inherited != nullptr;
-    worker_link ours{secret, mine->cpus, in_memory, static_cast<bool>(memory)};
-    ours.start = time_constants::lan().start_timeout;
-    net::address to;
-    if (!in_memory) to = net::address::parse(mine->address).value();
-    if (mine->direct) {
-        net::address far;
-        if (!in_memory)
-            far = to.is_loopback() ? net::address::tcp("127.0.0.1", 0) : net::address::any(0);
-        self->open_to_workers(
-            *via, secret,
-            net::address::abstract_unix( // who looks for leftovers finds the pid in the name
-                fmt::format("skein-{}-{:016x}", self->name().pid, self->incarnation())),
-            far);
-    }
-    auto options = worker_connection(*self, ours);
-    net::connected_network pair(std::move(inherited));
-    net::network& network = in_memory ? pair : *via;
-    auto connecting = net::connection::connect(network, to, std::move(options));
-    auto wire = co_await connecting;
-    auto served =
-        self->serve_driver(wire, memory ? detail::claims(std::move(memory)) : detail::claims());
-    co_await served;
-    auto closed = wire->close();
-    co_await closed;
-}
-
-SKEIN_INLINE int worker_main() {
-    try {
-        auto mine = take_boot(worker_role);
-        if (!mine) throw error(errc::usage, "this process was not started as a worker");
-        name_process(detail::short_worker_name(mine->name));
-        net::real_loop loop;
-        runtime_options who;
-        who.name = mine->name;
-        who.host = host_name();
-        who.pid = ::getpid();
-        runtime self(who);
-        const runtime::use current(self);
-        loop.run(detail::work(&loop, &self, std::move(*mine)));
-        return exit_code::done;
-    } catch (const std::exception& e) {
-        if (!leave_last_words(e.what())) fmt::print(stderr, "error: {}\n", e.what());
-        return exit_code::failed;
-    } catch (...) {
-        static constexpr const char* why = "something that is not a std::exception was thrown";
-        if (!leave_last_words(why)) fmt::print(stderr, "error: {}\n", why);
-        return exit_code::failed;
-    }
-}
-
-[[noreturn]] SKEIN_INLINE void detail::live_as_worker() {
-    // Of several threads that call run() one is the worker; the others wait for its end.
-    static constinit std::atomic_flag taken = ATOMIC_FLAG_INIT;
-    while (taken.test_and_set()) ::pause();
-    std::exit(worker_main());
 }
 
 } // namespace skein::rt

@@ -458,7 +458,7 @@ TEST_CASE("a task whose worker for it dies runs again on another one", "[rt][loc
 }
 
 TEST_CASE("an actor has a process of its own that sees its gpu alone and ends with it",
-          "[rt][local_workers]") {
+          "[O12][M1][rt][local_workers]") {
     pool p(with_resources(2, "gpu=1"));
     p.run([](pool& self) -> task<void> {
         auto a = co_await actor<onlooker>.with({.gpus = 1})();
@@ -482,7 +482,7 @@ TEST_CASE("an actor has a process of its own that sees its gpu alone and ends wi
     });
 }
 
-TEST_CASE("an actor that holds something is made again where that is", "[rt][local_workers]") {
+TEST_CASE("an actor that holds something is made again where that is", "[O12][rt][local_workers]") {
     pool p(with_resources(1, "ssd=1"));
     p.run([](pool&) -> task<void> {
         auto a = co_await actor<counter>.with({.resources = "ssd=1", .restarts = 2})(5);
@@ -506,7 +506,7 @@ TEST_CASE("an actor that holds something is made again where that is", "[rt][loc
 }
 
 TEST_CASE("what an actor asks for and cannot have, or nobody waits for, holds nothing up",
-          "[rt][local_workers]") {
+          "[O12][rt][local_workers]") {
     pool p(with_resources(1, "ssd=1"));
     p.run([](pool& self) -> task<void> {
         auto none = as_result(actor<counter>.with({.gpus = 1, .name = "none"})(1));

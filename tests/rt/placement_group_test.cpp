@@ -37,7 +37,7 @@ task<error> failure_of(task<T> work) {
     co_return outcome.error();
 }
 
-TEST_CASE("tasks and actors of a group have the room of their bundles", "[rt][placement_group]") {
+TEST_CASE("tasks and actors of a group have the room of their bundles", "[W9][O12][G1][rt][placement_group]") {
     pool p(with_resources(2, "gpu=2,ssd=1"));
     p.run([](pool& self) -> task<void> {
         placement_group group({"gpu=1", "gpu=1,ssd=1"}, group_strategy::strict_pack);
@@ -74,7 +74,7 @@ TEST_CASE("tasks and actors of a group have the room of their bundles", "[rt][pl
     });
 }
 
-TEST_CASE("a group lasts as long as somebody holds it", "[rt][placement_group]") {
+TEST_CASE("a group lasts as long as somebody holds it", "[G3][rt][placement_group]") {
     pool p(with_resources(1, "ssd=1"));
     p.run([](pool&) -> task<void> {
         ref<int> in_first;
@@ -108,7 +108,7 @@ TEST_CASE("a group lasts as long as somebody holds it", "[rt][placement_group]")
 }
 
 TEST_CASE("the cores of a group are lent by the common workers, and come back",
-          "[rt][placement_group]") {
+          "[G1][G2][rt][placement_group]") {
     pool p(options(2));
     p.run([](pool& self) -> task<void> {
         const int all = std::max(2, self.children.resources().cores);
@@ -134,7 +134,7 @@ TEST_CASE("the cores of a group are lent by the common workers, and come back",
     });
 }
 
-TEST_CASE("what cannot be in a group is refused with what is wrong", "[rt][placement_group]") {
+TEST_CASE("what cannot be in a group is refused with what is wrong", "[W9][G2][rt][placement_group]") {
     pool p(with_resources(1, "ssd=2"));
     p.run([](pool&) -> task<void> {
         const auto why = [](std::vector<std::string> bundles,
@@ -189,7 +189,7 @@ TEST_CASE("what cannot be in a group is refused with what is wrong", "[rt][place
 }
 
 TEST_CASE("tasks that wait for a group that is removed fail, those that run end",
-          "[rt][placement_group]") {
+          "[G4][rt][placement_group]") {
     pool p(with_resources(1, "ssd=1"));
     p.run([](pool&) -> task<void> {
         placement_group group({"ssd=1"});

@@ -91,6 +91,8 @@ struct stage {
     int last_call = 0;
     bool calm = false;
     bool shared = false;                     ///< both drivers want all there is
+    bool is_contended = false;               ///< there are two
+    int added = 0;                           ///< nodes came at the end
     bool has_own = false, has_actors = true; ///< tasks that need workers of their own
 };
 
@@ -116,6 +118,8 @@ bool is_expected(const error& e) {
 struct holdings {
     actor_handle<holder> actor;
     placement_group group;
+    std::vector<placement_group>
+        kept; ///< those that were made before, while the other driver wants all
 };
 
 task<void> renew(stage* s, holdings* h) {
@@ -223,14 +227,31 @@ outstanding submit(stage* s, const actor_handle<ledger>& actor, int* position) {
     return made;
 }
 
+std::string used_of(stage* s) {
+    std::string used;
+    for (const auto& n : s->c.head().status().nodes)
+        used += fmt::format("; {} holds {} of {} for {} workers", n.name, n.used, n.resources,
+                            n.workers);
+    return used;
+}
+
 task<void> check_outcome(stage* s, outstanding call) {
     auto& w = s->w;
+    if (s->is_contended) {
+        auto first = as_result(with_timeout(as_task(call.result), 300s));
+        (void)co_await first;
+        // A group that has lost its places with a head gets no others if the other driver has them by right.
+        if (!call.result.ready() && s->added++ == 0)
+            for (int i = 0; i < 3; ++i) s->c.add_node(4);
+    }
     auto asked = as_result(with_timeout(as_task(call.result), 600s));
     auto outcome = co_await asked;
     std::string why; // what the first of each job waits for
-    if (!call.result.ready())
+    if (!call.result.ready()) {
         for (const auto& j : s->c.head().status().jobs)
             why += fmt::format("; {} waits for {}: {}", j.name, j.waiting, j.why);
+        why += used_of(s);
+    }
     w.check(call.result.ready(), "a call has no outcome long after the calm" + why);
     w.loop.trace(outcome ? static_cast<std::uint64_t>(*outcome)
                          : 1000 + static_cast<std::uint64_t>(outcome.error().code()));
@@ -293,10 +314,7 @@ task<void> call_around(stage* s, sim_nodes::driver* d, std::size_t* workers) {
         return (s->shared ? d->self.workers() > 0 : has_all) && d->self.pending() == 0;
     };
     for (int i = 0; i < 1200 && !is_whole(); ++i) co_await sleep_for(100ms);
-    std::string used;
-    for (const auto& n : s->c.head().status().nodes)
-        used += fmt::format("; {} holds {} of {} for {} workers", n.name, n.used, n.resources,
-                            n.workers);
+    const auto used = used_of(s);
     w.check(is_whole(),
             fmt::format("{} has {} of {} workers, {} leases of {}, and {} calls long after the "
                         "calm; {} processes{}",
@@ -413,6 +431,7 @@ task<void> drive(stage* s) {
         drivers.push_back(c.make_driver(fmt::format("driver-{}", i + 1),
                                         all ? 0 : static_cast<int>(wanted[i]), how));
     }
+    s->is_contended = drivers.size() == 2;
     w.network.begin_link_faults();
     scope calling, hurting;
     for (std::size_t i = 0; i < drivers.size(); ++i)

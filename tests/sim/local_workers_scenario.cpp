@@ -222,7 +222,9 @@ task<void> check_outcome(stage* s, outstanding call) {
     auto& w = s->w;
     auto asked = as_result(with_timeout(as_task(call.result), 600s));
     auto outcome = co_await asked;
-    w.check(call.result.ready(), "a call has no outcome long after the calm");
+    w.check(call.result.ready(),
+            fmt::format("a call has no outcome long after the calm; {} workers of {} places",
+                        s->driver.workers(), s->pool.places()));
     w.loop.trace(outcome ? static_cast<std::uint64_t>(*outcome)
                          : 1000 + static_cast<std::uint64_t>(outcome.error().code()));
     const int runs = now->runs[call.call];

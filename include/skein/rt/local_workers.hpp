@@ -120,5 +120,6 @@ namespace detail {
 } // namespace skein::rt
 
 #if SKEIN_HEADER_ONLY
+#include <skein/rt/detail/local_worker_main.ipp>
 #include <skein/rt/detail/local_workers.ipp>
 #endif

@@ -19,6 +19,7 @@
 #include <skein/rt/detail/actor_box.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/claims.hpp>
+#include <skein/rt/detail/incoming_call.hpp>
 #include <skein/rt/registry.hpp>
 
 #include <cstdint>
@@ -83,23 +84,6 @@ struct direct_books;
 struct direct_target;
 struct worker_end;
 struct worker_hello;
-
-/// A call that arrived, while it is being looked at.
-struct incoming_call {
-    runtime& self;
-    const std::shared_ptr<peer>& from;
-    slot_id slot;
-    const function_record& fn;
-    actor_id target;
-    wire::reader& arguments;
-    std::shared_ptr<actor_box> box; ///< of a method's actor
-    bool has_terms = false;         ///< a constructor's arguments stand behind an actor_terms
-
-    /// The arguments cannot be read: tells the submitter.
-    void refuse(const error& why) const;
-    /// The call has thrown the exception that is being handled: tells the submitter.
-    void reply_thrown() const;
-};
 
 [[noreturn]] void no_current_runtime();
 

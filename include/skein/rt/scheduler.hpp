@@ -191,11 +191,9 @@ public:
 
     /// Asks for room for all bundles. Requests name the group from now on and wait for it.
     result<placement_group_id> create_group(group_request g);
-    /// The same for a group that had its room before this scheduler knew of it; it passes all that wait. A bundle whose
-    /// place is not there, or has no such room any more, waits for another one.
-    ///   at, gpus   of each bundle
-    result<placement_group_id> adopt_group(group_request g, const std::vector<place_id>& at,
-                                           const std::vector<gpu_set>& gpus);
+    /// Books a bundle of a group that waits, and that was there before this scheduler knew of it. It passes all that wait.
+    /// False: it is placed already, or there is no such place, or not so much free there; it waits for another one.
+    bool adopt_bundle(placement_group_id id, std::size_t bundle, place_id at, gpu_set gpus = {});
     /// Gives its room back, and the requests that held some of it; those queued for it are refused.
     std::vector<evicted> remove_group(placement_group_id id);
 

@@ -487,6 +487,12 @@ SKEIN_INLINE cluster_status head::books::status() const {
         s.host = j->hello.host;
         s.pid = j->hello.pid;
         s.connected = j->session != nullptr;
+        for (const auto& [n, g] : j->groups) { // first: leases in it wait for it
+            if (g.placed || g.closing || s.waiting++ > 0) continue;
+            std::string asked;
+            for (const auto& b : g.bundles) asked += fmt::format(" {{{}}}", rt::to_string(b));
+            s.why = fmt::format("waits for placement group {}:{}", n, asked);
+        }
         for (const auto& [n, l] : j->leases) {
             if (l->state != detail::lease_state::waits) {
                 ++s.workers;
@@ -494,9 +500,6 @@ SKEIN_INLINE cluster_status head::books::status() const {
             }
             if (s.waiting++ == 0) s.why = schedule.why(l->request);
         }
-        for (const auto& [n, g] : j->groups)
-            if (!g.placed && !g.closing && s.waiting++ == 0)
-                s.why = fmt::format("placement group {} has no places yet", n);
         out.jobs.push_back(std::move(s));
     }
     return out;

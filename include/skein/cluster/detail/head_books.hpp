@@ -87,6 +87,14 @@ struct head_group {
     time_point until{};                ///< without an id: so long its nodes are waited for
 };
 
+/// What a driver has of the cluster, and wants.
+struct head_share {
+    head_job* of = nullptr;
+    std::int64_t held = 0, wanted = 0; ///< cpus, in steps; what is coming back counts as given
+    double fair = 0;
+    std::vector<head_lease*> may_give;
+};
+
 struct head_node {
     std::uint64_t incarnation = 0;
     std::string name, host;
@@ -183,6 +191,7 @@ struct head::books {
     static void tell_granted(const detail::head_lease& l);
     void recall(detail::head_lease& l, const std::string& why);
     void share_out();
+    [[nodiscard]] std::int64_t take_stock(std::vector<detail::head_share>& into) const;
     [[nodiscard]] bool is_feasible(const rt::resources& demand) const;
     [[nodiscard]] bool is_coming(const detail::head_lease& l) const;
     [[nodiscard]] bool may_go(const detail::head_lease& l, const detail::head_job& j) const;
@@ -196,6 +205,8 @@ struct head::books {
     void ask_room(detail::head_lease& l);
     void create(detail::head_group& g);
     void adopt(detail::head_group& g);
+    [[nodiscard]] bool adopt_bundle(detail::head_group& g, std::size_t bundle,
+                                    std::vector<detail::head_lease*>& inside);
     void take_groups_over(bool all);
     void on_group(const rt::notice& n);
     static void tell_group(const detail::head_group& g);

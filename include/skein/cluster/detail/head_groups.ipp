@@ -149,61 +149,83 @@ SKEIN_INLINE void head::books::take_groups_over(bool all) {
 
 /// Its leases are on their nodes, or not yet granted: they get their room out of its bundles from now on.
 SKEIN_INLINE void head::books::adopt(detail::head_group& g) {
-    std::vector<detail::head_lease*> inside, waiting;
-    for (const auto& [number, l] : g.of->leases) {
-        if (group_of(*l) != &g) continue;
-        if (l->at != nullptr && l->request) {
-            (void)schedule.release(std::exchange(l->request, {}));
-            inside.push_back(l.get());
-        } else if (l->state == detail::lease_state::waits && !l->request) {
-            waiting.push_back(l.get());
-        }
-    }
     rt::group_request asked;
     asked.job = g.of->id();
     asked.strategy = g.strategy;
     asked.bundles = g.bundles;
     asked.tag = g.number;
-    std::vector<rt::place_id> at;
-    std::vector<rt::gpu_set> gpus;
-    for (const auto& b : g.places) {
-        at.emplace_back(b.node);
-        gpus.emplace_back(b.gpus);
+    const auto made = schedule.create_group(std::move(asked));
+    if (!made) return; // it could not have been placed before
+    g.id = *made;
+    std::vector<detail::head_lease*> inside, waiting;
+    for (const auto& [number, l] : g.of->leases) {
+        if (group_of(*l) != &g) continue;
+        if (l->at != nullptr && l->request)
+            inside.push_back(l.get());
+        else if (l->state == detail::lease_state::waits && !l->request)
+            waiting.push_back(l.get());
     }
-    const auto made = schedule.adopt_group(std::move(asked), at, gpus);
-    if (made) g.id = *made; // else it could not have been placed before
-    for (const auto& info : schedule.groups()) {
-        if (info.id != g.id) continue;
-        for (std::size_t b = 0; b < g.places.size(); ++b)
-            if (!info.bundles[b]) g.places[b] = {};
-        if (!info.placed && g.of->session)
-            g.of->session->tell(group_waits{
-                g.number, false, "the head was started again, and its places are taken"});
+    for (std::size_t b = 0; b < g.places.size(); ++b)
+        if (!adopt_bundle(g, b, inside)) g.places[b] = {};
+    const bool all =
+        std::all_of(g.places.begin(), g.places.end(), [](const auto& b) { return b.node != 0; });
+    if (!all && g.of->session)
+        g.of->session->tell(
+            group_waits{g.number, false, "the head was started again, and its places are taken"});
+    for (auto* l : inside) { // they keep their room until they have ended
+        if (l->state != detail::lease_state::granted) continue;
+        logging::warn("head", "a worker has lost its placement group",
+                      {{"group", g.number}, {"node", l->at->name}});
+        stop_worker(*l); // the driver is told of its end once, by the agent
     }
-    for (auto* l : inside) {
+    for (auto* l : waiting) ask_room(*l);
+}
+
+/// Puts a bundle where it was, around those of the leases that live in it, and takes these out of `inside`. What does not
+/// work leaves all as it was: room that a worker uses is never anybody else's.
+SKEIN_INLINE bool head::books::adopt_bundle(detail::head_group& g, std::size_t bundle,
+                                            std::vector<detail::head_lease*>& inside) {
+    const auto place = rt::place_id(g.places[bundle].node);
+    const rt::gpu_set gpus(g.places[bundle].gpus);
+    auto room = g.bundles[bundle];
+    std::vector<detail::head_lease*> mine;
+    const auto take = [&](bool named) {
+        for (auto* l : inside) {
+            std::uint64_t number = 0;
+            int wanted = -1;
+            (void)rt::detail::parse_group_label(l->label, number, wanted);
+            const bool fits = l->at->place() == place && (l->gpus.bits() & ~gpus.bits()) == 0 &&
+                              rt::fits(l->demand, room);
+            if (!fits || named != (wanted >= 0) || (named && std::cmp_not_equal(wanted, bundle)))
+                continue;
+            room -= l->demand;
+            mine.push_back(l);
+        }
+    };
+    take(true);
+    take(false);
+    for (auto* l : mine) (void)schedule.release(std::exchange(l->request, {}));
+    const bool is_there = schedule.adopt_bundle(g.id, bundle, place, gpus);
+    const auto where =
+        is_there ? rt::constraint::in(g.id, static_cast<int>(bundle)) : rt::constraint();
+    for (auto* l : mine) {
         rt::request r;
         r.job = l->of->id();
         r.demand = l->demand;
         r.for_life = true;
         r.tag = l->tag;
-        const auto where = where_of(*l);
-        if (where) r.where = *where;
-        const auto taken = where ? schedule.adopt(r, l->at->place(), l->gpus)
-                                 : result<rt::request_id>(error(errc::not_found, "no group"));
-        if (taken) {
-            l->request = *taken;
-            if (l->rests) (void)schedule.wait_begin(l->request);
-        } else if (l->state == detail::lease_state::granted) {
-            if (l->of->session) // its end is told once, by the agent
-                logging::warn("head", "a worker has lost its placement group",
-                              {{"why", taken.error().what()}});
-            stop_worker(*l);
+        r.where = where;
+        auto taken = schedule.adopt(r, place, l->gpus);
+        if (!taken) { // it rests, and who has its cpus meanwhile is why there is no bundle; it ends
+            r.demand.cpu = {};
+            taken = schedule.adopt(r, place, l->gpus);
         }
+        if (taken) l->request = *taken;
+        if (taken && l->rests) (void)schedule.wait_begin(l->request);
+        if (is_there) std::erase(inside, l);
     }
-    for (auto* l : waiting) ask_room(*l);
+    return is_there;
 }
-
-// ---- what becomes of them ------------------------------------------------------------------------------------
 
 SKEIN_INLINE void head::books::on_group(const rt::notice& n) {
     for (auto& [incarnation, j] : jobs) {

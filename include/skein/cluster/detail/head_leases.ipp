@@ -126,24 +126,12 @@ SKEIN_INLINE bool head::books::is_feasible(const rt::resources& demand) const {
     });
 }
 
-/// Asks those that hold more than their share of the cpus for as many leases as others are short of. Nobody is asked
-/// for what would leave him short: leases are whole, and would go round for ever. But who has nothing at all gets
-/// something.
-SKEIN_INLINE void head::books::share_out() {
-    struct part {
-        detail::head_job* of;
-        std::int64_t held = 0, wanted = 0; ///< cpus, in steps; what is coming back counts as given
-        double fair = 0;
-        std::vector<detail::head_lease*> may_give;
-    };
-    std::vector<part> parts;
+/// What each driver has and wants. Gives the cpus that are on their way back.
+SKEIN_INLINE std::int64_t head::books::take_stock(std::vector<detail::head_share>& into) const {
     std::map<rt::resources, bool> feasible;
-    std::int64_t total = 0, coming = 0;
-    double weights = 0;
-    for (const auto& [number, n] : nodes)
-        if (!n->draining) total += n->total.cpu.in_steps();
+    std::int64_t coming = 0;
     for (const auto& [number, j] : jobs) {
-        part p{j.get(), 0, 0, 0, {}};
+        detail::head_share p{j.get(), 0, 0, 0, {}};
         for (const auto& [k, l] : j->leases) {
             if (l->label.starts_with('@')) continue; // its room is that of its group
             const auto cpus = l->rests ? 0 : l->demand.cpu.in_steps();
@@ -162,9 +150,22 @@ SKEIN_INLINE void head::books::share_out() {
         }
         for (const auto& [k, g] : j->groups) (g.placed ? p.held : p.wanted) += group_cpus(g);
         if (p.held == 0 && p.wanted == 0) continue;
-        weights += j->hello.weight;
-        parts.push_back(std::move(p));
+        into.push_back(std::move(p));
     }
+    return coming;
+}
+
+/// Asks those that hold more than their share of the cpus for as many leases as others are short of. Nobody is asked
+/// for what would leave him short: leases are whole, and would go round for ever. But who has nothing at all gets
+/// something.
+SKEIN_INLINE void head::books::share_out() {
+    std::vector<detail::head_share> parts;
+    const auto coming = take_stock(parts);
+    std::int64_t total = 0;
+    double weights = 0;
+    for (const auto& [number, n] : nodes)
+        if (!n->draining) total += n->total.cpu.in_steps();
+    for (const auto& p : parts) weights += p.of->hello.weight;
     constexpr auto one = rt::amount::steps;
     std::int64_t short_of = -coming, nothing_at_all = 0;
     for (auto& p : parts) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The bodies of rt/local_workers.hpp: the driver's side with its processes, and the life of a worker.
+// Part of the bodies of rt/local_workers.hpp: the driver's side with its processes; local_worker_main.ipp has the other one.
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
@@ -146,6 +146,7 @@ private:
             if (!pause) {
                 if (--alive_ == 0) driver_.give_up(why);
                 driver_.expect_workers(static_cast<std::size_t>(alive_));
+                lend();
                 if (last_error_ != reason) logging::error("rt", why.what());
                 last_error_ = reason;
                 break;
@@ -313,16 +314,20 @@ private:
         if (placed == nullptr || placed->placed) co_return;
         placed->placed = true;
         lent_ += placed->cores;
-        driver_.lend(lent_);
+        lend();
         auto lent = driver_.lent_is_free();
         co_await lent;
         const auto* const still = groups_.find(number);
         if (still != nullptr && !still->closing) driver_.group_placed(number, true);
     }
+    /// A place that was given up has none to lend: what a task leaves while it waits goes to those that are left.
+    void lend() {
+        driver_.lend(std::min<std::uint32_t>(lent_, static_cast<std::uint32_t>(alive_) * cpus_));
+    }
     void close_groups() {
         for (const auto& g : groups_.close(kinds_)) {
             if (g.placed) lent_ -= g.cores;
-            driver_.lend(lent_);
+            lend();
             changed_.set();
             driver_.group_gone(g.what.number);
         }
@@ -382,7 +387,7 @@ private:
         lent_ += cores;
         std::optional<error> failed;
         try {
-            driver_.lend(lent_);
+            lend();
             auto lent = driver_.lent_is_free();
             co_await lent;
             restart_policy once{restart_rules{}};
@@ -397,7 +402,7 @@ private:
         }
         std::erase(own_, &one);
         lent_ -= cores;
-        driver_.lend(lent_);
+        lend();
         (void)host_.release(g.id);
         --kind.alive;
         if (!failed) {
@@ -508,93 +513,6 @@ SKEIN_INLINE void local_workers::want_group(const worker_group& what) { pool_->w
 SKEIN_INLINE void local_workers::drop_group(std::uint64_t number) { pool_->drop_group(number); }
 SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
     return pool_->pids();
-}
-
-SKEIN_INLINE bool is_worker() noexcept { return started_as(worker_role); }
-
-namespace detail {
-
-SKEIN_INLINE std::string short_worker_name(std::string_view name) {
-    constexpr std::string_view usual = "worker-";
-    return name.starts_with(usual) ? "w" + std::string(name.substr(usual.size()))
-                                   : std::string(name);
-}
-
-/// The worker's own process: what it inherited, and the network of its host.
-SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
-    net::real_network network(*loop);
-    std::unique_ptr<net::stream> inherited;
-    if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
-    auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
-                                   std::move(mine.memory));
-    co_await working;
-}
-
-} // namespace detail
-
-SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
-                                        std::unique_ptr<net::stream> inherited,
-                                        shared_memory memory) {
-    auto mine = wire::decode<worker_order>(order);
-    if (!mine || mine->token.size() != net::token::size)
-        throw error(errc::malformed, "the boot message of this worker cannot be read");
-    const auto secret = net::token::from_hex(to_hex(mine->token)).value();
-    const bool in_memory = inherited != nullptr;
-    worker_link ours{secret, mine->cpus, in_memory, static_cast<bool>(memory)};
-    ours.start = time_constants::lan().start_timeout;
-    net::address to;
-    if (!in_memory) to = net::address::parse(mine->address).value();
-    if (mine->direct) {
-        net::address far;
-        if (!in_memory)
-            far = to.is_loopback() ? net::address::tcp("127.0.0.1", 0) : net::address::any(0);
-        self->open_to_workers(
-            *via, secret,
-            net::address::abstract_unix( // who looks for leftovers finds the pid in the name
-                fmt::format("skein-{}-{:016x}", self->name().pid, self->incarnation())),
-            far);
-    }
-    auto options = worker_connection(*self, ours);
-    net::connected_network pair(std::move(inherited));
-    net::network& network = in_memory ? pair : *via;
-    auto connecting = net::connection::connect(network, to, std::move(options));
-    auto wire = co_await connecting;
-    auto served =
-        self->serve_driver(wire, memory ? detail::claims(std::move(memory)) : detail::claims());
-    co_await served;
-    auto closed = wire->close();
-    co_await closed;
-}
-
-SKEIN_INLINE int worker_main() {
-    try {
-        auto mine = take_boot(worker_role);
-        if (!mine) throw error(errc::usage, "this process was not started as a worker");
-        name_process(detail::short_worker_name(mine->name));
-        net::real_loop loop;
-        runtime_options who;
-        who.name = mine->name;
-        who.host = host_name();
-        who.pid = ::getpid();
-        runtime self(who);
-        const runtime::use current(self);
-        loop.run(detail::work(&loop, &self, std::move(*mine)));
-        return exit_code::done;
-    } catch (const std::exception& e) {
-        if (!leave_last_words(e.what())) fmt::print(stderr, "error: {}\n", e.what());
-        return exit_code::failed;
-    } catch (...) {
-        static constexpr const char* why = "something that is not a std::exception was thrown";
-        if (!leave_last_words(why)) fmt::print(stderr, "error: {}\n", why);
-        return exit_code::failed;
-    }
-}
-
-[[noreturn]] SKEIN_INLINE void detail::live_as_worker() {
-    // Of several threads that call run() one is the worker; the others wait for its end.
-    static constinit std::atomic_flag taken = ATOMIC_FLAG_INIT;
-    while (taken.test_and_set()) ::pause();
-    std::exit(worker_main());
 }
 
 } // namespace skein::rt

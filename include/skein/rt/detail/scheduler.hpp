@@ -279,9 +279,7 @@ struct schedule_books {
     enum class outlook : std::uint8_t { now, soon, ever };
     [[nodiscard]] std::vector<plan_room> rooms_for(const group_record& g, outlook when) const;
     [[nodiscard]] std::vector<std::uint32_t> plan(const group_record& g, outlook when) const;
-    [[nodiscard]] result<placement_group_id> adopt_group(group_request r,
-                                                         const std::vector<place_id>& at,
-                                                         const std::vector<gpu_set>& gpus);
+    bool adopt_bundle(placement_group_id id, std::size_t bundle, place_id at, gpu_set gpus);
     void place_group(group_record& g);
     void place_bundle(group_record& g, std::size_t b, std::uint32_t host, gpu_set gpus);
     void group_is_placed(group_record& g);

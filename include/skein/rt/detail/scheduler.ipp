@@ -538,10 +538,9 @@ SKEIN_INLINE bool scheduler::wait_end(request_id id) { return books_->wait_end(i
 SKEIN_INLINE result<placement_group_id> scheduler::create_group(group_request g) {
     return books_->create_group(std::move(g));
 }
-SKEIN_INLINE result<placement_group_id> scheduler::adopt_group(group_request g,
-                                                               const std::vector<place_id>& at,
-                                                               const std::vector<gpu_set>& gpus) {
-    return books_->adopt_group(std::move(g), at, gpus);
+SKEIN_INLINE bool scheduler::adopt_bundle(placement_group_id id, std::size_t bundle, place_id at,
+                                          gpu_set gpus) {
+    return books_->adopt_bundle(id, bundle, at, gpus);
 }
 SKEIN_INLINE std::vector<evicted> scheduler::remove_group(placement_group_id id) {
     return books_->remove_group(id);

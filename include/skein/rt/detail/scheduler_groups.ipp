@@ -266,23 +266,19 @@ SKEIN_INLINE void schedule_books::group_is_placed(group_record& g) {
     notices.push_back(std::move(n));
 }
 
-SKEIN_INLINE result<placement_group_id> schedule_books::adopt_group(
-    group_request r, const std::vector<place_id>& at, const std::vector<gpu_set>& gpus) {
-    const auto made = create_group(std::move(r));
-    if (!made) return made;
-    auto& g = groups.at(made->value());
-    bool all = true;
-    for (std::size_t b = 0; b < g.bundles.size(); ++b) {
-        const auto host = b < at.size() ? place_of.find(at[b]) : place_of.end();
-        const auto which = b < gpus.size() ? gpus[b] : gpu_set();
-        if (host != place_of.end() &&
-            all_places[host->second].now.take_these(g.bundles[b].all, which))
-            place_bundle(g, b, host->second, which);
-        else
-            all = false;
-    }
-    if (all) group_is_placed(g);
-    return made;
+SKEIN_INLINE bool schedule_books::adopt_bundle(placement_group_id id, std::size_t bundle,
+                                               place_id at, gpu_set gpus) {
+    const auto found = groups.find(id.value());
+    const auto host = place_of.find(at);
+    if (found == groups.end() || host == place_of.end()) return false;
+    auto& g = found->second;
+    if (bundle >= g.bundles.size() || g.bundles[bundle].place != no_index) return false;
+    if (!all_places[host->second].now.take_these(g.bundles[bundle].all, gpus)) return false;
+    place_bundle(g, bundle, host->second, gpus);
+    if (std::all_of(g.bundles.begin(), g.bundles.end(),
+                    [](const auto& b) { return b.place != no_index; }))
+        group_is_placed(g);
+    return true;
 }
 
 SKEIN_INLINE void schedule_books::place_groups() {

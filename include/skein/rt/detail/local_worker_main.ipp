@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of rt/local_workers.hpp: the life of a worker, in its own process.
+
+#include <skein/core/awaitable.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/net/socket_pair.hpp>
+#include <skein/rt/boot.hpp>
+#include <skein/rt/process.hpp>
+#include <skein/rt/runtime.hpp>
+#include <skein/wire/decode.hpp>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE bool is_worker() noexcept { return started_as(worker_role); }
+
+namespace detail {
+
+SKEIN_INLINE std::string short_worker_name(std::string_view name) {
+    constexpr std::string_view usual = "worker-";
+    return name.starts_with(usual) ? "w" + std::string(name.substr(usual.size()))
+                                   : std::string(name);
+}
+
+/// The worker's own process: what it inherited, and the network of its host.
+SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
+    net::real_network network(*loop);
+    std::unique_ptr<net::stream> inherited;
+    if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
+    auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
+                                   std::move(mine.memory));
+    co_await working;
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
+                                        std::unique_ptr<net::stream> inherited,
+                                        shared_memory memory) {
+    auto mine = wire::decode<worker_order>(order);
+    if (!mine || mine->token.size() != net::token::size)
+        throw error(errc::malformed, "the boot message of this worker cannot be read");
+    const auto secret = net::token::from_hex(to_hex(mine->token)).value();
+    const bool in_memory = inherited != nullptr;
+    worker_link ours{secret, mine->cpus, in_memory, static_cast<bool>(memory)};
+    ours.start = time_constants::lan().start_timeout;
+    net::address to;
+    if (!in_memory) to = net::address::parse(mine->address).value();
+    if (mine->direct) {
+        net::address far;
+        if (!in_memory)
+            far = to.is_loopback() ? net::address::tcp("127.0.0.1", 0) : net::address::any(0);
+        self->open_to_workers(
+            *via, secret,
+            net::address::abstract_unix( // who looks for leftovers finds the pid in the name
+                fmt::format("skein-{}-{:016x}", self->name().pid, self->incarnation())),
+            far);
+    }
+    auto options = worker_connection(*self, ours);
+    net::connected_network pair(std::move(inherited));
+    net::network& network = in_memory ? pair : *via;
+    auto connecting = net::connection::connect(network, to, std::move(options));
+    auto wire = co_await connecting;
+    auto served =
+        self->serve_driver(wire, memory ? detail::claims(std::move(memory)) : detail::claims());
+    co_await served;
+    auto closed = wire->close();
+    co_await closed;
+}
+
+SKEIN_INLINE int worker_main() {
+    try {
+        auto mine = take_boot(worker_role);
+        if (!mine) throw error(errc::usage, "this process was not started as a worker");
+        name_process(detail::short_worker_name(mine->name));
+        net::real_loop loop;
+        runtime_options who;
+        who.name = mine->name;
+        who.host = host_name();
+        who.pid = ::getpid();
+        runtime self(who);
+        const runtime::use current(self);
+        loop.run(detail::work(&loop, &self, std::move(*mine)));
+        return exit_code::done;
+    } catch (const std::exception& e) {
+        if (!leave_last_words(e.what())) fmt::print(stderr, "error: {}\n", e.what());
+        return exit_code::failed;
+    } catch (...) {
+        static constexpr const char* why = "something that is not a std::exception was thrown";
+        if (!leave_last_words(why)) fmt::print(stderr, "error: {}\n", why);
+        return exit_code::failed;
+    }
+}
+
+[[noreturn]] SKEIN_INLINE void detail::live_as_worker() {
+    // Of several threads that call run() one is the worker; the others wait for its end.
+    static constinit std::atomic_flag taken = ATOMIC_FLAG_INIT;
+    while (taken.test_and_set()) ::pause();
+    std::exit(worker_main());
+}
+
+} // namespace skein::rt

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Placement groups of drivers on a cluster.
+#include <catch2/catch_test_macros.hpp>
+
+#include <skein/rt/placement_group.hpp>
+#include <skein/rt/remote.hpp>
+#include <skein/rt/runtime_context.hpp>
+#include <tests/support/sim_nodes.hpp>
+
+#include <set>
+
+using namespace skein;
+using namespace std::chrono_literals;
+
+namespace {
+
+std::string bundle_host() { return runtime_context().host; }
+
+/// Its making and its calls say where it lives.
+struct bundle_resident {
+    std::string host() { return runtime_context().host; }
+};
+
+/// On which hosts the bundles of a group are.
+task<std::vector<std::string>> hosts_of(placement_group group) {
+    std::vector<ref<std::string>> asked;
+    for (std::size_t b = 0; b < group.size(); ++b)
+        asked.push_back(remote<&bundle_host>.with({.on = group.bundle(b)})());
+    std::vector<std::string> hosts;
+    for (const auto& one : asked) {
+        auto host = co_await one;
+        hosts.push_back(std::move(host));
+    }
+    co_return hosts;
+}
+
+std::size_t different(const std::vector<std::string>& hosts) {
+    return std::set<std::string>(hosts.begin(), hosts.end()).size();
+}
+
+} // namespace
+
+TEST_CASE("bundles lie on nodes as the strategy of their group says",
+          "[G1][G2][W9][cluster][head]") {
+    test::in_cluster(31, 3, [](test::sim_nodes&, test::sim_nodes::driver&) -> task<void> {
+        const std::vector<std::string> two(2, "cpu=1");
+        using how = group_strategy;
+        for (const auto strategy : {how::pack, how::strict_pack, how::spread, how::strict_spread}) {
+            placement_group group(two, strategy);
+            co_await group.ready();
+            CHECK(group.is_placed());
+            auto asked = hosts_of(group);
+            const auto hosts = co_await asked;
+            const bool is_apart = strategy == how::spread || strategy == how::strict_spread;
+            CHECK(different(hosts) == (is_apart ? 2 : 1));
+            co_await group.remove();
+        }
+        // All there is, in bundles that no node could hold together.
+        placement_group all(std::vector<std::string>(3, "cpu=2"), how::pack);
+        co_await all.ready();
+        auto asked = hosts_of(all);
+        const auto hosts = co_await asked;
+        CHECK(different(hosts) == 3);
+    });
+}
+
+TEST_CASE("a group that no nodes can hold waits until they come", "[G2][cluster][head]") {
+    test::in_cluster(32, 1, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+        placement_group group({"cpu=1", "cpu=1"}, group_strategy::strict_spread);
+        auto inside = remote<&bundle_host>.with({.on = group.bundle(1)})();
+        co_await sleep_for(5s);
+        CHECK_FALSE(group.is_placed());
+        CHECK_FALSE(inside.ready());
+        CHECK(c.head().status().jobs.at(0).why.find("placement group 1") != std::string::npos);
+        c.add_node(1);
+        co_await group.ready();
+        const auto host = co_await inside;
+        CHECK_FALSE(host.empty());
+    });
+}
+
+TEST_CASE("the bundles of a lost node get other places, and actors in them are made again",
+          "[G5][cluster][head]") {
+    test::in_cluster(33, 3, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+        placement_group group({"cpu=1", "cpu=1"}, group_strategy::strict_spread);
+        co_await group.ready();
+        auto a = co_await actor<bundle_resident>.with(
+            {.cpus = 1, .on = group.bundle(0), .restarts = 1})();
+        auto first = a.call<&bundle_resident::host>();
+        const auto before = co_await first;
+        for (std::size_t n = 0; n < c.nodes(); ++n) {
+            if (c.at(n).host != before) continue;
+            auto killed = c.kill_agent(c.at(n));
+            co_await killed;
+        }
+        auto again = a.call<&bundle_resident::host>();
+        const auto after = co_await again;
+        CHECK(after != before);
+        co_await group.ready();
+        auto other = remote<&bundle_host>.with({.on = group.bundle(1)})();
+        const auto beside = co_await other;
+        CHECK(beside != after);
+        CHECK(beside != before);
+    });
+}
+
+TEST_CASE("a head that is started again knows the groups and what lives in them",
+          "[G5][cluster][head]") {
+    test::in_cluster(34, 2, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+        placement_group group({"cpu=2", "cpu=1"}, group_strategy::strict_spread);
+        co_await group.ready();
+        auto a = co_await actor<bundle_resident>.with({.cpus = 1, .on = group.bundle(1)})();
+        auto first = a.call<&bundle_resident::host>();
+        const auto before = co_await first;
+        auto killed = c.kill_head();
+        co_await killed;
+        co_await sleep_for(1s);
+        c.start_head();
+        co_await sleep_for(20s);
+        CHECK(group.is_placed());
+        auto again = a.call<&bundle_resident::host>(); // it is the same one: it has no restarts
+        const auto after = co_await again;
+        CHECK(after == before);
+        auto inside = remote<&bundle_host>.with({.cpus = 2, .on = group.bundle(0)})();
+        const auto other = co_await inside;
+        CHECK(other != before);
+        // Another one that needs the room of its bundles waits for its end.
+        placement_group next({"cpu=2"});
+        co_await sleep_for(5s);
+        CHECK_FALSE(next.is_placed());
+        group = {};
+        a = {};
+        co_await next.ready();
+    });
+}
