@@ -30,7 +30,8 @@ long process() { return ::getpid(); }
 task<void> tasks_ask() {
     std::vector<skein::ref<double>> parts;
     for (int i = 0; i < 4; ++i) // two at a time on one core
-        parts.push_back(skein::remote<&sum_of_roots>.with({.cpus = 0.5})(i * 1000, i * 1000 + 1000));
+        parts.push_back(
+            skein::remote<&sum_of_roots>.with({.cpus = 0.5})(i * 1000, i * 1000 + 1000));
     double sum = 0;
     for (const auto& part : parts) sum += co_await part;
     fmt::print("{:.0f}\n", sum);
@@ -83,7 +84,8 @@ task<void> together() {
     fmt::print("{} rows\n", count);
 
     // What does not fit into its bundle is refused at once, and does not wait.
-    auto large = skein::remote<&produce>.with({.cpus = 2, .on = group.bundle(0), .name = "large"})(7);
+    auto large =
+        skein::remote<&produce>.with({.cpus = 2, .on = group.bundle(0), .name = "large"})(7);
     auto outcome = skein::as_result(skein::as_task(large));
     const auto refused = co_await std::move(outcome);
     if (!refused) fmt::print("{}\n", refused.error().text());

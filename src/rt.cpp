@@ -33,6 +33,7 @@
 #include <skein/rt/shared_memory.hpp>
 #include <skein/rt/standard_files.hpp>
 #include <skein/rt/worker_link.hpp>
+#include <skein/rt/worker_source.hpp>
 
 #include <skein/rt/detail/boot.ipp>
 #include <skein/rt/detail/build_id.ipp>
@@ -74,3 +75,4 @@
 #include <skein/rt/detail/standard_files.ipp>
 #include <skein/rt/detail/starter.ipp>
 #include <skein/rt/detail/worker_link.ipp>
+#include <skein/rt/detail/worker_source.ipp>

@@ -19869,16 +19869,10 @@ struct incoming_call {
 
 } // namespace skein::rt
 
+// ======== skein/rt/detail/runtime_fwd.hpp
+// What rt/runtime.hpp names and does not need to know.
 
-// ======== skein/rt/runtime.hpp, continued
 #include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <typeinfo>
-#include <utility>
-#include <vector>
 
 namespace skein::net {
 class connection;
@@ -19900,8 +19894,34 @@ struct worker_room;
 enum class group_strategy : std::uint8_t;
 
 namespace detail {
+
 class group_state;
-}
+struct actor_entry;
+struct actor_terms;
+struct call_head;
+struct lease_line;
+struct running_call;
+struct direct_books;
+struct direct_target;
+struct worker_end;
+struct worker_hello;
+
+} // namespace detail
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/runtime.hpp, continued
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
 
 /// A link of a driver.
 using peer_id = strong_id<struct peer_tag>;
@@ -19923,16 +19943,6 @@ struct runtime_stats {
 };
 
 namespace detail {
-
-struct actor_entry;
-struct actor_terms;
-struct call_head;
-struct lease_line;
-struct running_call;
-struct direct_books;
-struct direct_target;
-struct worker_end;
-struct worker_hello;
 
 [[noreturn]] void no_current_runtime();
 
@@ -20544,12 +20554,6 @@ private:
     std::vector<std::uint16_t> free_;
 };
 
-/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No label of a node
-/// begins so.
-[[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
-/// False: the label names no group.
-[[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
-
 } // namespace skein::rt::detail
 
 
@@ -20557,565 +20561,10 @@ private:
 // The bodies of rt/detail/demand_table.hpp.
 
 
-#include <algorithm>
-#include <charconv>
-#include <limits>
+// ======== skein/rt/worker_source.hpp
+// Where a driver's workers come from: processes of this host (rt/local_workers.hpp), or leases of a cluster
+// (cluster/leased_workers.hpp). run() knows this interface alone; the layer above provides the cluster.
 
-#include <fmt/format.h>
-
-namespace skein::rt::detail {
-
-inline constexpr std::size_t most_label_bytes = 256;
-
-SKEIN_INLINE demand_table::demand_table() {
-    all_.emplace_back(); // 0: nothing
-    auto& usual = all_.emplace_back();
-    usual.need.cpu = 1;
-    usual.cpus = 1;
-    for (std::size_t i = 0; i < all_.size(); ++i)
-        numbers_[{all_[i].need, {}, false}] = static_cast<std::uint16_t>(i);
-}
-
-SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
-    return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
-}
-
-SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle) {
-    if (!label.starts_with('@')) return false;
-    const auto* const last = label.data() + label.size();
-    auto [at, bad] = std::from_chars(label.data() + 1, last, group);
-    if (bad != std::errc() || group == 0) return false;
-    bundle = -1;
-    if (at == last) return true;
-    if (*at != '/') return false;
-    const auto [end, none] = std::from_chars(at + 1, last, bundle);
-    return none == std::errc() && end == last && bundle >= 0;
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
-                                                        std::string_view label, bool for_life) {
-    const auto found = numbers_.find({need, std::string(label), for_life});
-    if (found != numbers_.end()) return found->second;
-    if (const auto can_be = check_demand(need); !can_be) return can_be.error();
-    constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
-    if (need.cpu.in_steps() < 0 || need.cpu > amount(most_cpus))
-        return error(errc::invalid_argument,
-                     fmt::format("{} is not a number of cpus", to_string(need.cpu)))
-            .with_hint(fmt::format("0 to {}", most_cpus));
-    demand made;
-    const bool in_group = parse_group_label(label, made.group, made.bundle);
-    if (label.size() > most_label_bytes || (!in_group && label.find('@') != label.npos))
-        return error(errc::invalid_argument, fmt::format("{} is not a label", label))
-            .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
-    if (all_.size() == most && free_.empty())
-        return error(errc::exhausted, fmt::format("{} different demands were made already", most))
-            .with_hint("round amounts of memory, so that equal work asks for equal amounts");
-    made.need = need;
-    made.label = label;
-    made.for_life = for_life;
-    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty();
-    made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
-    if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
-    made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty() && !for_life;
-    auto number = static_cast<std::uint16_t>(all_.size());
-    if (free_.empty()) {
-        all_.push_back(std::move(made));
-    } else {
-        number = free_.back();
-        free_.pop_back();
-        all_[number] = std::move(made);
-    }
-    numbers_[{need, std::string(label), for_life}] = number;
-    return number;
-}
-
-SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
-    for (std::size_t n = 0; n < all_.size(); ++n) {
-        if (all_[n].group != group) continue;
-        numbers_.erase({all_[n].need, all_[n].label, all_[n].for_life});
-        all_[n] = {};
-        free_.push_back(static_cast<std::uint16_t>(n));
-    }
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
-    if (cpus <= 1) return cpus;
-    resources need;
-    need.cpu = amount(cpus);
-    return number(need, {});
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how, bool for_life) {
-    const bool only_cpus =
-        how.gpus.value == 0 && how.memory == 0 && how.resources.empty() && how.on.is_any();
-    if (only_cpus && how.cpus.value == 1 && !for_life) return 1;
-    if (only_cpus && how.cpus.value == 0) return 0;
-    const bool in_group = how.on.group() != 0;
-    if (how.on.is_group() && !in_group)
-        return error(errc::invalid_argument, ".on is an empty placement_group");
-    if (!how.on.is_any() && !in_group && how.on.text().empty())
-        return error(errc::invalid_argument,
-                     fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
-    resources need;
-    if (!how.resources.empty()) {
-        auto custom = parse_resources(how.resources);
-        if (!custom) return custom.error();
-        need = std::move(*custom);
-        if (need.cpu || need.gpu || need.memory != 0)
-            return error(
-                       errc::invalid_argument,
-                       fmt::format(".resources = \"{}\" names cpus, gpus or memory", how.resources))
-                .with_hint("they have options of their own: .cpus, .gpus, .memory");
-    }
-    try {
-        need.cpu = amount::from(how.cpus.value);
-        need.gpu = amount::from(how.gpus.value);
-    } catch (const error& e) {
-        return e;
-    }
-    need.memory = how.memory;
-    if (how.on.is_any()) return number(need, {}, for_life);
-    std::string where(how.on.text());
-    if (in_group) where = group_label(how.on.group(), how.on.bundle());
-    if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
-    return number(need, where, for_life);
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
-                                                                bool for_life) {
-    const auto at = text.find('@');
-    const auto need = parse_resources(text.substr(0, at));
-    if (!need) return need.error();
-    return number(*need, at == text.npos ? std::string_view() : text.substr(at + 1), for_life);
-}
-
-SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
-    const auto& one = all_[number];
-    auto out = to_string(one.need);
-    if (!one.label.empty()) out += "@" + one.label;
-    return out;
-}
-
-} // namespace skein::rt::detail
-
-// ======== skein/rt/detail/id_map.hpp
-// id_map: a small hash table from ids to values, for what is entered and taken out once for each call. Everything
-// lies in one array: no allocation and no division for each entry, which is most of what std::unordered_map costs here.
-//
-// Linear probing; an erased entry's place is filled by those behind it, so there are no tombstones. Values move when
-// the table changes: a pointer to one lasts until the next entry or erasure.
-
-
-#include <algorithm>
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <utility>
-#include <vector>
-
-namespace skein::rt::detail {
-
-/// A Value that converts to false is none: such a place is free.
-template <class Id, class Value>
-class id_map {
-public:
-    [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
-    [[nodiscard]] std::size_t size() const noexcept { return size_; }
-
-    /// nullptr: there is none.
-    [[nodiscard]] Value* find(Id id) noexcept {
-        if (size_ == 0) return nullptr;
-        auto& place = places_[place_of(id)];
-        return place.value ? &place.value : nullptr;
-    }
-    /// Enters it unless there is one already; gives the one that is there.
-    Value& enter(Id id, Value value) {
-        if (places_.size() < 2 * (size_ + 1)) grow();
-        auto& place = places_[place_of(id)];
-        if (!place.value) {
-            place.id = id;
-            place.value = std::move(value);
-            ++size_;
-        }
-        return place.value;
-    }
-    bool erase(Id id) noexcept {
-        if (size_ == 0) return false;
-        const auto at = place_of(id);
-        if (!places_[at].value) return false;
-        erase_at(at);
-        return true;
-    }
-    /// of(id, value): true if it goes. Must not change the table.
-    template <class F>
-    void erase_if(F&& of) {
-        // From a free place on, as those that are filled again come from behind.
-        std::size_t begin = 0;
-        while (begin < places_.size() && places_[begin].value) ++begin;
-        for (std::size_t n = places_.size(), i = 1; i < n;) {
-            const auto at = (begin + i) & (n - 1);
-            auto& place = places_[at];
-            if (place.value && of(std::as_const(place.id), place.value))
-                erase_at(at);
-            else
-                ++i;
-        }
-    }
-    /// f(id, value), in no order that means anything, but the same in every run. Must not change the table.
-    template <class F>
-    void for_each(F&& f) {
-        for (auto& place : places_)
-            if (place.value) f(std::as_const(place.id), place.value);
-    }
-
-private:
-    struct entry {
-        Id id;
-        Value value{};
-    };
-
-    static std::uint64_t bits_of(std::uint64_t id) noexcept { return id; }
-    static std::uint64_t bits_of(const unique_number& id) noexcept {
-        return id.number ^ std::rotl(id.incarnation, 32);
-    }
-    /// Neighbours are told apart by multiplication: the upper bits of the product say where.
-    [[nodiscard]] std::size_t home_of(Id id) const noexcept {
-        return static_cast<std::size_t>((bits_of(id.value()) * 0x9e3779b97f4a7c15) >> shift_);
-    }
-    /// Where it is, or the free place where it would be. There is one: half of them are free.
-    [[nodiscard]] std::size_t place_of(Id id) const noexcept {
-        auto at = home_of(id);
-        while (places_[at].value && places_[at].id != id) at = (at + 1) & (places_.size() - 1);
-        return at;
-    }
-    void erase_at(std::size_t hole) noexcept {
-        const auto mask = places_.size() - 1;
-        places_[hole].value = Value{};
-        --size_;
-        for (auto at = (hole + 1) & mask; places_[at].value; at = (at + 1) & mask) {
-            // It stays if its home lies behind the hole, else it could not be found any more.
-            if (((at - home_of(places_[at].id)) & mask) < ((at - hole) & mask)) continue;
-            places_[hole] = std::exchange(places_[at], entry{});
-            hole = at;
-        }
-    }
-    void grow() {
-        auto old = std::exchange(places_,
-                                 std::vector<entry>(std::max<std::size_t>(16, 2 * places_.size())));
-        shift_ = 64 - std::countr_zero(places_.size());
-        for (auto& one : old)
-            if (one.value) places_[place_of(one.id)] = std::move(one);
-    }
-
-    std::vector<entry> places_;
-    std::size_t size_ = 0;
-    int shift_ = 63;
-};
-
-} // namespace skein::rt::detail
-
-// ======== skein/rt/detail/message.hpp
-// What nodes say to each other: frame kinds, the head of a call, and how a failure travels.
-//
-//     call     id = the call, body = call_head + arguments         submitter -> executor
-//     reply    id = the call, flags: ok or failed, body = value or wire_failure
-//     started  id = the call: it runs and has suspended            executor -> submitter
-//     cancel   id = the call                                       submitter -> executor
-//     drop     body = the actor: its last handle is gone            driver -> worker
-//     kill     body = the actor: it ends at once                     worker -> driver -> worker
-//
-// Of actors, from a worker to its driver; each body begins with the actor's number:
-//
-//     snapshot   its state, after a call whose reply follows
-//     hold       there are handles to it here, once more
-//     release    and so often there are none any more
-//     left       it has ended by itself
-//     find       id = who asks, body = type and name                a reply brings its number
-//
-// Workers call the actors of each other over links of their own, which carry call, cancel, reply and started alone;
-// what they need their driver for is in detail/direct_message.hpp.
-//
-// A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the value.
-
-
-#include <algorithm>
-#include <cstdint>
-#include <exception>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::rt::detail {
-
-enum message : std::uint16_t {
-    message_call = 1,
-    message_reply = 2,
-    message_started = 3,
-    message_cancel = 4,
-    message_drop = 5,
-    message_snapshot = 6,
-    message_hold = 7,
-    message_release = 8,
-    message_kill = 10,
-    message_left = 11,
-    message_find = 12,
-    message_where = 13,
-    message_there = 14,
-    message_lost = 15,
-    message_end = 16,
-    message_relay = 17,
-    message_busy = 18,
-    message_waits = 19,
-    message_cut = 20,
-};
-inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
-
-/// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
-/// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, and the text of a
-/// demand that is more than a number of cpus.
-struct call_head {
-    std::uint32_t function = 0;
-    call_kind kind = call_kind::task;
-    std::uint8_t retries = 0;
-    std::uint16_t cpus = 0;
-    actor_id target; ///< none for tasks
-    lineage who;
-    bool is_told = false; ///< who travels, not its number alone
-    std::string_view
-        demand{}; ///< see demand_table::text(); "": `cpus` says it all. Of what is decoded: in its bytes
-
-    static constexpr std::uint8_t told_bit = 0x80, demand_bit = 0x40;
-    /// Where what is left of the deadline stands, in a call that tells who asks.
-    [[nodiscard]] static constexpr std::size_t left_at(call_kind kind) noexcept {
-        return kind == call_kind::task ? 24 : 40;
-    }
-
-    void encode(wire::writer& to, time_point now) const {
-        to.fixed(function);
-        to.fixed(static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) |
-                                           (is_told ? told_bit : 0) |
-                                           (demand.empty() ? 0 : demand_bit)));
-        to.fixed(retries);
-        to.fixed(cpus);
-        to.fixed(who.id.value().number);
-        if (kind != call_kind::task) put(to, target.value());
-        if (is_told) {
-            to.fixed(who.id.value().incarnation);
-            // Clocks of hosts differ: what is left of the time travels.
-            const bool has_end = who.until != time_point::max();
-            to.fixed(has_end ? std::max<std::int64_t>((who.until - now).count(), 0)
-                             : std::int64_t{-1});
-            put(to, who.trace.value());
-            put(to, who.parent.value());
-        }
-        if (demand.empty()) return;
-        to.fixed(static_cast<std::uint16_t>(demand.size()));
-        to.raw({reinterpret_cast<const std::byte*>(demand.data()), demand.size()});
-        for (auto n = padding(demand.size()); n > 0; --n) to.fixed(std::uint8_t{0});
-    }
-    /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
-    bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
-        std::uint8_t how = 0;
-        unique_number id{sender, 0}, actor;
-        if (!from.fixed(function) || !from.fixed(how) || !from.fixed(retries) ||
-            !from.fixed(cpus) || !from.fixed(id.number))
-            return false;
-        is_told = (how & told_bit) != 0;
-        kind = static_cast<call_kind>(how & ~(told_bit | demand_bit));
-        if (kind > call_kind::create) return false;
-        if (kind != call_kind::task && !get(from, actor)) return false;
-        target = actor_id(actor);
-        who.id = who.trace = call_id(id);
-        if (is_told && !decode_who(from, id, now)) return false;
-        return (how & demand_bit) == 0 || decode_demand(from);
-    }
-
-private:
-    bool decode_who(wire::reader& from, unique_number id, time_point now) {
-        unique_number trace, parent;
-        std::int64_t left = -1;
-        if (!from.fixed(id.incarnation) || !from.fixed(left) || !get(from, trace) ||
-            !get(from, parent) || left < -1)
-            return false;
-        who = {call_id(id), call_id(trace), call_id(parent)};
-        if (left >= 0) who.until = deadline_after(now, duration(left));
-        return true;
-    }
-    bool decode_demand(wire::reader& from) {
-        std::uint16_t size = 0;
-        byte_span text, rest;
-        if (!from.fixed(size) || size == 0 || !from.raw(size, text) ||
-            !from.raw(padding(size), rest))
-            return false;
-        demand = {reinterpret_cast<const char*>(text.data()), text.size()};
-        return true;
-    }
-    [[nodiscard]] static constexpr std::size_t padding(std::size_t text) noexcept {
-        return (16 - (sizeof(std::uint16_t) + text) % 16) % 16;
-    }
-    static void put(wire::writer& to, const unique_number& n) {
-        to.fixed(n.incarnation);
-        to.fixed(n.number);
-    }
-    static bool get(wire::reader& from, unique_number& n) {
-        return from.fixed(n.incarnation) && from.fixed(n.number);
-    }
-};
-
-/// What a worker tells of itself in identity::extra.
-struct worker_hello {
-    std::uint16_t cpus = 1;
-    bool shares_memory = false;    ///< it has the page of claims that its driver gave it
-    std::uint64_t incarnation = 0; ///< of its process, see unique_number
-    /// Where other workers reach it: on its host, and from others. Empty: nowhere. tcp:*:port has its host from the
-    /// link to the driver.
-    std::string near_address, far_address;
-};
-
-/// The parts of the body of a reply that lends.
-struct lending_reply {
-    byte_span value;
-    std::vector<actor_id> actors;
-
-    static void append(wire::writer& to, const std::vector<actor_id>& actors);
-    /// False if the bytes are too short.
-    [[nodiscard]] bool decode(byte_span body);
-};
-
-void encode_failure(wire::writer& to, const failure& f);
-[[nodiscard]] failure decode_failure(byte_span body);
-
-/// The exception that a call of `function` threw here, ready to travel.
-[[nodiscard]] failure failure_of(const std::exception_ptr& thrown, const function_record& function,
-                                 const process_name& here);
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/message.ipp
-// The bodies of rt/detail/message.hpp: how a failure travels.
-
-
-#include <memory>
-#include <string>
-#include <typeinfo>
-#include <utility>
-
-#include <cxxabi.h>
-
-namespace skein::rt::detail {
-
-/// A failure on its way.
-struct wire_failure {
-    skein::error what{errc::unknown, ""};
-    bool thrown = false; ///< the four fields below say who threw what
-    std::string worker, host, type, text;
-    std::int64_t pid = 0;
-};
-
-SKEIN_INLINE void lending_reply::append(wire::writer& to, const std::vector<actor_id>& actors) {
-    for (const auto id : actors) put_actor(to, id);
-    to.fixed(static_cast<std::uint32_t>(actors.size()));
-}
-
-SKEIN_INLINE bool lending_reply::decode(byte_span body) {
-    std::uint32_t n = 0;
-    if (body.size() < sizeof(n)) return false;
-    wire::reader end(body.last(sizeof(n)));
-    (void)end.fixed(n);
-    const auto rest = body.first(body.size() - sizeof(n));
-    if (n > rest.size() / sizeof(unique_number)) return false;
-    value = rest.first(rest.size() - n * sizeof(unique_number));
-    wire::reader numbers(rest.last(n * sizeof(unique_number)));
-    actors.resize(n);
-    for (auto& id : actors) (void)get_actor_id(numbers, id);
-    return true;
-}
-
-SKEIN_INLINE void encode_failure(wire::writer& to, const failure& f) {
-    wire_failure out;
-    out.what = f.what;
-    if (f.from) {
-        out.thrown = true;
-        out.worker = f.from->worker;
-        out.host = f.from->host;
-        out.type = f.from->type;
-        out.text = f.from->text;
-        out.pid = f.from->pid;
-    }
-    wire::encode(to, out.what);
-    wire::encode(to, out.thrown);
-    if (!out.thrown) return;
-    for (const auto* s : {&out.worker, &out.host, &out.type, &out.text}) wire::encode(to, *s);
-    wire::encode(to, out.pid);
-}
-
-SKEIN_INLINE failure decode_failure(byte_span body) {
-    wire::reader in(body);
-    wire_failure got;
-    wire::detail::read(in, got.what);
-    wire::detail::read(in, got.thrown);
-    if (in.ok() && got.thrown) {
-        for (auto* s : {&got.worker, &got.host, &got.type, &got.text}) wire::detail::read(in, *s);
-        wire::detail::read(in, got.pid);
-    }
-    if (!in.finish()) return {in.status().error(), nullptr};
-    failure out{std::move(got.what), nullptr};
-    if (got.thrown) {
-        auto from = std::make_shared<remote_error::origin>();
-        from->worker = std::move(got.worker);
-        from->host = std::move(got.host);
-        from->type = std::move(got.type);
-        from->text = std::move(got.text);
-        from->pid = got.pid;
-        out.from = std::move(from);
-    }
-    return out;
-}
-
-/// Puts "function on worker-1 (pid 7 at host)" in front of an error's where.
-SKEIN_INLINE error located(const error& e, const std::string& place) {
-    error out(e.code(), e.text());
-    out.with_where(e.where().empty() ? place : place + ": " + e.where());
-    if (!e.cause().empty()) out.with_cause(e.cause());
-    if (!e.hint().empty()) out.with_hint(e.hint());
-    return out;
-}
-
-SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function_record& function,
-                                const process_name& here) {
-    const auto place = function.name + " on " + here.describe();
-    auto from = std::make_shared<remote_error::origin>();
-    from->worker = here.name;
-    from->host = here.host;
-    from->pid = here.pid;
-    try {
-        std::rethrow_exception(thrown);
-    } catch (const remote_error& e) { // of a call that this call made
-        from->worker = e.worker();
-        from->host = e.host();
-        from->pid = e.pid();
-        from->type = e.remote_type();
-        from->text = e.remote_text();
-        return {located(e, place), std::move(from)};
-    } catch (const error& e) {
-        from->type = readable_name(typeid(e).name());
-        from->text = e.what();
-        return {located(e, place), std::move(from)};
-    } catch (const std::exception& e) {
-        from->type = readable_name(typeid(e).name());
-        from->text = e.what();
-    } catch (...) {
-        const auto* type = abi::__cxa_current_exception_type();
-        from->type = type != nullptr ? readable_name(type->name()) : "unknown";
-        from->text = "not a std::exception";
-    }
-    error shown(errc::remote_exception, from->type + ": " + from->text);
-    shown.with_where(place);
-    return {std::move(shown), std::move(from)};
-}
-
-} // namespace skein::rt::detail
 
 // ======== skein/rt/scheduler.hpp
 // scheduler: which request gets room on which place. Pure code: no loop, no clock, no I/O, no randomness. The
@@ -24037,15 +23486,13 @@ SKEIN_INLINE std::string scheduler::why(request_id id) const { return books_->wh
 
 } // namespace skein::rt
 
-// ======== skein/rt/worker_source.hpp
-// Where a driver's workers come from: processes of this host (rt/local_workers.hpp), or leases of a cluster
-// (cluster/leased_workers.hpp). run() knows this interface alone; the layer above provides the cluster.
 
-
+// ======== skein/rt/worker_source.hpp, continued
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace skein {
@@ -24079,6 +23526,12 @@ struct worker_group {
     group_strategy strategy = group_strategy::pack;
     std::vector<resources> bundles;
 };
+
+/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No label of a node
+/// begins so.
+[[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
+/// False: the label names no group.
+[[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
 
 /// What a driver is told of a worker that comes.
 struct worker_room {
@@ -24151,6 +23604,580 @@ inline constinit const cluster_roles* provided_roles = nullptr;
 #endif
 
 } // namespace skein::rt
+
+
+// ======== skein/rt/detail/worker_source.ipp
+// The bodies of rt/worker_source.hpp.
+
+#include <charconv>
+#include <system_error>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
+    return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
+}
+
+SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle) {
+    if (!label.starts_with('@')) return false;
+    const auto* const last = label.data() + label.size();
+    auto [at, bad] = std::from_chars(label.data() + 1, last, group);
+    if (bad != std::errc() || group == 0) return false;
+    bundle = -1;
+    if (at == last) return true;
+    if (*at != '/') return false;
+    const auto [end, none] = std::from_chars(at + 1, last, bundle);
+    return none == std::errc() && end == last && bundle >= 0;
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/demand_table.ipp, continued
+#include <algorithm>
+#include <limits>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+inline constexpr std::size_t most_label_bytes = 256;
+
+SKEIN_INLINE demand_table::demand_table() {
+    all_.emplace_back(); // 0: nothing
+    auto& usual = all_.emplace_back();
+    usual.need.cpu = 1;
+    usual.cpus = 1;
+    for (std::size_t i = 0; i < all_.size(); ++i)
+        numbers_[{all_[i].need, {}, false}] = static_cast<std::uint16_t>(i);
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
+                                                        std::string_view label, bool for_life) {
+    const auto found = numbers_.find({need, std::string(label), for_life});
+    if (found != numbers_.end()) return found->second;
+    if (const auto can_be = check_demand(need); !can_be) return can_be.error();
+    constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
+    if (need.cpu.in_steps() < 0 || need.cpu > amount(most_cpus))
+        return error(errc::invalid_argument,
+                     fmt::format("{} is not a number of cpus", to_string(need.cpu)))
+            .with_hint(fmt::format("0 to {}", most_cpus));
+    demand made;
+    const bool in_group = parse_group_label(label, made.group, made.bundle);
+    if (label.size() > most_label_bytes || (!in_group && label.find('@') != label.npos))
+        return error(errc::invalid_argument, fmt::format("{} is not a label", label))
+            .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
+    if (all_.size() == most && free_.empty())
+        return error(errc::exhausted, fmt::format("{} different demands were made already", most))
+            .with_hint("round amounts of memory, so that equal work asks for equal amounts");
+    made.need = need;
+    made.label = label;
+    made.for_life = for_life;
+    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty();
+    made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
+    if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
+    made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty() && !for_life;
+    auto number = static_cast<std::uint16_t>(all_.size());
+    if (free_.empty()) {
+        all_.push_back(std::move(made));
+    } else {
+        number = free_.back();
+        free_.pop_back();
+        all_[number] = std::move(made);
+    }
+    numbers_[{need, std::string(label), for_life}] = number;
+    return number;
+}
+
+SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
+    for (std::size_t n = 0; n < all_.size(); ++n) {
+        if (all_[n].group != group) continue;
+        numbers_.erase({all_[n].need, all_[n].label, all_[n].for_life});
+        all_[n] = {};
+        free_.push_back(static_cast<std::uint16_t>(n));
+    }
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
+    if (cpus <= 1) return cpus;
+    resources need;
+    need.cpu = amount(cpus);
+    return number(need, {});
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how, bool for_life) {
+    const bool only_cpus =
+        how.gpus.value == 0 && how.memory == 0 && how.resources.empty() && how.on.is_any();
+    if (only_cpus && how.cpus.value == 1 && !for_life) return 1;
+    if (only_cpus && how.cpus.value == 0) return 0;
+    const bool in_group = how.on.group() != 0;
+    if (how.on.is_group() && !in_group)
+        return error(errc::invalid_argument, ".on is an empty placement_group");
+    if (!how.on.is_any() && !in_group && how.on.text().empty())
+        return error(errc::invalid_argument,
+                     fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
+    resources need;
+    if (!how.resources.empty()) {
+        auto custom = parse_resources(how.resources);
+        if (!custom) return custom.error();
+        need = std::move(*custom);
+        if (need.cpu || need.gpu || need.memory != 0)
+            return error(
+                       errc::invalid_argument,
+                       fmt::format(".resources = \"{}\" names cpus, gpus or memory", how.resources))
+                .with_hint("they have options of their own: .cpus, .gpus, .memory");
+    }
+    try {
+        need.cpu = amount::from(how.cpus.value);
+        need.gpu = amount::from(how.gpus.value);
+    } catch (const error& e) {
+        return e;
+    }
+    need.memory = how.memory;
+    if (how.on.is_any()) return number(need, {}, for_life);
+    std::string where(how.on.text());
+    if (in_group) where = group_label(how.on.group(), how.on.bundle());
+    if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
+    return number(need, where, for_life);
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
+                                                                bool for_life) {
+    const auto at = text.find('@');
+    const auto need = parse_resources(text.substr(0, at));
+    if (!need) return need.error();
+    return number(*need, at == text.npos ? std::string_view() : text.substr(at + 1), for_life);
+}
+
+SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
+    const auto& one = all_[number];
+    auto out = to_string(one.need);
+    if (!one.label.empty()) out += "@" + one.label;
+    return out;
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/id_map.hpp
+// id_map: a small hash table from ids to values, for what is entered and taken out once for each call. Everything
+// lies in one array: no allocation and no division for each entry, which is most of what std::unordered_map costs here.
+//
+// Linear probing; an erased entry's place is filled by those behind it, so there are no tombstones. Values move when
+// the table changes: a pointer to one lasts until the next entry or erasure.
+
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// A Value that converts to false is none: such a place is free.
+template <class Id, class Value>
+class id_map {
+public:
+    [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+    /// nullptr: there is none.
+    [[nodiscard]] Value* find(Id id) noexcept {
+        if (size_ == 0) return nullptr;
+        auto& place = places_[place_of(id)];
+        return place.value ? &place.value : nullptr;
+    }
+    /// Enters it unless there is one already; gives the one that is there.
+    Value& enter(Id id, Value value) {
+        if (places_.size() < 2 * (size_ + 1)) grow();
+        auto& place = places_[place_of(id)];
+        if (!place.value) {
+            place.id = id;
+            place.value = std::move(value);
+            ++size_;
+        }
+        return place.value;
+    }
+    bool erase(Id id) noexcept {
+        if (size_ == 0) return false;
+        const auto at = place_of(id);
+        if (!places_[at].value) return false;
+        erase_at(at);
+        return true;
+    }
+    /// of(id, value): true if it goes. Must not change the table.
+    template <class F>
+    void erase_if(F&& of) {
+        // From a free place on, as those that are filled again come from behind.
+        std::size_t begin = 0;
+        while (begin < places_.size() && places_[begin].value) ++begin;
+        for (std::size_t n = places_.size(), i = 1; i < n;) {
+            const auto at = (begin + i) & (n - 1);
+            auto& place = places_[at];
+            if (place.value && of(std::as_const(place.id), place.value))
+                erase_at(at);
+            else
+                ++i;
+        }
+    }
+    /// f(id, value), in no order that means anything, but the same in every run. Must not change the table.
+    template <class F>
+    void for_each(F&& f) {
+        for (auto& place : places_)
+            if (place.value) f(std::as_const(place.id), place.value);
+    }
+
+private:
+    struct entry {
+        Id id;
+        Value value{};
+    };
+
+    static std::uint64_t bits_of(std::uint64_t id) noexcept { return id; }
+    static std::uint64_t bits_of(const unique_number& id) noexcept {
+        return id.number ^ std::rotl(id.incarnation, 32);
+    }
+    /// Neighbours are told apart by multiplication: the upper bits of the product say where.
+    [[nodiscard]] std::size_t home_of(Id id) const noexcept {
+        return static_cast<std::size_t>((bits_of(id.value()) * 0x9e3779b97f4a7c15) >> shift_);
+    }
+    /// Where it is, or the free place where it would be. There is one: half of them are free.
+    [[nodiscard]] std::size_t place_of(Id id) const noexcept {
+        auto at = home_of(id);
+        while (places_[at].value && places_[at].id != id) at = (at + 1) & (places_.size() - 1);
+        return at;
+    }
+    void erase_at(std::size_t hole) noexcept {
+        const auto mask = places_.size() - 1;
+        places_[hole].value = Value{};
+        --size_;
+        for (auto at = (hole + 1) & mask; places_[at].value; at = (at + 1) & mask) {
+            // It stays if its home lies behind the hole, else it could not be found any more.
+            if (((at - home_of(places_[at].id)) & mask) < ((at - hole) & mask)) continue;
+            places_[hole] = std::exchange(places_[at], entry{});
+            hole = at;
+        }
+    }
+    void grow() {
+        auto old = std::exchange(places_,
+                                 std::vector<entry>(std::max<std::size_t>(16, 2 * places_.size())));
+        shift_ = 64 - std::countr_zero(places_.size());
+        for (auto& one : old)
+            if (one.value) places_[place_of(one.id)] = std::move(one);
+    }
+
+    std::vector<entry> places_;
+    std::size_t size_ = 0;
+    int shift_ = 63;
+};
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/message.hpp
+// What nodes say to each other: frame kinds, the head of a call, and how a failure travels.
+//
+//     call     id = the call, body = call_head + arguments         submitter -> executor
+//     reply    id = the call, flags: ok or failed, body = value or wire_failure
+//     started  id = the call: it runs and has suspended            executor -> submitter
+//     cancel   id = the call                                       submitter -> executor
+//     drop     body = the actor: its last handle is gone            driver -> worker
+//     kill     body = the actor: it ends at once                     worker -> driver -> worker
+//
+// Of actors, from a worker to its driver; each body begins with the actor's number:
+//
+//     snapshot   its state, after a call whose reply follows
+//     hold       there are handles to it here, once more
+//     release    and so often there are none any more
+//     left       it has ended by itself
+//     find       id = who asks, body = type and name                a reply brings its number
+//
+// Workers call the actors of each other over links of their own, which carry call, cancel, reply and started alone;
+// what they need their driver for is in detail/direct_message.hpp.
+//
+// A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the value.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::rt::detail {
+
+enum message : std::uint16_t {
+    message_call = 1,
+    message_reply = 2,
+    message_started = 3,
+    message_cancel = 4,
+    message_drop = 5,
+    message_snapshot = 6,
+    message_hold = 7,
+    message_release = 8,
+    message_kill = 10,
+    message_left = 11,
+    message_find = 12,
+    message_where = 13,
+    message_there = 14,
+    message_lost = 15,
+    message_end = 16,
+    message_relay = 17,
+    message_busy = 18,
+    message_waits = 19,
+    message_cut = 20,
+};
+inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
+
+/// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
+/// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, and the text of a
+/// demand that is more than a number of cpus.
+struct call_head {
+    std::uint32_t function = 0;
+    call_kind kind = call_kind::task;
+    std::uint8_t retries = 0;
+    std::uint16_t cpus = 0;
+    actor_id target; ///< none for tasks
+    lineage who;
+    bool is_told = false; ///< who travels, not its number alone
+    std::string_view
+        demand{}; ///< see demand_table::text(); "": `cpus` says it all. Of what is decoded: in its bytes
+
+    static constexpr std::uint8_t told_bit = 0x80, demand_bit = 0x40;
+    /// Where what is left of the deadline stands, in a call that tells who asks.
+    [[nodiscard]] static constexpr std::size_t left_at(call_kind kind) noexcept {
+        return kind == call_kind::task ? 24 : 40;
+    }
+
+    void encode(wire::writer& to, time_point now) const {
+        to.fixed(function);
+        to.fixed(static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) |
+                                           (is_told ? told_bit : 0) |
+                                           (demand.empty() ? 0 : demand_bit)));
+        to.fixed(retries);
+        to.fixed(cpus);
+        to.fixed(who.id.value().number);
+        if (kind != call_kind::task) put(to, target.value());
+        if (is_told) {
+            to.fixed(who.id.value().incarnation);
+            // Clocks of hosts differ: what is left of the time travels.
+            const bool has_end = who.until != time_point::max();
+            to.fixed(has_end ? std::max<std::int64_t>((who.until - now).count(), 0)
+                             : std::int64_t{-1});
+            put(to, who.trace.value());
+            put(to, who.parent.value());
+        }
+        if (demand.empty()) return;
+        to.fixed(static_cast<std::uint16_t>(demand.size()));
+        to.raw({reinterpret_cast<const std::byte*>(demand.data()), demand.size()});
+        for (auto n = padding(demand.size()); n > 0; --n) to.fixed(std::uint8_t{0});
+    }
+    /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
+    bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
+        std::uint8_t how = 0;
+        unique_number id{sender, 0}, actor;
+        if (!from.fixed(function) || !from.fixed(how) || !from.fixed(retries) ||
+            !from.fixed(cpus) || !from.fixed(id.number))
+            return false;
+        is_told = (how & told_bit) != 0;
+        kind = static_cast<call_kind>(how & ~(told_bit | demand_bit));
+        if (kind > call_kind::create) return false;
+        if (kind != call_kind::task && !get(from, actor)) return false;
+        target = actor_id(actor);
+        who.id = who.trace = call_id(id);
+        if (is_told && !decode_who(from, id, now)) return false;
+        return (how & demand_bit) == 0 || decode_demand(from);
+    }
+
+private:
+    bool decode_who(wire::reader& from, unique_number id, time_point now) {
+        unique_number trace, parent;
+        std::int64_t left = -1;
+        if (!from.fixed(id.incarnation) || !from.fixed(left) || !get(from, trace) ||
+            !get(from, parent) || left < -1)
+            return false;
+        who = {call_id(id), call_id(trace), call_id(parent)};
+        if (left >= 0) who.until = deadline_after(now, duration(left));
+        return true;
+    }
+    bool decode_demand(wire::reader& from) {
+        std::uint16_t size = 0;
+        byte_span text, rest;
+        if (!from.fixed(size) || size == 0 || !from.raw(size, text) ||
+            !from.raw(padding(size), rest))
+            return false;
+        demand = {reinterpret_cast<const char*>(text.data()), text.size()};
+        return true;
+    }
+    [[nodiscard]] static constexpr std::size_t padding(std::size_t text) noexcept {
+        return (16 - (sizeof(std::uint16_t) + text) % 16) % 16;
+    }
+    static void put(wire::writer& to, const unique_number& n) {
+        to.fixed(n.incarnation);
+        to.fixed(n.number);
+    }
+    static bool get(wire::reader& from, unique_number& n) {
+        return from.fixed(n.incarnation) && from.fixed(n.number);
+    }
+};
+
+/// What a worker tells of itself in identity::extra.
+struct worker_hello {
+    std::uint16_t cpus = 1;
+    bool shares_memory = false;    ///< it has the page of claims that its driver gave it
+    std::uint64_t incarnation = 0; ///< of its process, see unique_number
+    /// Where other workers reach it: on its host, and from others. Empty: nowhere. tcp:*:port has its host from the
+    /// link to the driver.
+    std::string near_address, far_address;
+};
+
+/// The parts of the body of a reply that lends.
+struct lending_reply {
+    byte_span value;
+    std::vector<actor_id> actors;
+
+    static void append(wire::writer& to, const std::vector<actor_id>& actors);
+    /// False if the bytes are too short.
+    [[nodiscard]] bool decode(byte_span body);
+};
+
+void encode_failure(wire::writer& to, const failure& f);
+[[nodiscard]] failure decode_failure(byte_span body);
+
+/// The exception that a call of `function` threw here, ready to travel.
+[[nodiscard]] failure failure_of(const std::exception_ptr& thrown, const function_record& function,
+                                 const process_name& here);
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/message.ipp
+// The bodies of rt/detail/message.hpp: how a failure travels.
+
+
+#include <memory>
+#include <string>
+#include <typeinfo>
+#include <utility>
+
+#include <cxxabi.h>
+
+namespace skein::rt::detail {
+
+/// A failure on its way.
+struct wire_failure {
+    skein::error what{errc::unknown, ""};
+    bool thrown = false; ///< the four fields below say who threw what
+    std::string worker, host, type, text;
+    std::int64_t pid = 0;
+};
+
+SKEIN_INLINE void lending_reply::append(wire::writer& to, const std::vector<actor_id>& actors) {
+    for (const auto id : actors) put_actor(to, id);
+    to.fixed(static_cast<std::uint32_t>(actors.size()));
+}
+
+SKEIN_INLINE bool lending_reply::decode(byte_span body) {
+    std::uint32_t n = 0;
+    if (body.size() < sizeof(n)) return false;
+    wire::reader end(body.last(sizeof(n)));
+    (void)end.fixed(n);
+    const auto rest = body.first(body.size() - sizeof(n));
+    if (n > rest.size() / sizeof(unique_number)) return false;
+    value = rest.first(rest.size() - n * sizeof(unique_number));
+    wire::reader numbers(rest.last(n * sizeof(unique_number)));
+    actors.resize(n);
+    for (auto& id : actors) (void)get_actor_id(numbers, id);
+    return true;
+}
+
+SKEIN_INLINE void encode_failure(wire::writer& to, const failure& f) {
+    wire_failure out;
+    out.what = f.what;
+    if (f.from) {
+        out.thrown = true;
+        out.worker = f.from->worker;
+        out.host = f.from->host;
+        out.type = f.from->type;
+        out.text = f.from->text;
+        out.pid = f.from->pid;
+    }
+    wire::encode(to, out.what);
+    wire::encode(to, out.thrown);
+    if (!out.thrown) return;
+    for (const auto* s : {&out.worker, &out.host, &out.type, &out.text}) wire::encode(to, *s);
+    wire::encode(to, out.pid);
+}
+
+SKEIN_INLINE failure decode_failure(byte_span body) {
+    wire::reader in(body);
+    wire_failure got;
+    wire::detail::read(in, got.what);
+    wire::detail::read(in, got.thrown);
+    if (in.ok() && got.thrown) {
+        for (auto* s : {&got.worker, &got.host, &got.type, &got.text}) wire::detail::read(in, *s);
+        wire::detail::read(in, got.pid);
+    }
+    if (!in.finish()) return {in.status().error(), nullptr};
+    failure out{std::move(got.what), nullptr};
+    if (got.thrown) {
+        auto from = std::make_shared<remote_error::origin>();
+        from->worker = std::move(got.worker);
+        from->host = std::move(got.host);
+        from->type = std::move(got.type);
+        from->text = std::move(got.text);
+        from->pid = got.pid;
+        out.from = std::move(from);
+    }
+    return out;
+}
+
+/// Puts "function on worker-1 (pid 7 at host)" in front of an error's where.
+SKEIN_INLINE error located(const error& e, const std::string& place) {
+    error out(e.code(), e.text());
+    out.with_where(e.where().empty() ? place : place + ": " + e.where());
+    if (!e.cause().empty()) out.with_cause(e.cause());
+    if (!e.hint().empty()) out.with_hint(e.hint());
+    return out;
+}
+
+SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function_record& function,
+                                const process_name& here) {
+    const auto place = function.name + " on " + here.describe();
+    auto from = std::make_shared<remote_error::origin>();
+    from->worker = here.name;
+    from->host = here.host;
+    from->pid = here.pid;
+    try {
+        std::rethrow_exception(thrown);
+    } catch (const remote_error& e) { // of a call that this call made
+        from->worker = e.worker();
+        from->host = e.host();
+        from->pid = e.pid();
+        from->type = e.remote_type();
+        from->text = e.remote_text();
+        return {located(e, place), std::move(from)};
+    } catch (const error& e) {
+        from->type = readable_name(typeid(e).name());
+        from->text = e.what();
+        return {located(e, place), std::move(from)};
+    } catch (const std::exception& e) {
+        from->type = readable_name(typeid(e).name());
+        from->text = e.what();
+    } catch (...) {
+        const auto* type = abi::__cxa_current_exception_type();
+        from->type = type != nullptr ? readable_name(type->name()) : "unknown";
+        from->text = "not a std::exception";
+    }
+    error shown(errc::remote_exception, from->type + ": " + from->text);
+    shown.with_where(place);
+    return {std::move(shown), std::move(from)};
+}
+
+} // namespace skein::rt::detail
 
 
 // ======== skein/rt/detail/runtime_books.hpp, continued

@@ -37,7 +37,8 @@ task<error> failure_of(task<T> work) {
     co_return outcome.error();
 }
 
-TEST_CASE("tasks and actors of a group have the room of their bundles", "[W9][O12][G1][rt][placement_group]") {
+TEST_CASE("tasks and actors of a group have the room of their bundles",
+          "[W9][O12][G1][rt][placement_group]") {
     pool p(with_resources(2, "gpu=2,ssd=1"));
     p.run([](pool& self) -> task<void> {
         placement_group group({"gpu=1", "gpu=1,ssd=1"}, group_strategy::strict_pack);
@@ -134,7 +135,8 @@ TEST_CASE("the cores of a group are lent by the common workers, and come back",
     });
 }
 
-TEST_CASE("what cannot be in a group is refused with what is wrong", "[W9][G2][rt][placement_group]") {
+TEST_CASE("what cannot be in a group is refused with what is wrong",
+          "[W9][G2][rt][placement_group]") {
     pool p(with_resources(1, "ssd=2"));
     p.run([](pool&) -> task<void> {
         const auto why = [](std::vector<std::string> bundles,

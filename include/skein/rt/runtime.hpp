@@ -20,6 +20,7 @@
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/incoming_call.hpp>
+#include <skein/rt/detail/runtime_fwd.hpp>
 #include <skein/rt/registry.hpp>
 
 #include <cstdint>
@@ -31,28 +32,7 @@
 #include <utility>
 #include <vector>
 
-namespace skein::net {
-class connection;
-class endpoint;
-class network;
-class token;
-struct address;
-struct frame_view;
-} // namespace skein::net
-
-namespace skein::wire {
-class reader;
-}
-
 namespace skein::rt {
-
-class worker_source;
-struct worker_room;
-enum class group_strategy : std::uint8_t;
-
-namespace detail {
-class group_state;
-}
 
 /// A link of a driver.
 using peer_id = strong_id<struct peer_tag>;
@@ -74,16 +54,6 @@ struct runtime_stats {
 };
 
 namespace detail {
-
-struct actor_entry;
-struct actor_terms;
-struct call_head;
-struct lease_line;
-struct running_call;
-struct direct_books;
-struct direct_target;
-struct worker_end;
-struct worker_hello;
 
 [[noreturn]] void no_current_runtime();
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace skein {
@@ -45,6 +46,12 @@ struct worker_group {
     group_strategy strategy = group_strategy::pack;
     std::vector<resources> bundles;
 };
+
+/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No label of a node
+/// begins so.
+[[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
+/// False: the label names no group.
+[[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
 
 /// What a driver is told of a worker that comes.
 struct worker_room {
@@ -117,3 +124,7 @@ inline constinit const cluster_roles* provided_roles = nullptr;
 #endif
 
 } // namespace skein::rt
+
+#if SKEIN_HEADER_ONLY
+#include <skein/rt/detail/worker_source.ipp>
+#endif

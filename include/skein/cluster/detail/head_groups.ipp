@@ -6,7 +6,7 @@
 #include <skein/cluster/detail/head_books.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
-#include <skein/rt/detail/demand_table.hpp>
+#include <skein/rt/worker_source.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -19,7 +19,7 @@ namespace skein::cluster {
 SKEIN_INLINE detail::head_group* head::books::group_of(const detail::head_lease& l) {
     std::uint64_t number = 0;
     int bundle = -1;
-    if (!rt::detail::parse_group_label(l.label, number, bundle)) return nullptr;
+    if (!rt::parse_group_label(l.label, number, bundle)) return nullptr;
     const auto found = l.of->groups.find(number);
     return found == l.of->groups.end() ? nullptr : &found->second;
 }
@@ -29,8 +29,7 @@ SKEIN_INLINE std::optional<rt::constraint> head::books::where_of(const detail::h
     if (l.label.empty()) return rt::constraint();
     std::uint64_t number = 0;
     int bundle = -1;
-    if (!rt::detail::parse_group_label(l.label, number, bundle))
-        return rt::constraint::labelled(l.label);
+    if (!rt::parse_group_label(l.label, number, bundle)) return rt::constraint::labelled(l.label);
     const auto* const g = group_of(l);
     if (g == nullptr || !g->id) return std::nullopt;
     return rt::constraint::in(g->id, bundle);
@@ -193,7 +192,7 @@ SKEIN_INLINE bool head::books::adopt_bundle(detail::head_group& g, std::size_t b
         for (auto* l : inside) {
             std::uint64_t number = 0;
             int wanted = -1;
-            (void)rt::detail::parse_group_label(l->label, number, wanted);
+            (void)rt::parse_group_label(l->label, number, wanted);
             const bool fits = l->at->place() == place && (l->gpus.bits() & ~gpus.bits()) == 0 &&
                               rt::fits(l->demand, room);
             if (!fits || named != (wanted >= 0) || (named && std::cmp_not_equal(wanted, bundle)))

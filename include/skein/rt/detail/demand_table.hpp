@@ -66,12 +66,6 @@ private:
     std::vector<std::uint16_t> free_;
 };
 
-/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No label of a node
-/// begins so.
-[[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
-/// False: the label names no group.
-[[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
-
 } // namespace skein::rt::detail
 
 #if SKEIN_HEADER_ONLY

@@ -3,9 +3,9 @@
 // The bodies of rt/detail/demand_table.hpp.
 
 #include <skein/core/error.hpp>
+#include <skein/rt/worker_source.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 
 #include <fmt/format.h>
@@ -21,22 +21,6 @@ SKEIN_INLINE demand_table::demand_table() {
     usual.cpus = 1;
     for (std::size_t i = 0; i < all_.size(); ++i)
         numbers_[{all_[i].need, {}, false}] = static_cast<std::uint16_t>(i);
-}
-
-SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
-    return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
-}
-
-SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle) {
-    if (!label.starts_with('@')) return false;
-    const auto* const last = label.data() + label.size();
-    auto [at, bad] = std::from_chars(label.data() + 1, last, group);
-    if (bad != std::errc() || group == 0) return false;
-    bundle = -1;
-    if (at == last) return true;
-    if (*at != '/') return false;
-    const auto [end, none] = std::from_chars(at + 1, last, bundle);
-    return none == std::errc() && end == last && bundle >= 0;
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What rt/runtime.hpp names and does not need to know.
+
+#include <cstdint>
+
+namespace skein::net {
+class connection;
+class endpoint;
+class network;
+class token;
+struct address;
+struct frame_view;
+} // namespace skein::net
+
+namespace skein::wire {
+class reader;
+}
+
+namespace skein::rt {
+
+class worker_source;
+struct worker_room;
+enum class group_strategy : std::uint8_t;
+
+namespace detail {
+
+class group_state;
+struct actor_entry;
+struct actor_terms;
+struct call_head;
+struct lease_line;
+struct running_call;
+struct direct_books;
+struct direct_target;
+struct worker_end;
+struct worker_hello;
+
+} // namespace detail
+
+} // namespace skein::rt
