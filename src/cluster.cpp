@@ -26,13 +26,16 @@
 
 #include <skein/cluster/detail/access.ipp>
 #include <skein/cluster/detail/agent.ipp>
+#include <skein/cluster/detail/agent_output.ipp>
 #include <skein/cluster/detail/environment.ipp>
 #include <skein/cluster/detail/group.ipp>
 #include <skein/cluster/detail/group_client.ipp>
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_link.ipp>
+#include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/joined_group.ipp>
+#include <skein/cluster/detail/leased_output.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #include <skein/cluster/detail/loss_listeners.ipp>
 #include <skein/cluster/detail/meeting.ipp>

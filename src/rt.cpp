@@ -21,6 +21,7 @@
 #include <skein/rt/detail/scheduler.hpp>
 #include <skein/rt/detail/starter.hpp>
 #include <skein/rt/local_workers.hpp>
+#include <skein/rt/output.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/process_wait.hpp>
 #include <skein/rt/registry.hpp>
@@ -42,6 +43,8 @@
 #include <skein/rt/detail/demand_table.ipp>
 #include <skein/rt/detail/local_workers.ipp>
 #include <skein/rt/detail/message.ipp>
+#include <skein/rt/detail/output.ipp>
+#include <skein/rt/detail/output_printer.ipp>
 #include <skein/rt/detail/process.ipp>
 #include <skein/rt/detail/process_start.ipp>
 #include <skein/rt/detail/process_wait.ipp>

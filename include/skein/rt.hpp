@@ -11,6 +11,7 @@
 #include <skein/rt/children.hpp>
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/options.hpp>
+#include <skein/rt/output.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/process_wait.hpp>
 #include <skein/rt/ref.hpp>

@@ -91,4 +91,5 @@ private:
 #if SKEIN_HEADER_ONLY
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
+#include <skein/cluster/detail/head_output.ipp>
 #endif

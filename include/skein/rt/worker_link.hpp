@@ -22,6 +22,7 @@ struct worker_order {
     byte_buffer token;   ///< net::token::size bytes
     std::string address; ///< where to connect; empty: the inherited socket is the link
     std::uint16_t cpus = 1;
+    bool is_read = false; ///< somebody reads what it prints: by lines
 };
 
 /// What one side says to the other.

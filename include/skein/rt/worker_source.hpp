@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,9 @@ struct cluster_flags {
     std::string token_file; ///< --token-file F
     int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
     std::string program;    ///< argv[0]
+    /// Lines of workers say which worker it was. On a cluster they do if nothing is said; on one host they are not read
+    /// then.
+    std::optional<bool> prefix_output;
 };
 
 /// What the layer `cluster` gives to programs.

@@ -43,9 +43,10 @@ SKEIN_INLINE void head::books::forget(detail::head_job& j) {
     jobs.erase(j.incarnation);
 }
 
-SKEIN_INLINE void head::books::end(detail::head_lease& l, bool started, const std::string& why) {
+SKEIN_INLINE void head::books::end(detail::head_lease& l, bool started, const std::string& why,
+                                   std::uint64_t lines) {
     auto& j = *l.of;
-    if (j.session) j.session->tell(lease_ended{l.number, started, why});
+    if (j.session) j.session->tell(lease_ended{l.number, started, why, lines});
     erase(l);
     forget(j);
 }
@@ -296,6 +297,7 @@ SKEIN_INLINE void head::books::granted(const rt::grant& g) {
     m.driver_host = j.seen_from;
     m.driver_port = j.hello.port;
     m.driver_address = j.hello.address;
+    m.prints = j.hello.prints;
     n->session->tell(m);
     tell_granted(l);
 }
@@ -312,7 +314,7 @@ SKEIN_INLINE void head::books::on_ended(const ended_lease& what, const detail::h
     if (j == jobs.end()) return;
     const auto found = j->second->leases.find(what.lease.number);
     if (found == j->second->leases.end() || found->second->at != &from) return;
-    end(*found->second, what.started, what.how.substr(0, 4096));
+    end(*found->second, what.started, what.how.substr(0, 4096), what.lines);
 }
 
 // ---- what those say who come back ----------------------------------------------------------------------------

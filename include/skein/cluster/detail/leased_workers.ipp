@@ -75,6 +75,8 @@ SKEIN_INLINE task<void> leased_workers::books::serve() {
     }
     auto gone = as_result(shield(served.join()));
     (void)co_await gone;
+    auto said = as_result(shield(hear_out(this, !failure && !gave_up)));
+    (void)co_await said;
     auto parted = shield(head.part());
     co_await parted;
     if (failure) std::rethrow_exception(failure);
@@ -130,6 +132,8 @@ SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::books::make_s
     out->on_tell<lease_granted>(
         [this](const lease_granted& m, const net::caller&) { on_granted(m); });
     out->on_tell<lease_ended>([this](const lease_ended& m, const net::caller&) { on_ended(m); });
+    out->on_tell<worker_output>(
+        [this](worker_output m, const net::caller&) { on_output(std::move(m)); });
     out->on_tell<lease_waits>([this](const lease_waits& m, const net::caller&) {
         const auto found = leases.find(m.lease);
         if (found != leases.end() && !std::exchange(found->second->impossible, true)) fill();
@@ -162,6 +166,7 @@ SKEIN_INLINE driver_hello leased_workers::books::hello() const {
                         (!how.listen.host.empty() && how.listen.host != "*" && !at.is_loopback());
     if (h.address.empty() && is_own) h.address = to_string(at);
     h.port = at.port;
+    h.prints = static_cast<bool>(how.print);
     for (const auto& [number, l] : leases) h.leases.push_back(known(*l));
     return h;
 }
@@ -187,6 +192,7 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
         if (!told.contains(number)) self->want(l);
     for (const auto& [number, l] : self->leases)
         if (l->rests) (void)self->head.tell(lease_rests{number, true});
+    self->mark_unknown();
     self->cluster_cpus = w.cpus;
     self->cluster_nodes = w.nodes;
     const bool none_yet = std::none_of(self->leases.begin(), self->leases.end(),
@@ -341,6 +347,7 @@ SKEIN_INLINE void leased_workers::books::on_granted(const lease_granted& m) {
 }
 
 SKEIN_INLINE void leased_workers::books::on_ended(const lease_ended& m) {
+    hear_end(m);
     const auto found = leases.find(m.lease);
     if (found == leases.end()) return;
     const auto l = found->second;
@@ -430,6 +437,7 @@ SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self,
         co_return;
     }
     l->wire = wire;
+    if (self->how.print) self->heard[l->number].node = l->node_name;
     self->failed_starts = 0;
     self->last_failure.clear();
     std::exception_ptr failure;
@@ -453,6 +461,8 @@ SKEIN_INLINE task<std::string> leased_workers::books::how_it_ended(books* self, 
     if (!self->is_joined()) co_return std::string();
     auto told = detail::wait_at_most(&l->end_told, self->how.times.suspect_after);
     co_await told;
+    auto printed = until_printed(self, self->how.times.farewell_stopping); // its last words
+    co_await printed;
     co_return l->how;
 }
 

@@ -61,6 +61,17 @@ struct leased_workers::books {
     std::string last_failure;
     scope served; ///< the door, and the workers that came by it
     scope later;  ///< what follows a pause
+    /// What a worker has printed, until the head has told its end.
+    struct heard_lines {
+        std::uint64_t next = 1; ///< the number of its next line
+        std::string node;
+        bool is_lost = false; ///< nobody will tell its end
+    };
+    std::map<std::uint64_t, heard_lines> heard; ///< by lease
+    event all_heard, all_printed;               ///< look again
+    std::size_t printing_now = 0;
+    bool is_deaf = false; ///< nothing is printed any more
+    scope printing;
 
     task<void> serve();
     [[nodiscard]] detail::head_link_options link_options();
@@ -92,6 +103,14 @@ struct leased_workers::books {
     static task<void> serve_one(books* self, net::connection::handle wire);
     static task<std::string> how_it_ended(books* self, lease_ptr l);
     [[nodiscard]] lease_ptr lease_of(const std::string& worker) const;
+
+    // leased_output.ipp: what workers print
+    void on_output(worker_output m);
+    void hear_end(const lease_ended& m);
+    void mark_unknown();
+    static task<void> print(books* self, std::vector<rt::worker_lines> what, std::uint64_t node);
+    static task<void> until_printed(books* self, duration most);
+    static task<void> hear_out(books* self, bool waits);
 };
 
 } // namespace skein::cluster

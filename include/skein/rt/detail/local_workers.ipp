@@ -150,12 +150,14 @@ private:
     /// Gives why it did not start; nothing if it did.
     task<std::optional<error>> live(life* one, restart_policy* again) {
         std::optional<error> failed;
-        scope watching;
+        scope watching, reading;
         try {
             auto started =
                 with_timeout(children_.start(what_to_start(*one)), how_.times.start_timeout);
             one->process = co_await started;
             watching.spawn(watch_end(one));
+            if (how_.print)
+                reading.spawn(pass_lines_on(one->process.get(), one->name, &how_.print));
             auto met = meet(one);
             one->wire = co_await met;
             pids_.push_back(static_cast<pid_t>(one->process->pid()));
@@ -181,13 +183,26 @@ private:
             auto sure = shield(std::move(gone));
             (void)co_await sure;
         }
+        auto read = end_reading(&reading);
+        co_await read;
         co_return failed;
+    }
+
+    /// What it said last is printed, but nobody waits long for a terminal.
+    task<void> end_reading(scope* reading) {
+        auto last = shield(with_timeout(reading->join(), how_.times.suspect_after));
+        auto read = as_result(std::move(last));
+        (void)co_await read;
+        reading->cancel();
+        auto ended = as_result(shield(reading->join()));
+        (void)co_await ended;
     }
 
     child_options what_to_start(life& one) {
         worker_order boot;
         boot.token = to_buffer(secret_.bytes());
         boot.cpus = one.cpus;
+        boot.is_read = static_cast<bool>(how_.print);
         if (how_.over_tcp) {
             one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
             boot.address = net::to_string(one.listener->local());
@@ -197,6 +212,7 @@ private:
         how.name = one.name;
         how.message = wire::encode(boot);
         how.socket = !how_.over_tcp;
+        how.reads_output = boot.is_read;
         how.memory = shared_memory::create(detail::claims::bytes);
         one.page = detail::claims(how.memory);
         how.executable = how_.executable;
@@ -473,6 +489,11 @@ SKEIN_INLINE std::string short_worker_name(std::string_view name) {
 SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
     net::real_network network(*loop);
     std::unique_ptr<net::stream> inherited;
+    const auto order = wire::decode<worker_order>(mine.message);
+    if (order &&
+        order
+            ->is_read) // at the other end of its output is a pipe, which lines are to reach at once
+        (void)std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
     if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
     auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
                                    std::move(mine.memory));

@@ -7,6 +7,7 @@
 #include <skein/core/sleep.hpp>
 #include <skein/sim/detail/process_network.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <iterator>
 #include <map>
@@ -92,6 +93,19 @@ public:
         return process_->ended_ ? rt::process_usage{} : process_->usage_;
     }
     std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
+    task<std::size_t> read_output(bool is_error, std::span<std::byte> into) override {
+        const auto of = process_;
+        auto& from = of->written_[is_error ? 1 : 0];
+        while (of->how_.reads_output && from.empty() && !of->ended_) {
+            auto changed = of->written_changed_.wait();
+            co_await changed;
+        }
+        const auto n = std::min(from.size(), into.size());
+        std::copy_n(reinterpret_cast<const std::byte*>(from.data()), n, into.begin());
+        from.erase(0, n);
+        of->written_changed_.wake_all();
+        co_return n;
+    }
 
 private:
     std::shared_ptr<process> process_;
@@ -163,6 +177,7 @@ SKEIN_INLINE void child_books::end(const std::shared_ptr<process>& self, const r
     }
     self->status_ = rt::exit_status(raw);
     self->ended_ = true;
+    self->written_changed_.wake_all();
     self->paused_ = false;
     self->close_all();
     self->stream_.reset();
@@ -238,6 +253,20 @@ SKEIN_INLINE task<void> process::stand_still() {
         auto going_on = self->resumed_.wait_uncancellable();
         co_await going_on;
     }
+}
+
+SKEIN_INLINE task<void> process::print(bool is_error, std::string text) {
+    constexpr std::size_t pipe_bytes = std::size_t{64} << 10;
+    const auto self = shared_from_this();
+    auto& to = written_[is_error ? 1 : 0];
+    if (!how_.reads_output) co_return;
+    while (to.size() >= pipe_bytes && !killed_) {
+        auto changed = written_changed_.wait();
+        co_await changed;
+    }
+    if (killed_ || ended_) co_return;
+    to += text;
+    written_changed_.wake_all();
 }
 
 SKEIN_INLINE void process::signal(int number) noexcept {
