@@ -21,13 +21,13 @@ SKEIN_INLINE void line_queue::add(bool is_error, std::string_view bytes) {
     while (!bytes.empty()) {
         const auto end = bytes.find('\n');
         const auto room = most_line - unended.size();
-        const auto n = std::min({end, bytes.size(), room});
+        if (room == 0 && end != 0) push(is_error, std::exchange(unended, {}));
+        const auto n = std::min({end, bytes.size(), most_line - unended.size()});
         unended.append(bytes.substr(0, n));
         bytes.remove_prefix(n);
-        const bool is_whole = n == end;
-        if (is_whole) bytes.remove_prefix(1);
-        if (is_whole || (unended.size() == most_line && !bytes.starts_with('\n')))
-            push(is_error, std::exchange(unended, {}));
+        if (n != end) continue;
+        bytes.remove_prefix(1);
+        push(is_error, std::exchange(unended, {}));
     }
 }
 
