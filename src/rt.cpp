@@ -33,6 +33,7 @@
 #include <skein/rt/scheduler.hpp>
 #include <skein/rt/shared_memory.hpp>
 #include <skein/rt/standard_files.hpp>
+#include <skein/rt/task_environment.hpp>
 #include <skein/rt/worker_link.hpp>
 
 #include <skein/rt/detail/boot.ipp>
@@ -71,4 +72,5 @@
 #include <skein/rt/detail/shared_memory.ipp>
 #include <skein/rt/detail/standard_files.ipp>
 #include <skein/rt/detail/starter.ipp>
+#include <skein/rt/detail/task_environment.ipp>
 #include <skein/rt/detail/worker_link.ipp>

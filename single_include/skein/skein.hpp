@@ -2462,6 +2462,9 @@ struct child_plan {
     int given_up = 0;
 };
 
+/// The step that changes to its folder, as child_failed() reports it.
+inline constexpr int change_folder = 3;
+
 [[noreturn]] SKEIN_IN_CHILD SKEIN_INLINE void child_leaves() {
     while (true) ::syscall(SYS_exit_group, 127);
 }
@@ -2474,9 +2477,9 @@ struct child_plan {
 
 /// What spawn() throws. Running out of descriptors has a limit with a name.
 SKEIN_INLINE error cannot_start(std::string_view executable, std::string_view step, int number) {
-    const auto code = number == ENOENT   ? errc::not_found
-                      : number == EACCES ? errc::permission_denied
-                                         : errc::io;
+    const auto code = number == ENOENT || number == ENOTDIR ? errc::not_found
+                      : number == EACCES                    ? errc::permission_denied
+                                                            : errc::io;
     error why(code, fmt::format("cannot start {}: {}: {}", executable, step,
                                 number == EMFILE ? "too many open files" : std::strerror(number)));
     if (number == EMFILE) why.with_hint("raise the limit of open files: ulimit -n");
@@ -2550,7 +2553,7 @@ SKEIN_IN_CHILD SKEIN_INLINE int become(void* order) {
     __atomic_store_n(&plan.pid, pid_t(::syscall(SYS_getpid)), __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&plan.given_up, __ATOMIC_SEQ_CST) != 0) child_leaves();
     arrange_files(plan);
-    if (plan.cwd && ::syscall(SYS_chdir, plan.cwd) != 0) child_failed(plan, 3);
+    if (plan.cwd && ::syscall(SYS_chdir, plan.cwd) != 0) child_failed(plan, change_folder);
     reset_signals();
     ::syscall(SYS_execve, plan.executable, plan.argv, plan.env);
     child_failed(plan, 4);
@@ -2691,9 +2694,11 @@ SKEIN_INLINE child_process start_attempt::run() {
     int message[2];
     if (::read(start.report_in.get(), message, sizeof message) == ssize_t(sizeof message)) {
         child.wait_blocking();
-        static constexpr std::array steps{"", "pass open files", "open its output file",
-                                          "change to its folder", "execute"};
-        throw cannot_start(executable, steps.at(std::size_t(message[0])), message[1]);
+        static constexpr std::array<const char*, 5> steps{
+            "", "pass open files", "open its output file", "change to its folder", "execute"};
+        std::string step = steps.at(std::size_t(message[0]));
+        if (message[0] == change_folder) step += " " + start.how.cwd;
+        throw cannot_start(executable, step, message[1]);
     }
     child.pidfd_ = unique_fd(int(::syscall(SYS_pidfd_open, child.pid_, 0)));
     if (child.pidfd_.get() < 0 && (errno == EMFILE || errno == ENFILE))
@@ -18575,7 +18580,7 @@ private:
 //     auto s = skein::remote<&train>.with({.gpus = 1, .on = skein::label("zone=a")})(shard);
 //
 // A task that asks for no more than cpus goes to any worker with that many. For one that asks for gpus, memory,
-// custom resources, or more cpus than a worker has, a worker is started that holds exactly this; it serves further
+// custom resources, more cpus than a worker has, or an environment, a worker is started that has exactly this; it serves further
 // tasks with the same demand, and ends when there have been none for a moment.
 //
 // Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
@@ -18631,6 +18636,9 @@ struct call_options {
     std::uint64_t memory = 0; ///< bytes; counted, not enforced
     std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
     location on{};                ///< which nodes; with methods: it is where the actor is
+    /// Variables of its process beside those that it inherits, one a line: "OMP_NUM_THREADS=4\nTITLE=two words".
+    std::string_view env{};
+    std::string_view cwd{}; ///< working directory of its process: an absolute path, where that runs
     int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
     /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
     /// of a budget may be: at once, and the call is not sent.
@@ -20304,6 +20312,134 @@ struct actor_books {
 // The different demands of a runtime's calls, each with a number: calls carry the number alone.
 
 
+// ======== skein/rt/task_environment.hpp
+// Variables and working directory that a task asks for. They belong to processes, so such a task runs on a worker that
+// was started with them.
+//
+//     auto r = skein::remote<&f>.with({.env = "OMP_NUM_THREADS=4\nTITLE=two words", .cwd = "/data"})(7);
+
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
+
+/// What a worker has that other workers of its program have not.
+struct task_environment {
+    static constexpr std::size_t most_bytes = std::size_t{8} << 10; ///< of all variables
+    static constexpr std::size_t most_folder_bytes = 4000;
+
+    std::vector<std::pair<std::string, std::string>> variables; ///< by name, each once
+    std::string folder; ///< its working directory; empty: that of the other workers
+
+    [[nodiscard]] bool empty() const noexcept { return variables.empty() && folder.empty(); }
+    friend bool operator==(const task_environment&, const task_environment&) = default;
+};
+
+/// Reads what an option or a message says.
+///   env     a variable a line, "NAME=VALUE"; a value is all behind the =, spaces too, and may be empty
+///   folder  an absolute path, or empty
+///   errors  invalid_argument: a line without =, a name that is none or comes twice, one of skein's own (SKEIN_...,
+///           CUDA_VISIBLE_DEVICES), a path that is not absolute, a byte of zero; too_large
+[[nodiscard]] result<task_environment> parse_task_environment(std::string_view env,
+                                                              std::string_view folder);
+
+/// The variables as parse_task_environment() reads them.
+[[nodiscard]] std::string variables_as_text(const task_environment& of);
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/task_environment.ipp
+// The bodies of rt/task_environment.hpp.
+
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+[[nodiscard]] SKEIN_INLINE bool is_variable_name(std::string_view name) {
+    const auto is_letter = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+    };
+    return !name.empty() && is_letter(name.front()) &&
+           std::all_of(name.begin(), name.end(),
+                       [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
+}
+
+/// Why a line is no variable of a task.
+[[nodiscard]] SKEIN_INLINE result<void> check_variable(std::string_view line) {
+    const auto name = line.substr(0, line.find('='));
+    if (name.size() == line.size())
+        return error(errc::invalid_argument, fmt::format(".env: \"{}\" has no =", line))
+            .with_hint("a variable a line: \"NAME=VALUE\\nOTHER=VALUE\"");
+    if (!is_variable_name(name))
+        return error(errc::invalid_argument,
+                     fmt::format(".env: \"{}\" is no name of a variable", name))
+            .with_hint("letters, digits and _, no digit first");
+    if (name.starts_with("SKEIN_"))
+        return error(errc::invalid_argument, fmt::format(".env: {} is skein's own", name))
+            .with_hint("set it where the program is started");
+    if (name == "CUDA_VISIBLE_DEVICES")
+        return error(errc::invalid_argument, fmt::format(".env: {} is set by skein", name))
+            .with_hint(".gpus = n gives a task n gpus and shows it these alone");
+    return {};
+}
+
+} // namespace detail
+
+SKEIN_INLINE result<task_environment> parse_task_environment(std::string_view env,
+                                                             std::string_view folder) {
+    task_environment out;
+    if (env.size() > task_environment::most_bytes)
+        return error(errc::too_large, fmt::format(".env has {} bytes, at most {} are taken",
+                                                  env.size(), task_environment::most_bytes));
+    if (folder.size() > task_environment::most_folder_bytes)
+        return error(errc::too_large,
+                     fmt::format(".cwd has {} bytes, at most {} are taken", folder.size(),
+                                 task_environment::most_folder_bytes));
+    if (env.find('\0') != env.npos ||
+        folder.find_first_of(std::string_view("\0\n", 2)) != folder.npos)
+        return error(errc::invalid_argument, ".env or .cwd has a byte that cannot be in it");
+    if (!folder.empty() && folder.front() != '/')
+        return error(errc::invalid_argument, fmt::format(".cwd = \"{}\" is not absolute", folder))
+            .with_hint("the worker may run on another host: begin with /");
+    while (!env.empty()) {
+        const auto line = env.substr(0, env.find('\n'));
+        env.remove_prefix(std::min(line.size() + 1, env.size()));
+        if (line.empty()) continue;
+        if (const auto good = detail::check_variable(line); !good) return good.error();
+        const auto at = line.find('=');
+        out.variables.emplace_back(line.substr(0, at), line.substr(at + 1));
+    }
+    std::sort(out.variables.begin(), out.variables.end());
+    const auto twice =
+        std::adjacent_find(out.variables.begin(), out.variables.end(),
+                           [](const auto& a, const auto& b) { return a.first == b.first; });
+    if (twice != out.variables.end())
+        return error(errc::invalid_argument, fmt::format(".env has {} twice", twice->first));
+    out.folder = folder;
+    return out;
+}
+
+SKEIN_INLINE std::string variables_as_text(const task_environment& of) {
+    std::string out;
+    for (const auto& [name, value] : of.variables)
+        out += fmt::format("{}{}={}", out.empty() ? "" : "\n", name, value);
+    return out;
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/demand_table.hpp, continued
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -20318,8 +20454,9 @@ namespace skein::rt::detail {
 struct demand {
     resources need;
     std::string label;      ///< of the nodes: "zone=a", "node=n1"; empty: any
+    task_environment env;   ///< of its process
     std::uint16_t cpus = 0; ///< need.cpu, rounded up; at least 1 if anything is needed at all
-    bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do
+    bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do it
     /// Whole cpus and no label: its number of cpus says it all.
     bool is_simple = true;
 };
@@ -20332,7 +20469,8 @@ public:
     demand_table();
     /// The number of a demand; new ones get the next.
     ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
-    [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label);
+    [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label,
+                                               task_environment env = {});
     /// Of whole cpus; those of a call that says nothing cost no search.
     [[nodiscard]] result<std::uint16_t> number(std::uint16_t cpus);
     /// Of what a caller asks for.
@@ -20341,11 +20479,12 @@ public:
     [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text);
 
     [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
-    /// As it travels: "cpu=0.5,gpu=1@zone=a".
+    /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow, a line each.
     [[nodiscard]] std::string text(std::uint16_t number) const;
 
 private:
     std::deque<demand> all_;
+    /// By need, and by label, folder and variables as a text.
     std::map<std::pair<resources, std::string>, std::uint16_t> numbers_;
 };
 
@@ -20365,6 +20504,15 @@ namespace skein::rt::detail {
 
 inline constexpr std::size_t most_label_bytes = 256;
 
+/// What a demand's text has behind its resources: "@zone=a\n/data\nA=1".
+[[nodiscard]] SKEIN_INLINE std::string where_as_text(std::string_view label,
+                                                     const task_environment& env) {
+    std::string out;
+    if (!label.empty()) out = fmt::format("@{}", label);
+    if (!env.empty()) out += fmt::format("\n{}\n{}", env.folder, variables_as_text(env));
+    return out;
+}
+
 SKEIN_INLINE demand_table::demand_table() {
     all_.emplace_back(); // 0: nothing
     auto& usual = all_.emplace_back();
@@ -20375,8 +20523,10 @@ SKEIN_INLINE demand_table::demand_table() {
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
-                                                        std::string_view label) {
-    const auto found = numbers_.find({need, std::string(label)});
+                                                        std::string_view label,
+                                                        task_environment env) {
+    const auto where = where_as_text(label, env);
+    const auto found = numbers_.find({need, where});
     if (found != numbers_.end()) return found->second;
     if (const auto can_be = check_demand(need); !can_be) return can_be.error();
     constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
@@ -20384,7 +20534,7 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
         return error(errc::invalid_argument,
                      fmt::format("{} is not a number of cpus", to_string(need.cpu)))
             .with_hint(fmt::format("0 to {}", most_cpus));
-    if (label.size() > most_label_bytes || label.find('@') != label.npos)
+    if (label.size() > most_label_bytes || label.find_first_of("@\n") != label.npos)
         return error(errc::invalid_argument, fmt::format("{} is not a label", label))
             .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
     if (all_.size() == most)
@@ -20393,13 +20543,14 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
     demand made;
     made.need = need;
     made.label = label;
-    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty();
+    made.env = std::move(env);
+    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty() && made.env.empty();
     made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
     if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
     made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty();
     const auto number = static_cast<std::uint16_t>(all_.size());
     all_.push_back(std::move(made));
-    numbers_[{need, std::string(label)}] = number;
+    numbers_[{need, where}] = number;
     return number;
 }
 
@@ -20411,13 +20562,15 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how) {
-    const bool only_cpus =
-        how.gpus.value == 0 && how.memory == 0 && how.resources.empty() && how.on.is_any();
+    const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
+                           how.on.is_any() && how.env.empty() && how.cwd.empty();
     if (only_cpus && how.cpus.value == 1) return 1;
     if (only_cpus && how.cpus.value == 0) return 0;
     if (!how.on.is_any() && how.on.text().empty())
         return error(errc::invalid_argument,
                      fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
+    auto env = parse_task_environment(how.env, how.cwd);
+    if (!env) return env.error();
     resources need;
     if (!how.resources.empty()) {
         auto custom = parse_resources(how.resources);
@@ -20436,23 +20589,29 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how)
         return e;
     }
     need.memory = how.memory;
-    if (how.on.is_any()) return number(need, {});
-    return number(need, how.on.is_node() ? fmt::format("node={}", how.on.text())
-                                         : std::string(how.on.text()));
+    if (how.on.is_any()) return number(need, {}, std::move(*env));
+    return number(
+        need, how.on.is_node() ? fmt::format("node={}", how.on.text()) : std::string(how.on.text()),
+        std::move(*env));
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text) {
-    const auto at = text.find('@');
-    const auto need = parse_resources(text.substr(0, at));
+    const auto first = text.substr(0, text.find('\n'));
+    auto rest = text.substr(std::min(first.size() + 1, text.size()));
+    const auto folder = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
+    auto env = parse_task_environment(rest, folder);
+    if (!env) return env.error();
+    const auto at = first.find('@');
+    const auto need = parse_resources(first.substr(0, at));
     if (!need) return need.error();
-    return number(*need, at == text.npos ? std::string_view() : text.substr(at + 1));
+    return number(*need, at == first.npos ? std::string_view() : first.substr(at + 1),
+                  std::move(*env));
 }
 
 SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
     const auto& one = all_[number];
-    auto out = to_string(one.need);
-    if (!one.label.empty()) out += "@" + one.label;
-    return out;
+    return to_string(one.need) + where_as_text(one.label, one.env);
 }
 
 } // namespace skein::rt::detail
@@ -23634,6 +23793,7 @@ struct worker_demand {
         0;             ///< the driver's number for the demand; comes back with the workers for it
     resources need;    ///< of each worker
     std::string label; ///< of their node: "zone=a", "node=n1"; empty: any
+    task_environment env;   ///< of each worker's process
     std::size_t wanted = 0; ///< workers that would have something to do now
 };
 
@@ -25041,6 +25201,7 @@ SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     what.kind = line.shape;
     what.need = line.need->need;
     what.label = line.need->label;
+    what.env = line.need->env;
     what.wanted = wanted;
     books_->leases.source->want(what);
 }
@@ -28347,13 +28508,13 @@ SKEIN_INLINE void line_queue::add(bool is_error, std::string_view bytes) {
     while (!bytes.empty()) {
         const auto end = bytes.find('\n');
         const auto room = most_line - unended.size();
-        const auto n = std::min({end, bytes.size(), room});
+        if (room == 0 && end != 0) push(is_error, std::exchange(unended, {}));
+        const auto n = std::min({end, bytes.size(), most_line - unended.size()});
         unended.append(bytes.substr(0, n));
         bytes.remove_prefix(n);
-        const bool is_whole = n == end;
-        if (is_whole) bytes.remove_prefix(1);
-        if (is_whole || (unended.size() == most_line && !bytes.starts_with('\n')))
-            push(is_error, std::exchange(unended, {}));
+        if (n != end) continue;
+        bytes.remove_prefix(1);
+        push(is_error, std::exchange(unended, {}));
     }
 }
 
@@ -28944,6 +29105,7 @@ private:
         std::uint16_t cpus = 0;
         worker_room room;
         std::vector<std::pair<std::string, std::string>> env;
+        std::string folder; ///< empty: ours
     };
     /// Workers for one demand.
     struct own_workers {
@@ -29060,6 +29222,7 @@ private:
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
         how.env = std::move(one.env);
+        how.cwd = std::move(one.folder);
         return how;
     }
 
@@ -29186,6 +29349,8 @@ private:
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
         one.room = {number, {label_}};
+        one.env = kind.what.env.variables;
+        one.folder = kind.what.env.folder;
         if (how_.offers.gpu) // else there are none to be seen
             one.env.emplace_back("CUDA_VISIBLE_DEVICES", gpus_by_name(g.gpus, how_.gpu_names));
         own_.push_back(&one);

@@ -56,6 +56,7 @@ struct ended_lease {
     bool started = true;
     std::string how;         ///< "killed by signal 9 (SIGKILL)"
     std::uint64_t lines = 0; ///< that it has printed, and its agent has read
+    bool is_lasting = false; ///< it did not start, and would not with the same folder
 };
 
 /// A node says who it is and what it holds; answered by node_welcome.
@@ -82,8 +83,9 @@ struct known_lease {
     std::uint64_t number = 0;
     std::string demand;
     std::uint64_t node = 0; ///< the incarnation of the agent that holds it; 0: it waits
-    std::string label;      ///< see want_lease
+    std::string label;      ///< these four: see want_lease
     bool own = false;
+    std::string env, cwd;
 };
 
 /// A driver says who it is and which leases it has or waits for; answered by driver_welcome.
@@ -120,6 +122,8 @@ struct want_lease {
     std::string label; ///< of the node: "zone=a", "node=n1"; empty: any
     /// For tasks with one demand alone: the driver gives others of its leases back for it, where it is told.
     bool own = false;
+    /// Of its worker's process, as rt::parse_task_environment() reads them; no folder: that of the driver.
+    std::string env, cwd;
 };
 /// Takes back what was asked for, or ends what was granted.
 struct return_lease {
@@ -146,7 +150,8 @@ struct lease_ended {
     std::uint64_t lease = 0;
     bool started = true; ///< its worker ran
     std::string how;
-    std::uint64_t lines = 0; ///< see ended_lease
+    std::uint64_t lines = 0; ///< these two: see ended_lease
+    bool is_lasting = false;
 };
 /// The head asks for it back: the node is being drained, or others have had less than their share for long. The
 /// driver sends no new work there and returns it when what runs has ended.
@@ -187,6 +192,7 @@ struct start_worker_order {
     std::uint16_t driver_port = 0;
     std::string driver_address; ///< instead of both
     bool prints = false;        ///< see driver_hello
+    std::string env;            ///< see want_lease; its folder is `folder`
 };
 /// An agent is to end a worker; the answer is worker_ended.
 struct stop_worker_order {

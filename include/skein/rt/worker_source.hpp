@@ -6,6 +6,7 @@
 #include <skein/core/config.hpp>
 #include <skein/core/task.hpp>
 #include <skein/rt/resources.hpp>
+#include <skein/rt/task_environment.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +34,7 @@ struct worker_demand {
         0;             ///< the driver's number for the demand; comes back with the workers for it
     resources need;    ///< of each worker
     std::string label; ///< of their node: "zone=a", "node=n1"; empty: any
+    task_environment env;   ///< of each worker's process
     std::size_t wanted = 0; ///< workers that would have something to do now
 };
 

@@ -146,6 +146,9 @@ public:
     [[nodiscard]] rt::host_resources resources() override;
 
     [[nodiscard]] child_faults& faults() noexcept;
+    /// Children cannot be started there from now on.
+    void remove_folder(std::string path);
+
     /// Kills and pauses children at random times from now on, as faults() says.
     void begin_faults();
     /// No new faults; those that stand still go on. A start that hangs does so until it is cancelled.

@@ -196,6 +196,10 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
         has_ended = true;
     } catch (const error& e) {
         out.how = e.what();
+        // Of programs: another copy may come. A folder that a task asks for by name is there or not.
+        out.is_lasting = (e.code() == errc::not_found || e.code() == errc::permission_denied ||
+                          e.code() == errc::invalid_argument) &&
+                         !out.started;
     }
     if (!process) co_return out;
     if (!has_ended) {
@@ -236,6 +240,9 @@ SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_or
     child.executable = order.executable;
     child.cwd = order.folder;
     child.argv = {order.program, "--skein-worker=" + order.name};
+    auto env = rt::parse_task_environment(order.env, {});
+    if (!env) throw env.error();
+    child.env = std::move(env->variables);
     if (demand && (demand->gpu || total.gpu)) // a worker sees the gpus of its lease alone
         child.env.emplace_back("CUDA_VISIBLE_DEVICES",
                                rt::gpus_by_name(rt::gpu_set(order.gpus), how.gpu_names));

@@ -57,9 +57,10 @@ struct head_lease {
     head_job* of = nullptr;
     std::uint64_t number = 0; ///< the driver's
     rt::resources demand;
-    std::string label;  ///< of the nodes that it may be on; "": all
-    bool own = false;   ///< see want_lease
-    bool rests = false; ///< see lease_rests
+    std::string label;    ///< of the nodes that it may be on; "": all
+    std::string env, cwd; ///< see want_lease
+    bool own = false;     ///< see want_lease
+    bool rests = false;   ///< see lease_rests
     lease_state state = lease_state::waits;
     rt::request_id request;
     std::uint64_t tag = 0; ///< of the request
@@ -170,7 +171,8 @@ struct head::books {
                                   const rt::resources& demand);
     void erase(detail::head_lease& l);
     void forget(detail::head_job& j);
-    void end(detail::head_lease& l, bool started, const std::string& why, std::uint64_t lines = 0);
+    void end(detail::head_lease& l, bool started, const std::string& why,
+             const ended_lease& news = {});
     void want(detail::head_job& j, const want_lease& what);
     void make_room(detail::head_job& j);
     [[nodiscard]] bool make_room(const detail::head_lease& l, detail::head_node& n,

@@ -37,6 +37,7 @@ struct leased_workers::books {
     struct own_leases {
         rt::worker_demand what;
         std::string demand;      ///< what.need as text
+        int failures = 0;        ///< starts, in a row
         time_point idle_since{}; ///< since when `what` is as it is
         bool watched = false;    ///< release_idle() is at work
     };
@@ -95,7 +96,8 @@ struct leased_workers::books {
     void count_expected();
     void on_granted(const lease_granted& m);
     void on_ended(const lease_ended& m);
-    void on_failed_start(const lease_ptr& l);
+    void on_failed_start(const lease_ptr& l, bool is_lasting);
+    [[nodiscard]] bool refuse_own(const lease& l, bool is_lasting);
     static task<void> fill_later(books* self, duration pause);
     void on_recalled(const lease_recalled& m);
     static task<void> retire(books* self, lease_ptr l, std::string why);

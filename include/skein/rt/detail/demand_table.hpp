@@ -5,6 +5,7 @@
 #include <skein/core/result.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/rt/resources.hpp>
+#include <skein/rt/task_environment.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -20,8 +21,9 @@ namespace skein::rt::detail {
 struct demand {
     resources need;
     std::string label;      ///< of the nodes: "zone=a", "node=n1"; empty: any
+    task_environment env;   ///< of its process
     std::uint16_t cpus = 0; ///< need.cpu, rounded up; at least 1 if anything is needed at all
-    bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do
+    bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do it
     /// Whole cpus and no label: its number of cpus says it all.
     bool is_simple = true;
 };
@@ -34,7 +36,8 @@ public:
     demand_table();
     /// The number of a demand; new ones get the next.
     ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
-    [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label);
+    [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label,
+                                               task_environment env = {});
     /// Of whole cpus; those of a call that says nothing cost no search.
     [[nodiscard]] result<std::uint16_t> number(std::uint16_t cpus);
     /// Of what a caller asks for.
@@ -43,11 +46,12 @@ public:
     [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text);
 
     [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
-    /// As it travels: "cpu=0.5,gpu=1@zone=a".
+    /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow, a line each.
     [[nodiscard]] std::string text(std::uint16_t number) const;
 
 private:
     std::deque<demand> all_;
+    /// By need, and by label, folder and variables as a text.
     std::map<std::pair<resources, std::string>, std::uint16_t> numbers_;
 };
 

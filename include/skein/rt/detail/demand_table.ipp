@@ -13,6 +13,15 @@ namespace skein::rt::detail {
 
 inline constexpr std::size_t most_label_bytes = 256;
 
+/// What a demand's text has behind its resources: "@zone=a\n/data\nA=1".
+[[nodiscard]] SKEIN_INLINE std::string where_as_text(std::string_view label,
+                                                     const task_environment& env) {
+    std::string out;
+    if (!label.empty()) out = fmt::format("@{}", label);
+    if (!env.empty()) out += fmt::format("\n{}\n{}", env.folder, variables_as_text(env));
+    return out;
+}
+
 SKEIN_INLINE demand_table::demand_table() {
     all_.emplace_back(); // 0: nothing
     auto& usual = all_.emplace_back();
@@ -23,8 +32,10 @@ SKEIN_INLINE demand_table::demand_table() {
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
-                                                        std::string_view label) {
-    const auto found = numbers_.find({need, std::string(label)});
+                                                        std::string_view label,
+                                                        task_environment env) {
+    const auto where = where_as_text(label, env);
+    const auto found = numbers_.find({need, where});
     if (found != numbers_.end()) return found->second;
     if (const auto can_be = check_demand(need); !can_be) return can_be.error();
     constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
@@ -32,7 +43,7 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
         return error(errc::invalid_argument,
                      fmt::format("{} is not a number of cpus", to_string(need.cpu)))
             .with_hint(fmt::format("0 to {}", most_cpus));
-    if (label.size() > most_label_bytes || label.find('@') != label.npos)
+    if (label.size() > most_label_bytes || label.find_first_of("@\n") != label.npos)
         return error(errc::invalid_argument, fmt::format("{} is not a label", label))
             .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
     if (all_.size() == most)
@@ -41,13 +52,14 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
     demand made;
     made.need = need;
     made.label = label;
-    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty();
+    made.env = std::move(env);
+    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty() && made.env.empty();
     made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
     if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
     made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty();
     const auto number = static_cast<std::uint16_t>(all_.size());
     all_.push_back(std::move(made));
-    numbers_[{need, std::string(label)}] = number;
+    numbers_[{need, where}] = number;
     return number;
 }
 
@@ -59,13 +71,15 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how) {
-    const bool only_cpus =
-        how.gpus.value == 0 && how.memory == 0 && how.resources.empty() && how.on.is_any();
+    const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
+                           how.on.is_any() && how.env.empty() && how.cwd.empty();
     if (only_cpus && how.cpus.value == 1) return 1;
     if (only_cpus && how.cpus.value == 0) return 0;
     if (!how.on.is_any() && how.on.text().empty())
         return error(errc::invalid_argument,
                      fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
+    auto env = parse_task_environment(how.env, how.cwd);
+    if (!env) return env.error();
     resources need;
     if (!how.resources.empty()) {
         auto custom = parse_resources(how.resources);
@@ -84,23 +98,29 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how)
         return e;
     }
     need.memory = how.memory;
-    if (how.on.is_any()) return number(need, {});
-    return number(need, how.on.is_node() ? fmt::format("node={}", how.on.text())
-                                         : std::string(how.on.text()));
+    if (how.on.is_any()) return number(need, {}, std::move(*env));
+    return number(
+        need, how.on.is_node() ? fmt::format("node={}", how.on.text()) : std::string(how.on.text()),
+        std::move(*env));
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text) {
-    const auto at = text.find('@');
-    const auto need = parse_resources(text.substr(0, at));
+    const auto first = text.substr(0, text.find('\n'));
+    auto rest = text.substr(std::min(first.size() + 1, text.size()));
+    const auto folder = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
+    auto env = parse_task_environment(rest, folder);
+    if (!env) return env.error();
+    const auto at = first.find('@');
+    const auto need = parse_resources(first.substr(0, at));
     if (!need) return need.error();
-    return number(*need, at == text.npos ? std::string_view() : text.substr(at + 1));
+    return number(*need, at == first.npos ? std::string_view() : first.substr(at + 1),
+                  std::move(*env));
 }
 
 SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
     const auto& one = all_[number];
-    auto out = to_string(one.need);
-    if (!one.label.empty()) out += "@" + one.label;
-    return out;
+    return to_string(one.need) + where_as_text(one.label, one.env);
 }
 
 } // namespace skein::rt::detail

@@ -102,6 +102,7 @@ private:
         std::uint16_t cpus = 0;
         worker_room room;
         std::vector<std::pair<std::string, std::string>> env;
+        std::string folder; ///< empty: ours
     };
     /// Workers for one demand.
     struct own_workers {
@@ -218,6 +219,7 @@ private:
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
         how.env = std::move(one.env);
+        how.cwd = std::move(one.folder);
         return how;
     }
 
@@ -344,6 +346,8 @@ private:
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
         one.room = {number, {label_}};
+        one.env = kind.what.env.variables;
+        one.folder = kind.what.env.folder;
         if (how_.offers.gpu) // else there are none to be seen
             one.env.emplace_back("CUDA_VISIBLE_DEVICES", gpus_by_name(g.gpus, how_.gpu_names));
         own_.push_back(&one);

@@ -108,6 +108,7 @@ SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     what.kind = line.shape;
     what.need = line.need->need;
     what.label = line.need->label;
+    what.env = line.need->env;
     what.wanted = wanted;
     books_->leases.source->want(what);
 }

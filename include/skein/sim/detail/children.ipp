@@ -11,6 +11,7 @@
 #include <csignal>
 #include <iterator>
 #include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -66,6 +67,7 @@ struct child_books : std::enable_shared_from_this<child_books> {
     rt::host_resources offers;
     child_faults faults;
     std::map<std::string, program> programs;
+    std::set<std::string> missing_folders;
     std::map<std::int64_t, std::shared_ptr<process>> running;
     std::int64_t last_pid = 1000;
     wait_queue never; ///< where starts hang
@@ -100,7 +102,9 @@ public:
             auto changed = of->written_changed_.wait();
             co_await changed;
         }
-        const auto n = std::min(from.size(), into.size());
+        // Pieces end anywhere.
+        auto n = std::min(from.size(), into.size());
+        if (n > 1) n -= (n * 31 + static_cast<std::size_t>(of->pid_)) % (n / 2 + 1);
         std::copy_n(reinterpret_cast<const std::byte*>(from.data()), n, into.begin());
         from.erase(0, n);
         of->written_changed_.wake_all();
@@ -135,6 +139,9 @@ SKEIN_INLINE void child_books::fail_perhaps(const rt::child_options& how) {
     }
     if (how.message.size() > rt::most_boot_bytes)
         fail(errc::too_large, "its boot message is too large");
+    if (missing_folders.contains(how.cwd))
+        fail(errc::not_found,
+             fmt::format("change to its folder {}: no such file or directory", how.cwd));
     if (!programs.contains(how.role))
         fail(errc::not_found, fmt::format("no simulated program has the role {}", how.role));
 }
@@ -355,6 +362,10 @@ SKEIN_INLINE child_faults& children::faults() noexcept { return books_->faults; 
 SKEIN_INLINE void children::begin_faults() {
     books_->schedule_kill();
     books_->schedule_pause();
+}
+
+SKEIN_INLINE void children::remove_folder(std::string path) {
+    books_->missing_folders.insert(std::move(path));
 }
 
 SKEIN_INLINE void children::stop_faults() {
