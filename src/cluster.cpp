@@ -26,6 +26,7 @@
 
 #include <skein/cluster/detail/access.ipp>
 #include <skein/cluster/detail/agent.ipp>
+#include <skein/cluster/detail/agent_output.ipp>
 #include <skein/cluster/detail/environment.ipp>
 #include <skein/cluster/detail/group.ipp>
 #include <skein/cluster/detail/group_client.ipp>
@@ -33,8 +34,10 @@
 #include <skein/cluster/detail/head_groups.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_link.ipp>
+#include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/joined_group.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
+#include <skein/cluster/detail/leased_output.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #include <skein/cluster/detail/loss_listeners.ipp>
 #include <skein/cluster/detail/meeting.ipp>

@@ -21,6 +21,7 @@
 #include <skein/rt/detail/scheduler.hpp>
 #include <skein/rt/detail/starter.hpp>
 #include <skein/rt/local_workers.hpp>
+#include <skein/rt/output.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/process_wait.hpp>
 #include <skein/rt/registry.hpp>
@@ -32,6 +33,7 @@
 #include <skein/rt/scheduler.hpp>
 #include <skein/rt/shared_memory.hpp>
 #include <skein/rt/standard_files.hpp>
+#include <skein/rt/task_environment.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/rt/worker_source.hpp>
 
@@ -44,6 +46,8 @@
 #include <skein/rt/detail/local_worker_main.ipp>
 #include <skein/rt/detail/local_workers.ipp>
 #include <skein/rt/detail/message.ipp>
+#include <skein/rt/detail/output.ipp>
+#include <skein/rt/detail/output_printer.ipp>
 #include <skein/rt/detail/process.ipp>
 #include <skein/rt/detail/process_start.ipp>
 #include <skein/rt/detail/process_wait.ipp>
@@ -74,5 +78,6 @@
 #include <skein/rt/detail/shared_memory.ipp>
 #include <skein/rt/detail/standard_files.ipp>
 #include <skein/rt/detail/starter.ipp>
+#include <skein/rt/detail/task_environment.ipp>
 #include <skein/rt/detail/worker_link.ipp>
 #include <skein/rt/detail/worker_source.ipp>

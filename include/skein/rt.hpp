@@ -11,6 +11,7 @@
 #include <skein/rt/children.hpp>
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/options.hpp>
+#include <skein/rt/output.hpp>
 #include <skein/rt/placement_group.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/process_wait.hpp>
@@ -25,6 +26,7 @@
 #include <skein/rt/scheduler.hpp>
 #include <skein/rt/shared_memory.hpp>
 #include <skein/rt/standard_files.hpp>
+#include <skein/rt/task_environment.hpp>
 #include <skein/rt/wait_refs.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/rt/worker_source.hpp>

@@ -2462,6 +2462,9 @@ struct child_plan {
     int given_up = 0;
 };
 
+/// The step that changes to its folder, as child_failed() reports it.
+inline constexpr int change_folder = 3;
+
 [[noreturn]] SKEIN_IN_CHILD SKEIN_INLINE void child_leaves() {
     while (true) ::syscall(SYS_exit_group, 127);
 }
@@ -2474,9 +2477,9 @@ struct child_plan {
 
 /// What spawn() throws. Running out of descriptors has a limit with a name.
 SKEIN_INLINE error cannot_start(std::string_view executable, std::string_view step, int number) {
-    const auto code = number == ENOENT   ? errc::not_found
-                      : number == EACCES ? errc::permission_denied
-                                         : errc::io;
+    const auto code = number == ENOENT || number == ENOTDIR ? errc::not_found
+                      : number == EACCES                    ? errc::permission_denied
+                                                            : errc::io;
     error why(code, fmt::format("cannot start {}: {}: {}", executable, step,
                                 number == EMFILE ? "too many open files" : std::strerror(number)));
     if (number == EMFILE) why.with_hint("raise the limit of open files: ulimit -n");
@@ -2550,7 +2553,7 @@ SKEIN_IN_CHILD SKEIN_INLINE int become(void* order) {
     __atomic_store_n(&plan.pid, pid_t(::syscall(SYS_getpid)), __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&plan.given_up, __ATOMIC_SEQ_CST) != 0) child_leaves();
     arrange_files(plan);
-    if (plan.cwd && ::syscall(SYS_chdir, plan.cwd) != 0) child_failed(plan, 3);
+    if (plan.cwd && ::syscall(SYS_chdir, plan.cwd) != 0) child_failed(plan, change_folder);
     reset_signals();
     ::syscall(SYS_execve, plan.executable, plan.argv, plan.env);
     child_failed(plan, 4);
@@ -2691,9 +2694,11 @@ SKEIN_INLINE child_process start_attempt::run() {
     int message[2];
     if (::read(start.report_in.get(), message, sizeof message) == ssize_t(sizeof message)) {
         child.wait_blocking();
-        static constexpr std::array steps{"", "pass open files", "open its output file",
-                                          "change to its folder", "execute"};
-        throw cannot_start(executable, steps.at(std::size_t(message[0])), message[1]);
+        static constexpr std::array<const char*, 5> steps{
+            "", "pass open files", "open its output file", "change to its folder", "execute"};
+        std::string step = steps.at(std::size_t(message[0]));
+        if (message[0] == change_folder) step += " " + start.how.cwd;
+        throw cannot_start(executable, step, message[1]);
     }
     child.pidfd_ = unique_fd(int(::syscall(SYS_pidfd_open, child.pid_, 0)));
     if (child.pidfd_.get() < 0 && (errno == EMFILE || errno == ENFILE))
@@ -12030,6 +12035,7 @@ private:
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12053,6 +12059,8 @@ struct child_options {
     std::string executable = "/proc/self/exe"; ///< this program
     std::vector<std::string> argv;             ///< empty: those of this process
     std::string cwd; ///< its working directory; empty: that of this process
+    /// What it writes to its standard output and error is for child::read_output(); else these are ours.
+    bool reads_output = false;
     /// Added to what it inherits. Other users of the host may read it: no secrets.
     std::vector<std::pair<std::string, std::string>> env;
 };
@@ -12103,6 +12111,13 @@ public:
 
     /// Our end of its socket; nullptr if it has none, or when it has been taken.
     [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
+
+    /// Suspends until it has written something (is_error: to its standard error), and gives how many bytes of it are
+    /// in `into`. 0: all has been read and it has ended, or has closed that file. One task at a time per file. While
+    /// nobody reads, the child waits as soon as some 64 KiB are there.
+    ///   errors  cancelled: nothing is lost
+    [[nodiscard]] virtual task<std::size_t> read_output(bool is_error,
+                                                        std::span<std::byte> into) = 0;
 };
 
 /// Where children run.
@@ -12369,6 +12384,213 @@ SKEIN_INLINE std::uint64_t available_memory() {
 
 } // namespace skein
 
+// ======== skein/core/race.hpp
+// race: run several tasks at once and take the first that ends, well or badly.
+//
+//     auto first = race(primary(), backup());      // finished<T>{index, value}
+
+
+// ======== skein/core/all.hpp
+// all: run several tasks at once and wait for all of them.
+//
+//     auto both = all(load(1), load(2));
+//     auto [a, b] = co_await std::move(both);
+
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace skein {
+namespace detail {
+
+/// void has no values: all() gives std::monostate for it.
+template <class T>
+using value_or_monostate = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
+
+template <class T>
+task<void> keep_value(task<T> work, std::optional<value_or_monostate<T>>* out) {
+    if constexpr (std::is_void_v<T>) {
+        co_await work;
+        out->emplace();
+    } else {
+        out->emplace(co_await work);
+    }
+}
+
+} // namespace detail
+
+/// Runs all tasks concurrently; gives their values in order (std::monostate for void). The first error
+/// cancels the others, and is rethrown when all have ended. Resumed by the loop.
+template <class... Ts>
+    requires(sizeof...(Ts) > 0)
+[[nodiscard]] task<std::tuple<detail::value_or_monostate<Ts>...>> all(task<Ts>... work) {
+    std::tuple<std::optional<detail::value_or_monostate<Ts>>...> slots;
+    scope children;
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+        (children.spawn(detail::keep_value<Ts>(std::move(work), &std::get<I>(slots))), ...);
+    }(std::index_sequence_for<Ts...>{});
+    auto joined = children.join();
+    try {
+        co_await joined;
+    } catch (const error&) { // cancelled, but values that are all there are delivered
+        if (!std::apply([](const auto&... slot) { return (slot.has_value() && ...); }, slots))
+            throw;
+    }
+    co_return std::apply(
+        [](auto&... slot) {
+            return std::tuple<detail::value_or_monostate<Ts>...>(std::move(*slot)...);
+        },
+        slots);
+}
+
+/// The same for things that as_task turns into tasks (refs).
+template <task_like... As>
+    requires(sizeof...(As) > 0 &&
+             !(requires { typename std::remove_cvref_t<As>::promise_type; } && ...))
+[[nodiscard]] auto all(As&&... work) {
+    return all(as_task(std::forward<As>(work))...);
+}
+
+/// The same for any number of one type; void gives a task<void>.
+template <class T>
+[[nodiscard]] auto all(std::vector<task<T>> work) -> task<
+    std::conditional_t<std::is_void_v<T>, void, std::vector<detail::value_or_monostate<T>>>> {
+    std::vector<std::optional<detail::value_or_monostate<T>>> slots(work.size());
+    scope children;
+    for (std::size_t i = 0; i < work.size(); ++i) {
+        children.spawn(detail::keep_value<T>(std::move(work[i]), &slots[i]));
+    }
+    auto joined = children.join();
+    try {
+        co_await joined;
+    } catch (const error&) {
+        if (!std::all_of(slots.begin(), slots.end(), [](const auto& s) { return s.has_value(); }))
+            throw;
+    }
+    if constexpr (!std::is_void_v<T>) {
+        std::vector<T> values;
+        values.reserve(slots.size());
+        for (auto& slot : slots) values.push_back(std::move(*slot));
+        co_return values;
+    }
+}
+
+/// The same for a vector of refs.
+template <task_like A>
+    requires(!requires { typename A::promise_type; })
+[[nodiscard]] auto all(std::vector<A> work) {
+    std::vector<decltype(as_task(std::declval<A>()))> tasks;
+    tasks.reserve(work.size());
+    for (auto& w : work) tasks.push_back(as_task(std::move(w)));
+    return all(std::move(tasks));
+}
+
+} // namespace skein
+
+
+// ======== skein/core/race.hpp, continued
+#include <cstddef>
+#include <exception>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// Which task it was, and its value (std::monostate for void).
+template <class T>
+struct finished {
+    std::size_t index = 0;
+    detail::value_or_monostate<T> value;
+};
+
+namespace detail {
+
+template <class T>
+struct race_state {
+    std::optional<finished<T>> winner;
+    std::exception_ptr failure;
+    bool over = false;
+    scope children;
+};
+
+/// One runner. error_ends: an error ends the race (race), else only this runner (any).
+template <class T>
+task<void> run_in_race(task<T> work, std::size_t index, race_state<T>* race, bool error_ends) {
+    std::exception_ptr failure;
+    std::optional<value_or_monostate<T>> value;
+    try {
+        auto kept = keep_value<T>(std::move(work), &value);
+        co_await kept;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    if (race->over) co_return;
+    if (failure) {
+        if (!race->failure) race->failure = failure;
+        if (!error_ends) co_return;
+    } else {
+        race->winner.emplace(finished<T>{index, std::move(*value)});
+    }
+    race->over = true;
+    race->children.cancel();
+}
+
+template <class T>
+task<finished<T>> hold_race(std::vector<task<T>> work, bool error_ends) {
+    if (work.empty()) throw error(errc::invalid_argument, "a race of no tasks");
+    race_state<T> race;
+    for (std::size_t i = 0; i < work.size(); ++i) {
+        race.children.spawn(run_in_race<T>(std::move(work[i]), i, &race, error_ends));
+    }
+    auto joined = race.children.join();
+    try {
+        co_await joined;
+    } catch (const error&) { // cancelled, but a value that is there is delivered
+        if (!race.winner) throw;
+    }
+    if (race.winner) co_return std::move(*race.winner);
+    std::rethrow_exception(race.failure);
+}
+
+template <class T, class... Rest>
+std::vector<task<T>> to_vector(task<T> first, task<Rest>... rest) {
+    std::vector<task<T>> tasks;
+    tasks.reserve(1 + sizeof...(rest));
+    tasks.push_back(std::move(first));
+    (tasks.push_back(std::move(rest)), ...);
+    return tasks;
+}
+
+} // namespace detail
+
+/// Gives the first task that ends; its error is rethrown. The others are cancelled and waited for.
+template <class T>
+[[nodiscard]] task<finished<T>> race(std::vector<task<T>> work) {
+    return detail::hold_race<T>(std::move(work), true);
+}
+template <class T, class... Rest>
+    requires(std::same_as<T, Rest> && ...)
+[[nodiscard]] task<finished<T>> race(task<T> first, task<Rest>... rest) {
+    return race(detail::to_vector(std::move(first), std::move(rest)...));
+}
+/// The same for refs.
+template <task_like A, task_like... As>
+    requires(
+        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
+        !requires { typename std::remove_cvref_t<A>::allocator_type; })
+[[nodiscard]] auto race(A&& first, As&&... rest) {
+    return race(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
+}
+
+} // namespace skein
+
 // ======== skein/core/this_process.hpp
 // What the kernel says of this process and of the host it runs on.
 //
@@ -12607,9 +12829,12 @@ SKEIN_INLINE task<exit_status> wait(net::real_loop& on, child_process& child) {
 
 // ======== skein/rt/detail/children.ipp, continued
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <csignal>
 #include <fstream>
 #include <sstream>
+#include <tuple>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -12641,12 +12866,16 @@ SKEIN_INLINE process_usage usage_of(std::int64_t pid) {
     return now;
 }
 
+/// The ends to read of the pipes behind a child's standard output and error.
+using output_files = std::array<unique_fd, 2>;
+
 /// A process of this host.
 class local_child final : public child {
 public:
     local_child(net::real_loop& on, std::shared_ptr<starter> by, std::string name,
-                child_process process, unique_fd socket)
-        : loop_(on), starter_(std::move(by)), name_(std::move(name)), process_(std::move(process)) {
+                child_process process, unique_fd socket, output_files output)
+        : loop_(on), starter_(std::move(by)), name_(std::move(name)), process_(std::move(process)),
+          output_(std::move(output)) {
         if (!socket) return;
         socket_ = unique_fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
         stream_ = net::adopt_unix_stream(on, socket.release(), name_);
@@ -12675,7 +12904,30 @@ public:
     }
     std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
 
+    task<std::size_t> read_output(bool is_error, std::span<std::byte> into) override {
+        auto& from = output_[is_error ? 1 : 0];
+        while (from) {
+            // Whom it has left behind may hold the pipe for ever: what is there when it has ended is all.
+            const bool is_over = !process_.running();
+            const auto n = ::read(from.get(), into.data(), into.size());
+            if (n > 0) co_return static_cast<std::size_t>(n);
+            if (n < 0 && errno == EINTR) continue;
+            if (n == 0 || errno != EAGAIN || is_over) {
+                from.reset();
+                break;
+            }
+            auto either = race(net::wait_readable(loop_, from.get()), has_ended(this));
+            (void)co_await either;
+        }
+        co_return 0;
+    }
+
 private:
+    static task<void> has_ended(local_child* self) {
+        auto waited = wait(self->loop_, self->process_);
+        (void)co_await waited;
+    }
+
     net::real_loop& loop_;
     const std::shared_ptr<starter> starter_; // the process dies with its thread
     std::string name_;
@@ -12683,6 +12935,7 @@ private:
     unique_fd socket_; // once more
     std::unique_ptr<net::stream> stream_;
     std::optional<child_end> end_;
+    output_files output_;
 };
 
 SKEIN_INLINE void check_boot_size(const child_options& how) {
@@ -12709,6 +12962,19 @@ SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
     return std::move(read_end);
 }
 
+/// Pipes for what the child writes, in `plan`; gives their ends to read, and keeps those of the child in `theirs`.
+SKEIN_INLINE output_files output_pipes(process_options& plan, output_files& theirs) {
+    output_files ours;
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+        std::tie(ours[i], theirs[i]) = make_pipe();
+        // Who writes there knows nothing of it and would take a full pipe for an error.
+        ::fcntl(theirs[i].get(), F_SETFL, 0);
+    }
+    plan.stdout_fd = theirs[0].get();
+    plan.stderr_fd = theirs[1].get();
+    return ours;
+}
+
 } // namespace detail
 
 SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options how) {
@@ -12728,13 +12994,15 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
         plan.fds.emplace_back(link.theirs.get(), detail::socket_file);
     }
     if (how.memory) plan.fds.emplace_back(how.memory.fd(), detail::memory_file);
+    detail::output_files output, writes;
+    if (how.reads_output) output = detail::output_pipes(plan, writes);
     if (!starter_) starter_ = std::make_shared<detail::starter>();
     const auto by = starter_;
     auto& home = loop_;
     auto starting = detail::start_process(by, std::move(plan));
     auto process = co_await starting;
-    co_return std::make_unique<detail::local_child>(home, by, std::move(how.name),
-                                                    std::move(process), std::move(link.ours));
+    co_return std::make_unique<detail::local_child>(
+        home, by, std::move(how.name), std::move(process), std::move(link.ours), std::move(output));
 }
 
 SKEIN_INLINE host_resources local_children::resources() {
@@ -13189,219 +13457,12 @@ SKEIN_INLINE supervisor_outcome supervise(supervisor_options options) {
 // Written by scripts/check_mirror.py --write.
 
 
-// ======== skein/core/all.hpp
-// all: run several tasks at once and wait for all of them.
-//
-//     auto both = all(load(1), load(2));
-//     auto [a, b] = co_await std::move(both);
-
-
-#include <algorithm>
-#include <cstddef>
-#include <optional>
-#include <tuple>
-#include <type_traits>
-#include <utility>
-#include <variant>
-#include <vector>
-
-namespace skein {
-namespace detail {
-
-/// void has no values: all() gives std::monostate for it.
-template <class T>
-using value_or_monostate = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
-
-template <class T>
-task<void> keep_value(task<T> work, std::optional<value_or_monostate<T>>* out) {
-    if constexpr (std::is_void_v<T>) {
-        co_await work;
-        out->emplace();
-    } else {
-        out->emplace(co_await work);
-    }
-}
-
-} // namespace detail
-
-/// Runs all tasks concurrently; gives their values in order (std::monostate for void). The first error
-/// cancels the others, and is rethrown when all have ended. Resumed by the loop.
-template <class... Ts>
-    requires(sizeof...(Ts) > 0)
-[[nodiscard]] task<std::tuple<detail::value_or_monostate<Ts>...>> all(task<Ts>... work) {
-    std::tuple<std::optional<detail::value_or_monostate<Ts>>...> slots;
-    scope children;
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-        (children.spawn(detail::keep_value<Ts>(std::move(work), &std::get<I>(slots))), ...);
-    }(std::index_sequence_for<Ts...>{});
-    auto joined = children.join();
-    try {
-        co_await joined;
-    } catch (const error&) { // cancelled, but values that are all there are delivered
-        if (!std::apply([](const auto&... slot) { return (slot.has_value() && ...); }, slots))
-            throw;
-    }
-    co_return std::apply(
-        [](auto&... slot) {
-            return std::tuple<detail::value_or_monostate<Ts>...>(std::move(*slot)...);
-        },
-        slots);
-}
-
-/// The same for things that as_task turns into tasks (refs).
-template <task_like... As>
-    requires(sizeof...(As) > 0 &&
-             !(requires { typename std::remove_cvref_t<As>::promise_type; } && ...))
-[[nodiscard]] auto all(As&&... work) {
-    return all(as_task(std::forward<As>(work))...);
-}
-
-/// The same for any number of one type; void gives a task<void>.
-template <class T>
-[[nodiscard]] auto all(std::vector<task<T>> work) -> task<
-    std::conditional_t<std::is_void_v<T>, void, std::vector<detail::value_or_monostate<T>>>> {
-    std::vector<std::optional<detail::value_or_monostate<T>>> slots(work.size());
-    scope children;
-    for (std::size_t i = 0; i < work.size(); ++i) {
-        children.spawn(detail::keep_value<T>(std::move(work[i]), &slots[i]));
-    }
-    auto joined = children.join();
-    try {
-        co_await joined;
-    } catch (const error&) {
-        if (!std::all_of(slots.begin(), slots.end(), [](const auto& s) { return s.has_value(); }))
-            throw;
-    }
-    if constexpr (!std::is_void_v<T>) {
-        std::vector<T> values;
-        values.reserve(slots.size());
-        for (auto& slot : slots) values.push_back(std::move(*slot));
-        co_return values;
-    }
-}
-
-/// The same for a vector of refs.
-template <task_like A>
-    requires(!requires { typename A::promise_type; })
-[[nodiscard]] auto all(std::vector<A> work) {
-    std::vector<decltype(as_task(std::declval<A>()))> tasks;
-    tasks.reserve(work.size());
-    for (auto& w : work) tasks.push_back(as_task(std::move(w)));
-    return all(std::move(tasks));
-}
-
-} // namespace skein
-
 // ======== skein/core/any.hpp
 // any: run several tasks at once and take the first that succeeds.
 //
 // Errors are only the answer when all have failed; then the first one is rethrown.
 
 
-// ======== skein/core/race.hpp
-// race: run several tasks at once and take the first that ends, well or badly.
-//
-//     auto first = race(primary(), backup());      // finished<T>{index, value}
-
-
-#include <cstddef>
-#include <exception>
-#include <optional>
-#include <utility>
-#include <vector>
-
-namespace skein {
-
-/// Which task it was, and its value (std::monostate for void).
-template <class T>
-struct finished {
-    std::size_t index = 0;
-    detail::value_or_monostate<T> value;
-};
-
-namespace detail {
-
-template <class T>
-struct race_state {
-    std::optional<finished<T>> winner;
-    std::exception_ptr failure;
-    bool over = false;
-    scope children;
-};
-
-/// One runner. error_ends: an error ends the race (race), else only this runner (any).
-template <class T>
-task<void> run_in_race(task<T> work, std::size_t index, race_state<T>* race, bool error_ends) {
-    std::exception_ptr failure;
-    std::optional<value_or_monostate<T>> value;
-    try {
-        auto kept = keep_value<T>(std::move(work), &value);
-        co_await kept;
-    } catch (...) {
-        failure = std::current_exception();
-    }
-    if (race->over) co_return;
-    if (failure) {
-        if (!race->failure) race->failure = failure;
-        if (!error_ends) co_return;
-    } else {
-        race->winner.emplace(finished<T>{index, std::move(*value)});
-    }
-    race->over = true;
-    race->children.cancel();
-}
-
-template <class T>
-task<finished<T>> hold_race(std::vector<task<T>> work, bool error_ends) {
-    if (work.empty()) throw error(errc::invalid_argument, "a race of no tasks");
-    race_state<T> race;
-    for (std::size_t i = 0; i < work.size(); ++i) {
-        race.children.spawn(run_in_race<T>(std::move(work[i]), i, &race, error_ends));
-    }
-    auto joined = race.children.join();
-    try {
-        co_await joined;
-    } catch (const error&) { // cancelled, but a value that is there is delivered
-        if (!race.winner) throw;
-    }
-    if (race.winner) co_return std::move(*race.winner);
-    std::rethrow_exception(race.failure);
-}
-
-template <class T, class... Rest>
-std::vector<task<T>> to_vector(task<T> first, task<Rest>... rest) {
-    std::vector<task<T>> tasks;
-    tasks.reserve(1 + sizeof...(rest));
-    tasks.push_back(std::move(first));
-    (tasks.push_back(std::move(rest)), ...);
-    return tasks;
-}
-
-} // namespace detail
-
-/// Gives the first task that ends; its error is rethrown. The others are cancelled and waited for.
-template <class T>
-[[nodiscard]] task<finished<T>> race(std::vector<task<T>> work) {
-    return detail::hold_race<T>(std::move(work), true);
-}
-template <class T, class... Rest>
-    requires(std::same_as<T, Rest> && ...)
-[[nodiscard]] task<finished<T>> race(task<T> first, task<Rest>... rest) {
-    return race(detail::to_vector(std::move(first), std::move(rest)...));
-}
-/// The same for refs.
-template <task_like A, task_like... As>
-    requires(
-        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
-        !requires { typename std::remove_cvref_t<A>::allocator_type; })
-[[nodiscard]] auto race(A&& first, As&&... rest) {
-    return race(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
-}
-
-} // namespace skein
-
-
-// ======== skein/core/any.hpp, continued
 #include <utility>
 #include <vector>
 
@@ -18322,7 +18383,7 @@ SKEIN_INLINE void requests::release() noexcept {
 //     auto s = skein::remote<&train>.with({.gpus = 1, .on = skein::label("zone=a")})(shard);
 //
 // A task that asks for no more than cpus goes to any worker with that many. For one that asks for gpus, memory,
-// custom resources, or more cpus than a worker has, a worker is started that holds exactly this; it serves further
+// custom resources, more cpus than a worker has, or an environment, a worker is started that has exactly this; it serves further
 // tasks with the same demand, and ends when there have been none for a moment.
 //
 // Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
@@ -18388,7 +18449,10 @@ struct call_options {
     quantity gpus = 0;        ///< the worker sees these alone; more than one: a whole number
     std::uint64_t memory = 0; ///< bytes; counted, not enforced
     std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
-    location on{};    ///< which nodes, or a placement group; with methods: it is where the actor is
+    location on{}; ///< which nodes, or a placement group; with methods: it is where the actor is
+    /// Variables of its process beside those that it inherits, one a line: "OMP_NUM_THREADS=4\nTITLE=two words".
+    std::string_view env{};
+    std::string_view cwd{}; ///< working directory of its process: an absolute path, where that runs
     int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
     /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
     /// of a budget may be: at once, and the call is not sent.
@@ -18416,7 +18480,9 @@ struct actor_options {
     quantity gpus = 0; ///< its process sees these alone; more than one: a whole number
     std::uint64_t memory = 0;     ///< bytes; counted, not enforced
     std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
-    location on{};    ///< where it lives; alone: in a process of its own that holds nothing
+    location on{};          ///< where it lives; alone: in a process of its own that holds nothing
+    std::string_view env{}; ///< variables of its process, and its folder: see call_options
+    std::string_view cwd{};
     int restarts = 0; ///< times it is made again after its worker died; -1: for ever
     /// With restarts: times a call that was under way is sent again. 0: it fails with worker_lost; else it may run
     /// more than once.
@@ -20494,6 +20560,134 @@ struct actor_books {
 // The different demands of a runtime's calls, each with a number: calls carry the number alone.
 
 
+// ======== skein/rt/task_environment.hpp
+// Variables and working directory that a task asks for. They belong to processes, so such a task runs on a worker that
+// was started with them.
+//
+//     auto r = skein::remote<&f>.with({.env = "OMP_NUM_THREADS=4\nTITLE=two words", .cwd = "/data"})(7);
+
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
+
+/// What a worker has that other workers of its program have not.
+struct task_environment {
+    static constexpr std::size_t most_bytes = std::size_t{8} << 10; ///< of all variables
+    static constexpr std::size_t most_folder_bytes = 4000;
+
+    std::vector<std::pair<std::string, std::string>> variables; ///< by name, each once
+    std::string folder; ///< its working directory; empty: that of the other workers
+
+    [[nodiscard]] bool empty() const noexcept { return variables.empty() && folder.empty(); }
+    friend bool operator==(const task_environment&, const task_environment&) = default;
+};
+
+/// Reads what an option or a message says.
+///   env     a variable a line, "NAME=VALUE"; a value is all behind the =, spaces too, and may be empty
+///   folder  an absolute path, or empty
+///   errors  invalid_argument: a line without =, a name that is none or comes twice, one of skein's own (SKEIN_...,
+///           CUDA_VISIBLE_DEVICES), a path that is not absolute, a byte of zero; too_large
+[[nodiscard]] result<task_environment> parse_task_environment(std::string_view env,
+                                                              std::string_view folder);
+
+/// The variables as parse_task_environment() reads them.
+[[nodiscard]] std::string variables_as_text(const task_environment& of);
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/task_environment.ipp
+// The bodies of rt/task_environment.hpp.
+
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+[[nodiscard]] SKEIN_INLINE bool is_variable_name(std::string_view name) {
+    const auto is_letter = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+    };
+    return !name.empty() && is_letter(name.front()) &&
+           std::all_of(name.begin(), name.end(),
+                       [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
+}
+
+/// Why a line is no variable of a task.
+[[nodiscard]] SKEIN_INLINE result<void> check_variable(std::string_view line) {
+    const auto name = line.substr(0, line.find('='));
+    if (name.size() == line.size())
+        return error(errc::invalid_argument, fmt::format(".env: \"{}\" has no =", line))
+            .with_hint("a variable a line: \"NAME=VALUE\\nOTHER=VALUE\"");
+    if (!is_variable_name(name))
+        return error(errc::invalid_argument,
+                     fmt::format(".env: \"{}\" is no name of a variable", name))
+            .with_hint("letters, digits and _, no digit first");
+    if (name.starts_with("SKEIN_"))
+        return error(errc::invalid_argument, fmt::format(".env: {} is skein's own", name))
+            .with_hint("set it where the program is started");
+    if (name == "CUDA_VISIBLE_DEVICES")
+        return error(errc::invalid_argument, fmt::format(".env: {} is set by skein", name))
+            .with_hint(".gpus = n gives a task n gpus and shows it these alone");
+    return {};
+}
+
+} // namespace detail
+
+SKEIN_INLINE result<task_environment> parse_task_environment(std::string_view env,
+                                                             std::string_view folder) {
+    task_environment out;
+    if (env.size() > task_environment::most_bytes)
+        return error(errc::too_large, fmt::format(".env has {} bytes, at most {} are taken",
+                                                  env.size(), task_environment::most_bytes));
+    if (folder.size() > task_environment::most_folder_bytes)
+        return error(errc::too_large,
+                     fmt::format(".cwd has {} bytes, at most {} are taken", folder.size(),
+                                 task_environment::most_folder_bytes));
+    if (env.find('\0') != env.npos ||
+        folder.find_first_of(std::string_view("\0\n", 2)) != folder.npos)
+        return error(errc::invalid_argument, ".env or .cwd has a byte that cannot be in it");
+    if (!folder.empty() && folder.front() != '/')
+        return error(errc::invalid_argument, fmt::format(".cwd = \"{}\" is not absolute", folder))
+            .with_hint("the worker may run on another host: begin with /");
+    while (!env.empty()) {
+        const auto line = env.substr(0, env.find('\n'));
+        env.remove_prefix(std::min(line.size() + 1, env.size()));
+        if (line.empty()) continue;
+        if (const auto good = detail::check_variable(line); !good) return good.error();
+        const auto at = line.find('=');
+        out.variables.emplace_back(line.substr(0, at), line.substr(at + 1));
+    }
+    std::sort(out.variables.begin(), out.variables.end());
+    const auto twice =
+        std::adjacent_find(out.variables.begin(), out.variables.end(),
+                           [](const auto& a, const auto& b) { return a.first == b.first; });
+    if (twice != out.variables.end())
+        return error(errc::invalid_argument, fmt::format(".env has {} twice", twice->first));
+    out.folder = folder;
+    return out;
+}
+
+SKEIN_INLINE std::string variables_as_text(const task_environment& of) {
+    std::string out;
+    for (const auto& [name, value] : of.variables)
+        out += fmt::format("{}{}={}", out.empty() ? "" : "\n", name, value);
+    return out;
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/demand_table.hpp, continued
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -20509,8 +20703,9 @@ namespace skein::rt::detail {
 struct demand {
     resources need;
     std::string label;      ///< of the nodes: "zone=a", "node=n1"; empty: any
+    task_environment env;   ///< of its process
     std::uint16_t cpus = 0; ///< need.cpu, rounded up; at least 1 if anything is needed at all
-    bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do
+    bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do it
     /// Whole cpus and no label: its number of cpus says it all.
     bool is_simple = true;
     bool for_life = false;   ///< of an actor: its worker serves nothing else, and ends with it
@@ -20527,7 +20722,7 @@ public:
     /// The number of a demand; new ones get the next.
     ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
     [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label,
-                                               bool for_life = false);
+                                               bool for_life = false, task_environment env = {});
     /// Of whole cpus; those of a call that says nothing cost no search.
     [[nodiscard]] result<std::uint16_t> number(std::uint16_t cpus);
     /// Of what a caller asks for.
@@ -20545,11 +20740,12 @@ public:
     }
 
     [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
-    /// As it travels: "cpu=0.5,gpu=1@zone=a".
+    /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow, a line each.
     [[nodiscard]] std::string text(std::uint16_t number) const;
 
 private:
     std::deque<demand> all_;
+    /// By need, by label, folder and variables as a text, and whether an actor's.
     std::map<std::tuple<resources, std::string, bool>, std::uint16_t> numbers_;
     std::vector<std::uint16_t> free_;
 };
@@ -23491,6 +23687,7 @@ SKEIN_INLINE std::string scheduler::why(request_id id) const { return books_->wh
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23517,6 +23714,7 @@ struct worker_demand {
     std::uint64_t group =
         0; ///< the placement group whose room they take, then the label is no node's; 0: none
     int bundle = -1;        ///< of that group; -1: any
+    task_environment env;   ///< of each worker's process
     std::size_t wanted = 0; ///< workers that would have something to do now
 };
 
@@ -23574,6 +23772,9 @@ struct cluster_flags {
     std::string token_file; ///< --token-file F
     int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
     std::string program;    ///< argv[0]
+    /// Lines of workers say which worker it was. On a cluster they do if nothing is said; on one host they are not read
+    /// then.
+    std::optional<bool> prefix_output;
 };
 
 /// What the layer `cluster` gives to programs.
@@ -23645,6 +23846,15 @@ namespace skein::rt::detail {
 
 inline constexpr std::size_t most_label_bytes = 256;
 
+/// What a demand's text has behind its resources: "@zone=a\n/data\nA=1".
+[[nodiscard]] SKEIN_INLINE std::string where_as_text(std::string_view label,
+                                                     const task_environment& env) {
+    std::string out;
+    if (!label.empty()) out = fmt::format("@{}", label);
+    if (!env.empty()) out += fmt::format("\n{}\n{}", env.folder, variables_as_text(env));
+    return out;
+}
+
 SKEIN_INLINE demand_table::demand_table() {
     all_.emplace_back(); // 0: nothing
     auto& usual = all_.emplace_back();
@@ -23655,8 +23865,10 @@ SKEIN_INLINE demand_table::demand_table() {
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
-                                                        std::string_view label, bool for_life) {
-    const auto found = numbers_.find({need, std::string(label), for_life});
+                                                        std::string_view label, bool for_life,
+                                                        task_environment env) {
+    const auto where = where_as_text(label, env);
+    const auto found = numbers_.find({need, where, for_life});
     if (found != numbers_.end()) return found->second;
     if (const auto can_be = check_demand(need); !can_be) return can_be.error();
     constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
@@ -23666,7 +23878,7 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
             .with_hint(fmt::format("0 to {}", most_cpus));
     demand made;
     const bool in_group = parse_group_label(label, made.group, made.bundle);
-    if (label.size() > most_label_bytes || (!in_group && label.find('@') != label.npos))
+    if (label.size() > most_label_bytes || (!in_group && label.find_first_of("@\n") != label.npos))
         return error(errc::invalid_argument, fmt::format("{} is not a label", label))
             .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
     if (all_.size() == most && free_.empty())
@@ -23674,8 +23886,9 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
             .with_hint("round amounts of memory, so that equal work asks for equal amounts");
     made.need = need;
     made.label = label;
+    made.env = std::move(env);
     made.for_life = for_life;
-    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty();
+    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty() && made.env.empty();
     made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
     if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
     made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty() && !for_life;
@@ -23687,14 +23900,14 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
         free_.pop_back();
         all_[number] = std::move(made);
     }
-    numbers_[{need, std::string(label), for_life}] = number;
+    numbers_[{need, where, for_life}] = number;
     return number;
 }
 
 SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
     for (std::size_t n = 0; n < all_.size(); ++n) {
         if (all_[n].group != group) continue;
-        numbers_.erase({all_[n].need, all_[n].label, all_[n].for_life});
+        numbers_.erase({all_[n].need, where_as_text(all_[n].label, all_[n].env), all_[n].for_life});
         all_[n] = {};
         free_.push_back(static_cast<std::uint16_t>(n));
     }
@@ -23708,8 +23921,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how, bool for_life) {
-    const bool only_cpus =
-        how.gpus.value == 0 && how.memory == 0 && how.resources.empty() && how.on.is_any();
+    const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
+                           how.on.is_any() && how.env.empty() && how.cwd.empty();
     if (only_cpus && how.cpus.value == 1 && !for_life) return 1;
     if (only_cpus && how.cpus.value == 0) return 0;
     const bool in_group = how.on.group() != 0;
@@ -23718,6 +23931,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
     if (!how.on.is_any() && !in_group && how.on.text().empty())
         return error(errc::invalid_argument,
                      fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
+    auto env = parse_task_environment(how.env, how.cwd);
+    if (!env) return env.error();
     resources need;
     if (!how.resources.empty()) {
         auto custom = parse_resources(how.resources);
@@ -23736,26 +23951,31 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
         return e;
     }
     need.memory = how.memory;
-    if (how.on.is_any()) return number(need, {}, for_life);
+    if (how.on.is_any()) return number(need, {}, for_life, std::move(*env));
     std::string where(how.on.text());
     if (in_group) where = group_label(how.on.group(), how.on.bundle());
     if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
-    return number(need, where, for_life);
+    return number(need, where, for_life, std::move(*env));
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
                                                                 bool for_life) {
-    const auto at = text.find('@');
-    const auto need = parse_resources(text.substr(0, at));
+    const auto first = text.substr(0, text.find('\n'));
+    auto rest = text.substr(std::min(first.size() + 1, text.size()));
+    const auto folder = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
+    auto env = parse_task_environment(rest, folder);
+    if (!env) return env.error();
+    const auto at = first.find('@');
+    const auto need = parse_resources(first.substr(0, at));
     if (!need) return need.error();
-    return number(*need, at == text.npos ? std::string_view() : text.substr(at + 1), for_life);
+    return number(*need, at == first.npos ? std::string_view() : first.substr(at + 1), for_life,
+                  std::move(*env));
 }
 
 SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
     const auto& one = all_[number];
-    auto out = to_string(one.need);
-    if (!one.label.empty()) out += "@" + one.label;
-    return out;
+    return to_string(one.need) + where_as_text(one.label, one.env);
 }
 
 } // namespace skein::rt::detail
@@ -26040,6 +26260,8 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
     asked.memory = how.memory;
     asked.resources = how.resources;
     asked.on = how.on;
+    asked.env = how.env;
+    asked.cwd = how.cwd;
     const auto number = books_->leases.demands.number(asked, true);
     if (!number) {
         call.extra().bad_options = number.error();
@@ -26114,6 +26336,7 @@ SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     what.label = line.need->label;
     what.group = line.need->group;
     what.bundle = line.need->bundle;
+    what.env = line.need->env;
     what.wanted = wanted;
     books_->leases.source->want(what);
 }
@@ -26263,7 +26486,8 @@ struct worker_order {
     byte_buffer token;   ///< net::token::size bytes
     std::string address; ///< where to connect; empty: the inherited socket is the link
     std::uint16_t cpus = 1;
-    bool direct = true; ///< it calls actors on other workers without the driver, and is called so
+    bool direct = true;   ///< it calls actors on other workers without the driver, and is called so
+    bool is_read = false; ///< somebody reads what it prints: by lines
 };
 
 /// What one side says to the other.
@@ -30281,6 +30505,499 @@ private:
 // host by run(), simulated ones by tests/sim/local_workers_scenario.cpp.
 
 
+// ======== skein/rt/output.hpp
+// What workers print, on its way to the output of their driver: whole lines, in order for each worker, and in
+// bounded room. Where lines come faster than they are taken the oldest are left out, and counted by their numbers.
+//
+//     rt::line_queue said;                                    // of one worker
+//     scope.spawn(rt::read_lines(child, &said, on_more));     // until it has ended
+//     rt::worker_lines some{"worker-3", "node-2"};
+//     some.lines = said.take(60'000);
+//
+//     rt::output_printer printer;                             // a thread: no loop waits for a terminal
+//     auto printed = printer.print({some});                   // (worker-3, node-2) text
+//     co_await printed;
+
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::rt {
+
+class child;
+
+/// A line that a process has written, without its end.
+struct output_line {
+    bool is_error = false; ///< to its standard error
+    std::string text;
+};
+
+/// Lines of one worker, in the order in which they were read.
+struct worker_lines {
+    std::string worker, node;   ///< "worker-3"; "node-2", empty: this host
+    std::uint64_t left_out = 0; ///< lines before these that nobody will see
+    std::vector<output_line> lines;
+};
+
+/// Where lines go: what prints them, and suspends until it has.
+using print_lines = std::function<task<void>(std::vector<worker_lines>)>;
+
+/// The lines of one process that nobody has taken yet. Numbers begin with 1 and count both of its outputs.
+class line_queue {
+public:
+    /// A longer line is cut into lines of this length.
+    static constexpr std::size_t most_line = std::size_t{16} << 10;
+    /// What a line takes beside its text.
+    static constexpr std::size_t line_cost = 16;
+
+    /// Above `most` bytes the oldest lines are left out.
+    explicit line_queue(std::size_t most = std::size_t{256} << 10) noexcept : most_(most) {}
+
+    /// Bytes as the process has written them; the part behind the last line end waits for the rest.
+    void add(bool is_error, std::string_view bytes);
+    /// There is no rest: what has no line end is a line, too.
+    void end();
+
+    [[nodiscard]] bool empty() const noexcept { return lines_.empty(); }
+    /// The number of the line that take() gives first.
+    [[nodiscard]] std::uint64_t next() const noexcept { return total_ + 1 - lines_.size(); }
+    /// All lines so far, with those that were left out or taken.
+    [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
+    /// The oldest lines, at most so many bytes, line_cost included; at least one, if there is one.
+    [[nodiscard]] std::vector<output_line> take(std::size_t most_bytes);
+    /// The last three lines of its standard error, cut to be part of a message, taken or not; empty: there are none.
+    [[nodiscard]] std::string last_errors() const;
+
+private:
+    void push(bool is_error, std::string text);
+
+    std::size_t most_, bytes_ = 0;
+    std::uint64_t total_ = 0;
+    std::deque<output_line> lines_;
+    std::deque<std::string> errors_;     ///< the last ones
+    std::array<std::string, 2> unended_; ///< output, error
+};
+
+/// Reads both outputs of a child until it has ended and all is read, however fast they come.
+///   from, into  must outlive the task
+///   on_more     called after each piece
+///   errors      cancelled
+[[nodiscard]] task<void> read_lines(child* from, line_queue* into, std::function<void()> on_more);
+
+/// Reads what a child prints and gives it to `print`, until it has ended and all is printed.
+///   from, print  must outlive the task
+///   errors       cancelled; those of `print`
+[[nodiscard]] task<void> pass_lines_on(child* from, std::string worker, const print_lines* print);
+
+/// How lines of workers look.
+struct output_style {
+    bool prefix = true;                                     ///< "(worker-3, node-2) "
+    bool colour_on_output = false, colour_on_error = false; ///< of the prefix
+};
+
+/// A piece of text for one of the two outputs.
+struct output_text {
+    bool is_error = false;
+    std::string text; ///< whole lines
+};
+/// The text that is printed for these lines.
+[[nodiscard]] std::vector<output_text> format_lines(const std::vector<worker_lines>& all,
+                                                    const output_style& how);
+
+/// Prints on this process's output and error, on a thread of its own, so that a terminal or pipe that is not read holds
+/// up nobody but who waits for print(). What this process prints itself through `stdout` and `stderr` is not mixed into
+/// lines. Where an output is gone, what is for it is dropped.
+class output_printer {
+public:
+    ///   prefix  see output_style; it has colour where that is a terminal and NO_COLOR is not set
+    ///   errors  io: no thread
+    explicit output_printer(bool prefix = true, std::FILE* output = stdout,
+                            std::FILE* error = stderr);
+    output_printer(const output_printer&) = delete;
+    output_printer& operator=(const output_printer&) = delete;
+    /// What has not been printed is dropped. The loops of all print() must still be there.
+    ~output_printer();
+
+    /// Suspends until they are printed; in the order of the calls.
+    ///   errors  cancelled: they are printed all the same
+    [[nodiscard]] task<void> print(std::vector<worker_lines> what);
+
+private:
+    struct parts; // in detail/output_printer.ipp
+    const std::shared_ptr<parts> parts_;
+};
+
+/// print_lines of an output_printer that lives as long as this or a copy of it.
+[[nodiscard]] print_lines print_to_standard_files(bool prefix);
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/output.ipp
+// Part of the bodies of rt/output.hpp: from bytes to lines, and how these look.
+
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE void line_queue::add(bool is_error, std::string_view bytes) {
+    auto& unended = unended_[is_error ? 1 : 0];
+    while (!bytes.empty()) {
+        const auto end = bytes.find('\n');
+        const auto room = most_line - unended.size();
+        if (room == 0 && end != 0) push(is_error, std::exchange(unended, {}));
+        const auto n = std::min({end, bytes.size(), most_line - unended.size()});
+        unended.append(bytes.substr(0, n));
+        bytes.remove_prefix(n);
+        if (n != end) continue;
+        bytes.remove_prefix(1);
+        push(is_error, std::exchange(unended, {}));
+    }
+}
+
+SKEIN_INLINE void line_queue::end() {
+    for (const bool is_error : {false, true})
+        if (auto& unended = unended_[is_error ? 1 : 0]; !unended.empty())
+            push(is_error, std::exchange(unended, {}));
+}
+
+SKEIN_INLINE void line_queue::push(bool is_error, std::string text) {
+    constexpr std::size_t most_errors = 3, most_error = 300;
+    if (is_error && !text.empty()) {
+        errors_.push_back(text.substr(0, most_error));
+        if (errors_.size() > most_errors) errors_.pop_front();
+    }
+    ++total_;
+    bytes_ += text.size() + line_cost;
+    lines_.push_back({is_error, std::move(text)});
+    while (bytes_ > most_) {
+        bytes_ -= lines_.front().text.size() + line_cost;
+        lines_.pop_front();
+    }
+}
+
+SKEIN_INLINE std::vector<output_line> line_queue::take(std::size_t most_bytes) {
+    std::vector<output_line> out;
+    std::size_t taken = 0;
+    while (!lines_.empty()) {
+        const auto cost = lines_.front().text.size() + line_cost;
+        if (!out.empty() && taken + cost > most_bytes) break;
+        taken += cost;
+        bytes_ -= cost;
+        out.push_back(std::move(lines_.front()));
+        lines_.pop_front();
+    }
+    return out;
+}
+
+SKEIN_INLINE std::string line_queue::last_errors() const {
+    std::string out;
+    for (const auto& line : errors_) {
+        if (!out.empty()) out += " | ";
+        out += line;
+    }
+    return out;
+}
+
+namespace detail {
+
+SKEIN_INLINE task<void> read_one_output(child* from, bool is_error, line_queue* into,
+                                        const std::function<void()>* on_more) {
+    std::vector<std::byte> piece(std::size_t{64} << 10);
+    for (;;) {
+        auto reading = from->read_output(is_error, piece);
+        const auto n = co_await reading;
+        if (n == 0) co_return;
+        into->add(is_error, as_text(byte_span(piece).first(n)));
+        (*on_more)();
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<void> read_lines(child* from, line_queue* into, std::function<void()> on_more) {
+    scope both;
+    both.spawn(detail::read_one_output(from, false, into, &on_more));
+    both.spawn(detail::read_one_output(from, true, into, &on_more));
+    auto read = both.join();
+    co_await read;
+    into->end();
+    on_more();
+}
+
+namespace detail {
+
+struct passed_lines {
+    line_queue queue;
+    event more;
+    bool over = false;
+};
+
+SKEIN_INLINE task<void> read_all(child* from, passed_lines* to) {
+    auto reading = read_lines(from, &to->queue, [to] { to->more.set(); });
+    co_await reading;
+    to->over = true;
+    to->more.set();
+}
+
+SKEIN_INLINE task<void> print_all(passed_lines* from, std::string worker,
+                                  const print_lines* print) {
+    std::uint64_t next = 1;
+    constexpr std::size_t at_a_time = 60'000;
+    while (!from->over || !from->queue.empty()) {
+        if (from->queue.empty()) {
+            from->more.reset();
+            auto more = from->more.wait();
+            co_await more;
+            continue;
+        }
+        std::vector<worker_lines> some(1);
+        some[0].worker = worker;
+        some[0].left_out = from->queue.next() - next;
+        some[0].lines = from->queue.take(at_a_time);
+        next = from->queue.next();
+        auto printing = (*print)(std::move(some));
+        co_await printing;
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<void> pass_lines_on(child* from, std::string worker, const print_lines* print) {
+    detail::passed_lines said;
+    scope both;
+    both.spawn(detail::read_all(from, &said));
+    both.spawn(detail::print_all(&said, std::move(worker), print));
+    auto ended = both.join();
+    co_await ended;
+}
+
+// ---- how they look -------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// 1234567 as "1,234,567".
+[[nodiscard]] SKEIN_INLINE std::string with_commas(std::uint64_t n) {
+    auto out = std::to_string(n);
+    for (auto at = static_cast<std::ptrdiff_t>(out.size()) - 3; at > 0; at -= 3)
+        out.insert(static_cast<std::size_t>(at), 1, ',');
+    return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::vector<output_text> format_lines(const std::vector<worker_lines>& all,
+                                                   const output_style& how) {
+    std::vector<output_text> out;
+    const auto append = [&](bool is_error, std::string_view prefix, std::string_view text) {
+        if (out.empty() || out.back().is_error != is_error) out.push_back({is_error, {}});
+        auto& to = out.back().text;
+        const bool colour = is_error ? how.colour_on_error : how.colour_on_output;
+        if (!prefix.empty()) to += colour ? fmt::format("\033[36m{}\033[0m", prefix) : prefix;
+        to += text;
+        to += '\n';
+    };
+    for (const auto& some : all) {
+        const auto name = some.node.empty() ? fmt::format("({}) ", some.worker)
+                                            : fmt::format("({}, {}) ", some.worker, some.node);
+        const std::string_view prefix = how.prefix ? std::string_view(name) : std::string_view();
+        if (some.left_out == 1)
+            append(true, {}, fmt::format("... 1 line of {} was left out", some.worker));
+        if (some.left_out > 1)
+            append(true, {},
+                   fmt::format("... {} lines of {} were left out", detail::with_commas(some.left_out),
+                               some.worker));
+        for (const auto& line : some.lines) append(line.is_error, prefix, line.text);
+    }
+    return out;
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/output_printer.ipp
+// Part of the bodies of rt/output.hpp: the thread that prints.
+
+
+#include <cerrno>
+#include <condition_variable>
+#include <csignal>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// One print(); shared by the task that waits for it and the thread that does it.
+struct print_order {
+    std::vector<worker_lines> what;
+    loop* home = nullptr;
+    event done; ///< on `home`
+};
+
+/// Colours are for people.
+[[nodiscard]] SKEIN_INLINE bool wants_colour(std::FILE* file) {
+    const char* const terminal = std::getenv("TERM");
+    return ::isatty(::fileno(file)) != 0 && std::getenv("NO_COLOR") == nullptr &&
+           terminal != nullptr && std::string_view(terminal) != "dumb";
+}
+
+SKEIN_INLINE task<void> until_printed(print_order* order) {
+    auto done = order->done.wait();
+    co_await done;
+}
+
+} // namespace detail
+
+struct output_printer::parts {
+    /// One of the two files.
+    struct target {
+        std::FILE* file;
+        bool is_gone = false; ///< it takes nothing any more
+    };
+
+    std::array<target, 2> files;
+    output_style style;
+    std::pair<unique_fd, unique_fd> wake_up =
+        make_pipe();  ///< the second end is closed to end the thread
+    std::mutex mutex; // guards waiting and stopping
+    std::condition_variable wake;
+    std::deque<std::shared_ptr<detail::print_order>> waiting;
+    bool stopping = false;
+    std::thread thread;
+
+    void main();
+    [[nodiscard]] bool wait_writable(const target& to) const;
+    void write(target& to, std::string_view text);
+    void write_piece(target& to, std::string_view piece);
+};
+
+/// False: it is to end.
+SKEIN_INLINE bool output_printer::parts::wait_writable(const target& to) const {
+    ::pollfd both[] = {{::fileno(to.file), POLLOUT, 0}, {wake_up.first.get(), POLLIN, 0}};
+    while (::poll(both, 2, -1) < 0)
+        if (errno != EINTR) return false;
+    return both[0].revents != 0; // also where it is gone: the write says so
+}
+
+/// A piece is whole lines, or one that is longer than a pipe takes at once. Others of this process print nothing in
+/// the middle of it.
+SKEIN_INLINE void output_printer::parts::write_piece(target& to, std::string_view piece) {
+    constexpr std::size_t at_once =
+        4096; // so much a pipe takes that is writable, and no write blocks
+    if (to.is_gone || !wait_writable(to)) return;
+    ::flockfile(to.file);
+    ::fflush_unlocked(to.file); // what came before
+    for (bool first = true; !piece.empty(); first = false) {
+        if (!first && !wait_writable(to)) break;
+        const auto n = ::write(::fileno(to.file), piece.data(), std::min(piece.size(), at_once));
+        if (n > 0) piece.remove_prefix(static_cast<std::size_t>(n));
+        if (n >= 0 || errno == EINTR || errno == EAGAIN) continue;
+        to.is_gone = true;
+        break;
+    }
+    ::funlockfile(to.file);
+}
+
+SKEIN_INLINE void output_printer::parts::write(target& to, std::string_view text) {
+    constexpr std::size_t at_once = 4096;
+    while (!text.empty()) {
+        auto end = text.size() <= at_once ? text.size() : text.rfind('\n', at_once - 1) + 1;
+        if (end == 0) end = text.find('\n') + 1; // one long line
+        write_piece(to, text.substr(0, end));
+        text.remove_prefix(end);
+    }
+}
+
+SKEIN_INLINE void output_printer::parts::main() {
+    ::pthread_setname_np(::pthread_self(), "skein-printer");
+    while (true) {
+        std::shared_ptr<detail::print_order> order;
+        {
+            std::unique_lock lock(mutex);
+            wake.wait(lock, [this] { return stopping || !waiting.empty(); });
+            if (stopping) return;
+            order = std::move(waiting.front());
+            waiting.pop_front();
+        }
+        for (const auto& piece : format_lines(order->what, style))
+            write(files[piece.is_error ? 1 : 0], piece.text);
+        auto& home = *order->home;
+        home.post_from_any_thread([order = std::move(order)] { order->done.set(); });
+    }
+}
+
+SKEIN_INLINE output_printer::output_printer(bool prefix, std::FILE* output, std::FILE* error)
+    : parts_(std::make_shared<parts>()) {
+    parts_->files = {parts::target{output}, parts::target{error}};
+    parts_->style = {prefix, detail::wants_colour(output), detail::wants_colour(error)};
+    // Signals are for the program's own threads, and a pipe that nobody reads is no reason to end.
+    sigset_t all, before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    std::optional<skein::error> failed;
+    try {
+        parts_->thread = std::thread([of = parts_.get()] { of->main(); });
+    } catch (const std::system_error& e) {
+        failed = skein::error(errc::io, "cannot start a thread that prints").with_cause(e.what());
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (failed) throw *failed;
+}
+
+SKEIN_INLINE output_printer::~output_printer() {
+    {
+        const std::lock_guard lock(parts_->mutex);
+        parts_->stopping = true;
+    }
+    parts_->wake_up.second.reset();
+    parts_->wake.notify_one();
+    parts_->thread.join();
+}
+
+SKEIN_INLINE task<void> output_printer::print(std::vector<worker_lines> what) {
+    const auto order = std::make_shared<detail::print_order>();
+    order->what = std::move(what);
+    order->home = &loop::current();
+    {
+        const std::lock_guard lock(parts_->mutex);
+        parts_->waiting.push_back(order);
+    }
+    parts_->wake.notify_one();
+    auto printed = detail::until_printed(order.get());
+    co_await printed;
+}
+
+SKEIN_INLINE print_lines print_to_standard_files(bool prefix) {
+    const auto printer = std::make_shared<output_printer>(prefix);
+    return [printer](std::vector<worker_lines> what) { return printer->print(std::move(what)); };
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/local_workers.hpp, continued
 #include <memory>
 #include <string>
 #include <string_view>
@@ -30314,6 +31031,8 @@ struct local_workers_options {
     resources offers;
     /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
     std::vector<std::string> gpu_names;
+    /// Prints what workers print; empty: their output is that of this process.
+    print_lines print;
     time_constants times;
 };
 
@@ -30412,6 +31131,9 @@ SKEIN_INLINE std::string short_worker_name(std::string_view name) {
 SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
     net::real_network network(*loop);
     std::unique_ptr<net::stream> inherited;
+    // A pipe is at the other end of its output, which whole lines are to reach at once.
+    if (const auto order = wire::decode<worker_order>(mine.message); order && order->is_read)
+        (void)std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
     if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
     auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
                                    std::move(mine.memory));
@@ -30695,6 +31417,7 @@ private:
         std::uint16_t cpus = 0;
         worker_room room;
         std::vector<std::pair<std::string, std::string>> env;
+        std::string folder; ///< empty: ours
     };
     /// Workers for one demand.
     struct own_workers {
@@ -30744,12 +31467,14 @@ private:
     /// Gives why it did not start; nothing if it did.
     task<std::optional<error>> live(life* one, restart_policy* again) {
         std::optional<error> failed;
-        scope watching;
+        scope watching, reading;
         try {
             auto started =
                 with_timeout(children_.start(what_to_start(*one)), how_.times.start_timeout);
             one->process = co_await started;
             watching.spawn(watch_end(one));
+            if (how_.print)
+                reading.spawn(pass_lines_on(one->process.get(), one->name, &how_.print));
             auto met = meet(one);
             one->wire = co_await met;
             pids_.push_back(static_cast<pid_t>(one->process->pid()));
@@ -30775,7 +31500,19 @@ private:
             auto sure = shield(std::move(gone));
             (void)co_await sure;
         }
+        auto read = end_reading(&reading);
+        co_await read;
         co_return failed;
+    }
+
+    /// What it said last is printed, but nobody waits long for a terminal.
+    task<void> end_reading(scope* reading) {
+        auto last = shield(with_timeout(reading->join(), how_.times.suspect_after));
+        auto read = as_result(std::move(last));
+        (void)co_await read;
+        reading->cancel();
+        auto ended = as_result(shield(reading->join()));
+        (void)co_await ended;
     }
 
     child_options what_to_start(life& one) {
@@ -30783,6 +31520,7 @@ private:
         boot.token = to_buffer(secret_.bytes());
         boot.cpus = one.cpus;
         boot.direct = how_.direct_calls;
+        boot.is_read = static_cast<bool>(how_.print);
         if (how_.over_tcp) {
             one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
             boot.address = net::to_string(one.listener->local());
@@ -30792,11 +31530,13 @@ private:
         how.name = one.name;
         how.message = wire::encode(boot);
         how.socket = !how_.over_tcp;
+        how.reads_output = boot.is_read;
         how.memory = shared_memory::create(detail::claims::bytes);
         one.page = detail::claims(how.memory);
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
         how.env = std::move(one.env);
+        how.cwd = std::move(one.folder);
         return how;
     }
 
@@ -30965,6 +31705,8 @@ private:
         one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
         if (kind.what.group != 0) cores = 0; // those of the group are lent already
         one.room = {number, {label_}};
+        one.env = kind.what.env.variables;
+        one.folder = kind.what.env.folder;
         if (how_.offers.gpu) // else there are none to be seen
             one.env.emplace_back("CUDA_VISIBLE_DEVICES", gpus_by_name(g.gpus, how_.gpu_names));
         own_.push_back(&one);
@@ -31399,8 +32141,17 @@ private:
 };
 inline constexpr std::optional<std::string> nothing;
 
+/// What the environment says of the output of workers.
+SKEIN_INLINE std::optional<bool> prefix_by_variable() {
+    const char* const text = std::getenv("SKEIN_PREFIX_OUTPUT");
+    if (text == nullptr || *text == '\0') return std::nullopt;
+    if (std::string_view(text) == "1" || std::string_view(text) == "0") return *text == '1';
+    throw error(errc::usage, fmt::format("SKEIN_PREFIX_OUTPUT={}: neither 0 nor 1", text));
+}
+
 SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
     command_line out;
+    out.cluster.prefix_output = prefix_by_variable();
     if (const char* text = std::getenv("SKEIN_WORKERS"); text != nullptr && *text != '\0')
         out.workers = parse_count("SKEIN_WORKERS", text);
     const std::vector<std::string_view> all(argv + std::min(argc, 1), argv + argc);
@@ -31418,6 +32169,10 @@ SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
             cluster.join = *j;
         } else if (flags.take("--head")) {
             cluster.head = true;
+        } else if (flags.take("--prefix-output")) {
+            cluster.prefix_output = true;
+        } else if (flags.take("--no-prefix-output")) {
+            cluster.prefix_output = false;
         } else if (const auto f = is_cluster ? flags.value("--token-file", "a file") : nothing) {
             cluster.token_file = *f;
         } else if (const auto l = is_cluster ? flags.value("--listen", "HOST:PORT") : nothing) {
@@ -31456,6 +32211,9 @@ SKEIN_INLINE int print_usage(std::string_view program) {
         "  --join A          be a node of the cluster whose head is at A\n"
         "  --token-file F    the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else\n"
         "                    ~/.config/skein/token)\n"
+        "  --prefix-output   say of each line that a worker prints which worker it was;\n"
+        "                    --no-prefix-output does not (default: SKEIN_PREFIX_OUTPUT=1 or 0,\n"
+        "                    else on clusters only)\n"
         "  --help            this text\n",
         program);
     return exit_code::done;
@@ -31543,6 +32301,8 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
         local_children children(loop);
         std::unique_ptr<worker_source> workers;
         if (head.empty()) {
+            if (line.cluster.prefix_output.value_or(false) && !how.processes.print)
+                how.processes.print = print_to_standard_files(true);
             workers = std::make_unique<local_workers>(loop, network, children, self, how.processes);
         } else {
             workers = roles_of_program()->workers(loop, network, self, line.cluster);

@@ -165,3 +165,144 @@ TEST_CASE("a demand that no node can hold waits until one comes", "[cluster][lea
         CHECK(got == "n2");
     });
 }
+
+// ---- environment and output of workers -----------------------------------------------------------------------
+
+namespace {
+
+std::string lease_surroundings() {
+    const auto& how = test::sim_nodes::this_process()->started_with();
+    std::string out = how.cwd;
+    for (const auto& [name, value] : how.env) out += ";" + name + "=" + value;
+    return out;
+}
+
+/// Prints so many lines, all in one piece, and dies if it shall.
+task<int> lease_talk(int lines, bool dies) {
+    auto* const self = test::sim_nodes::this_process();
+    std::string text;
+    for (int i = 1; i <= lines; ++i) text += "line " + std::to_string(i) + "\n";
+    auto printing = self->print(true, std::move(text));
+    co_await printing;
+    if (dies) co_await sleep_for(1000s);
+    co_return lines;
+}
+
+/// What a driver has printed.
+struct heard_output {
+    std::vector<std::string> lines;
+    std::uint64_t left_out = 0;
+    std::string worker, node;
+    duration slowness{0};
+
+    cluster::leased_workers_options options() {
+        cluster::leased_workers_options how;
+        how.print = [this](std::vector<rt::worker_lines> all) {
+            return print(this, std::move(all));
+        };
+        return how;
+    }
+
+private:
+    static task<void> print(heard_output* self, std::vector<rt::worker_lines> all) {
+        if (self->slowness > duration(0)) co_await sleep_for(self->slowness);
+        for (auto& some : all) {
+            self->worker = some.worker;
+            self->node = some.node;
+            self->left_out += some.left_out;
+            for (auto& line : some.lines) self->lines.push_back(std::move(line.text));
+        }
+    }
+};
+
+template <class Body>
+void with_printing_driver(heard_output* heard, Body body) {
+    test::in_world_of_nodes(7, [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives the run
+        c.start_head();
+        c.add_node(1);
+        const auto d = c.make_driver("driver", 0, heard->options());
+        auto driving = test::as_driver(d.get(), [&] { return body(&c); });
+        co_await driving;
+    });
+}
+
+} // namespace
+
+TEST_CASE("what workers print is all there when their driver ends", "[cluster][leased_workers]") {
+    heard_output heard;
+    with_printing_driver(&heard, [](test::sim_nodes*) -> task<void> {
+        auto r = remote<&lease_talk>(3000, false);
+        (void)co_await r;
+    });
+    REQUIRE(heard.lines.size() == 3000);
+    CHECK(heard.lines.front() == "line 1");
+    CHECK(heard.lines.back() == "line 3000");
+    CHECK(heard.left_out == 0);
+    CHECK(heard.worker == "worker-1");
+    CHECK(heard.node == "n1");
+}
+
+TEST_CASE("the last words of a worker come before its calls fail, and are in the error",
+          "[cluster][leased_workers]") {
+    heard_output heard;
+    with_printing_driver(&heard, [&heard](test::sim_nodes* c) -> task<void> { // NOLINT: as above
+        auto r = remote<&lease_talk>.with({.retries = 0})(5, true);
+        auto waiting = as_result(with_timeout(as_task(r), 1s));
+        (void)co_await waiting;
+        auto& where = *c->at(0).children;
+        where.kill(where.running().front().pid);
+        auto failing = as_result(as_task(r));
+        const auto lost = co_await failing;
+        REQUIRE_FALSE(lost);
+        CHECK(heard.lines.size() == 5);
+        const std::string text = lost.error().what();
+        INFO(text);
+        CHECK(text.find("killed by signal 9") != text.npos);
+        CHECK(text.find("line 3 | line 4 | line 5") != text.npos);
+    });
+}
+
+TEST_CASE("a driver that prints slowly holds up no worker, and what is left out is counted",
+          "[cluster][leased_workers]") {
+    heard_output heard;
+    heard.slowness = 400ms;
+    constexpr int lines = 100'000;
+    with_printing_driver(&heard, [](test::sim_nodes* c) -> task<void> {
+        auto first = remote<&lease_talk>(1, false);
+        (void)co_await first;
+        const auto begin = c->loop().now();
+        auto r = remote<&lease_talk>(lines - 1, false);
+        (void)co_await r;
+        CHECK(c->loop().now() - begin < 100ms);
+    });
+    CHECK(heard.left_out > 0);
+    CHECK(heard.lines.size() + heard.left_out == lines);
+    CHECK(heard.lines.front() == "line 1");
+}
+
+TEST_CASE("a task's variables and folder are those of its worker's process",
+          "[cluster][leased_workers]") {
+    test::in_cluster(8, 2, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+        auto plain = remote<&lease_surroundings>();
+        const auto before = co_await plain;
+        CHECK(before.empty());
+        auto with = remote<&lease_surroundings>.with({.env = "B=two words\nA=1", .cwd = "/data"})();
+        const auto seen = co_await with;
+        CHECK(seen == "/data;A=1;B=two words");
+        auto only = remote<&lease_surroundings>.with({.env = "A=2"})();
+        const auto other = co_await only;
+        CHECK(other == ";A=2");
+        for (std::size_t i = 0; i < 2; ++i) c.at(i).children->remove_folder("/gone");
+        auto lost = as_result(as_task(remote<&lease_surroundings>.with({.cwd = "/gone"})()));
+        const auto no_folder = co_await lost;
+        REQUIRE_FALSE(no_folder);
+        CHECK(no_folder.error().code() == errc::not_found);
+        const std::string text = no_folder.error().what();
+        INFO(text);
+        CHECK(text.find("/gone") != text.npos);
+        CHECK(text.find(".on") != text.npos);
+        auto after = remote<&lease_surroundings>();
+        const auto still = co_await after;
+        CHECK(still.empty());
+    });
+}

@@ -24,7 +24,7 @@ import time
 import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from program import Run, find_program, free_port, run_cases, skip  # noqa: E402
+from program import Run, environment, find_program, free_port, run_cases, skip  # noqa: E402
 
 EXAMPLES = pathlib.Path(os.environ.get("SKEIN_SOURCE_DIR", pathlib.Path(__file__).parents[2])) / "examples"
 SECONDS = 60.0    # for anything here; all of it takes a fraction of a second on a machine that is not busy
@@ -417,6 +417,56 @@ def same_program():
         c.stop()
 
 
+def output_of_workers():
+    """What workers print is their driver's: whole lines with a prefix, each on the output or the error it was printed on;
+    also what one said before it aborted. Their agents print none of it."""
+    with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=1"])]) as c:
+        run = c.program("skein_output", "lines")
+        run.check(run.wait(SECONDS) == 0, "it failed")
+        said = [re.fullmatch(r"\(worker-\d+, [ab]\) task (\d+)", line) for line in run.stdout.splitlines()]
+        run.check(all(said) and sorted(int(m.group(1)) for m in said) == list(range(20)), "other lines")
+        said = [re.fullmatch(r"\(worker-\d+, [ab]\) error of task (\d+)", line) for line in run.stderr.splitlines()]
+        run.check(all(said) and sorted(int(m.group(1)) for m in said) == list(range(20)), "other lines on standard error")
+        run = c.program("skein_output", "lines", "--no-prefix-output")
+        run.check(run.wait(SECONDS) == 0 and sorted(run.stdout.splitlines()) == sorted(f"task {i}" for i in range(20)), "a prefix")
+        run = c.program("skein_output", "abort")
+        run.check(run.wait(SECONDS) == 1, "it did not fail")
+        run.check(re.fullmatch(r"\(worker-\d+, [ab]\) before\n", run.stdout), "not what it said on its output")
+        lines = run.stderr.splitlines()
+        run.check(re.fullmatch(r"\(worker-\d+, [ab]\) what went wrong", lines[0]), "not what it said last")
+        run.check("SIGABRT" in lines[-1] and "had printed: what went wrong" in lines[-1], "no word of it in the error")
+        for node in c.nodes.values():
+            node.check("task" not in node.stdout + node.stderr and "wrong" not in node.stdout + node.stderr, "it was printed here")
+        there = c.cwd / "there"
+        there.mkdir()
+        run = c.program("skein_output", "where", there)
+        run.check(run.wait(SECONDS) == 0 and run.stdout == f"two words in {there}\n", "another environment")
+        run = c.program("skein_output", "where", there / "not")
+        run.check(run.wait(SECONDS) == 1, "it did not fail")
+        run.check(f"{there}/not" in run.stderr.splitlines()[-1] and ".on" in run.stderr.splitlines()[-1], "no word of the folder")
+        c.stop()
+
+
+def full_pipe():
+    """A driver whose output nobody reads stops no worker: what is too much is left out, and counted."""
+    with Cluster([("a", ["--resources", "cpu=1"])]) as c:
+        done = c.cwd / "done"
+        run = subprocess.Popen([find_program("skein_output"), "flood", done, "--address", c.address], cwd=c.cwd, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(**c.env))
+        c.wait_until(lambda: done.exists() and done.read_text() == "200000\n", "a worker that has printed it all")
+        out, err = run.communicate(timeout=SECONDS)
+        assert run.returncode == 0, (run.returncode, err)
+        lines = out.decode().splitlines()
+        numbers = [re.fullmatch(r"\(worker-\d+, a\) (\d+) x{100}", line) for line in lines]
+        assert all(numbers) and lines[0].endswith("x") and out.endswith(b"x\n"), "a line that is not whole"
+        numbers = [int(m.group(1)) for m in numbers]
+        assert numbers == sorted(set(numbers)) and numbers[0] == 0, "not in order"
+        left_out = [int(n.replace(",", "")) for n in re.findall(r"\.\.\. ([\d,]+) lines of worker-\d+ were left out", err.decode())]
+        assert left_out and len(numbers) + sum(left_out) == 200_000, (len(numbers), left_out)
+        done.unlink()
+        c.stop()
+
+
 def ip(command):
     return subprocess.run(["ip", *command.split()], capture_output=True, check=False).returncode == 0
 
@@ -480,7 +530,7 @@ def three_hosts(names):
 # The longest first.
 CASES = [("three hosts", namespaces), ("a stopped agent", stopped_agent), ("a killed agent", killed_agent), ("the cluster's secret", secret_of_the_cluster),
          ("a head killed for good", killed_head_for_good), ("interrupted", interrupted), ("examples run", examples_run),
-         ("refusals", refusals), ("a killed head", killed_head), ("a killed worker", killed_worker), ("drained", drained),
+         ("refusals", refusals), ("a killed head", killed_head), ("a killed worker", killed_worker), ("drained", drained), ("output of workers", output_of_workers), ("a full pipe", full_pipe),
          ("one after the other", one_after_the_other), ("stopped", stopped), ("one program is all", same_program)]
 
 def run_at_once(cases):

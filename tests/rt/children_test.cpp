@@ -122,6 +122,7 @@ public:
     }
     rt::process_usage usage() override { return {}; }
     std::unique_ptr<net::stream> take_stream() override { return nullptr; }
+    task<std::size_t> read_output(bool, std::span<std::byte>) override { co_return 0; }
     task<void> join() {
         auto joined = leaving_.join();
         co_await joined;

@@ -6,8 +6,9 @@
 // Invariants: each call ends once, with its own value or an expected error; a task runs once and once more per retry at
 // most, a method at most once; a node never holds more than it has, and no two tasks or actors its only gpu. When faults
 // have ended every node that lives is in the cluster, each driver has the workers it wants (or some, where both want all),
-// as many processes run as the head has granted leases, and all calls end, those in placement groups, too. A head that is
-// killed in the calm and comes back takes all workers over. When the drivers have ended no worker is left.
+// as many processes run as the head has granted leases, and all calls end, those in placement groups, too. What a worker
+// prints reaches its driver in whole lines and in order, and what is missing was counted. A head that is killed in the calm
+// and comes back takes all workers over. When the drivers have ended no worker is left.
 #include "sim/scenario.hpp"
 
 #include <skein/core/timeout.hpp>
@@ -28,9 +29,16 @@ using namespace skein;
 using namespace std::chrono_literals;
 using test::sim_nodes;
 
+/// What one worker's process has printed.
+struct spoken {
+    std::uint64_t lines = 0;
+    bool busy = false;
+};
+
 struct history {
-    std::map<int, int> runs;         ///< by call
-    std::map<std::string, int> gpus; ///< in use, by host
+    std::map<std::pair<std::string, std::int64_t>, spoken> said; ///< by host and pid
+    std::map<int, int> runs;                                     ///< by call
+    std::map<std::string, int> gpus;                             ///< in use, by host
     std::string violation;
 };
 thread_local history* now = nullptr;
@@ -75,6 +83,21 @@ struct holder {
         return call;
     }
 };
+/// Prints numbered lines, all on the output or all on the error, so that their order can be seen.
+task<int> talk(int call, int lines, int length) {
+    auto* const self = sim_nodes::this_process();
+    const auto here = runtime_context();
+    auto& mine = now->said[{here.host, here.pid}];
+    if (self == nullptr || std::exchange(mine.busy, true)) co_return call; // one at a time
+    std::string text;
+    for (int i = 0; i < lines; ++i)
+        text += fmt::format("{} {} {} {}\n", here.host, here.pid, ++mine.lines,
+                            std::string(static_cast<std::size_t>(length), 'x'));
+    auto printing = self->print(here.pid % 2 == 0, std::move(text));
+    co_await printing;
+    mine.busy = false;
+    co_return call;
+}
 struct ledger {
     int last = 0;
     int note(int call, int position) {
@@ -94,6 +117,12 @@ struct stage {
     bool is_contended = false;               ///< there are two
     int added = 0;                           ///< nodes came at the end
     bool has_own = false, has_actors = true; ///< tasks that need workers of their own
+    bool prints = false;                     ///< drivers print what workers do
+    struct heard {
+        std::uint64_t last = 0; ///< lines that were printed or counted
+        std::pair<std::string, std::int64_t> process;
+    };
+    std::map<std::string, heard> heard_of; ///< by driver and worker
 };
 
 struct outstanding {
@@ -216,6 +245,13 @@ outstanding submit(stage* s, const actor_handle<ledger>& actor, int* position) {
         }
         return made;
     }
+    if (s->prints && w.chance(0.4)) {
+        const int lines = w.chance(0.1) ? 4000 : 1 + static_cast<int>(w.below(50));
+        const int length = static_cast<int>(w.below(200));
+        made.counts_runs = false;
+        made.result = remote<&talk>.with(how)(made.call, lines, length);
+        return made;
+    }
     switch (w.below(actor ? 4 : 2)) {
     case 0: made.result = remote<&plain>.with(how)(made.call); break;
     case 1:
@@ -320,6 +356,33 @@ task<void> call_around(stage* s, sim_nodes::driver* d, std::size_t* workers) {
                         "calm; {} processes{}",
                         d->host, d->self.workers(), *workers, d->workers.granted(),
                         d->workers.wanted(), d->self.pending(), s->c.processes(), used));
+}
+
+/// A terminal that is slow at times. Each line is whole and the next one of its process, but for those that were counted.
+task<void> print(stage* s, std::string driver, std::vector<rt::worker_lines> all) {
+    auto& w = s->w;
+    if (w.chance(0.05)) co_await sleep_for(std::chrono::milliseconds(w.below(3000)));
+    for (const auto& some : all) {
+        auto& heard = s->heard_of[driver + "/" + some.worker];
+        heard.last += some.left_out;
+        for (const auto& line : some.lines) {
+            const auto first = line.text.find(' '), second = line.text.find(' ', first + 1);
+            const auto third = line.text.find(' ', second + 1);
+            w.check(third != std::string::npos, "a line is not whole: " + line.text);
+            if (third == std::string::npos) co_return;
+            heard.process = {line.text.substr(0, first),
+                             std::stoll(line.text.substr(first + 1, second - first - 1))};
+            const auto number = std::stoull(line.text.substr(second + 1, third - second - 1));
+            w.check(number == ++heard.last, fmt::format("{} of {}: line {} came as number {}",
+                                                        some.worker, driver, number, heard.last));
+            w.check(line.is_error == (heard.process.second % 2 == 0), "a line of the other file");
+            w.check(line.text.find_first_not_of('x', third + 1) == std::string::npos,
+                    "two lines are mixed: " + line.text);
+        }
+        const auto said = now->said.find(heard.process);
+        if (said != now->said.end())
+            w.check(heard.last <= said->second.lines, "more lines were counted than were printed");
+    }
 }
 
 /// Kills and starts again what the cluster is made of.
@@ -428,8 +491,12 @@ task<void> drive(stage* s) {
         how.times.start_timeout = 5s;
         how.join_within = 120s;
         how.start_within = 600s;
-        drivers.push_back(c.make_driver(fmt::format("driver-{}", i + 1),
-                                        all ? 0 : static_cast<int>(wanted[i]), how));
+        const auto name = fmt::format("driver-{}", i + 1);
+        if (s->prints)
+            how.print = [s, name](std::vector<rt::worker_lines> lines) {
+                return print(s, name, std::move(lines));
+            };
+        drivers.push_back(c.make_driver(name, all ? 0 : static_cast<int>(wanted[i]), how));
     }
     s->is_contended = drivers.size() == 2;
     w.network.begin_link_faults();
@@ -490,6 +557,7 @@ task<void> scenario(sim::world& w) {
     stage s{w, c};
     s.has_own = w.chance(0.5);
     s.has_actors = !s.has_own || w.chance(0.5);
+    s.prints = w.chance(0.5);
     if (s.has_own) {
         c.agent_offers.gpu = 1;
         c.agent_offers.set("disk", 1);

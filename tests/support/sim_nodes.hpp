@@ -18,11 +18,14 @@
 #include <skein/rt/actor.hpp>
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/runtime.hpp>
+#include <skein/rt/runtime_context.hpp>
 #include <skein/sim/children.hpp>
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -220,8 +223,31 @@ private:
     std::vector<std::unique_ptr<node>> nodes_;
 
 public:
+    /// The simulated process in which a remote function runs; nullptr: in none, or in one that is ending.
+    static sim::process* this_process() {
+        const auto here = runtime_context();
+        const auto found = processes_here().find({here.host, here.pid});
+        return found == processes_here().end() ? nullptr : found->second;
+    }
+
+private:
+    static std::map<std::pair<std::string, std::int64_t>, sim::process*>& processes_here() {
+        static thread_local std::map<std::pair<std::string, std::int64_t>, sim::process*> all;
+        return all;
+    }
+    struct process_entry {
+        explicit process_entry(sim::process* p) : key(p->host(), p->pid()) {
+            processes_here()[key] = p;
+        }
+        process_entry(const process_entry&) = delete;
+        ~process_entry() { processes_here().erase(key); }
+        std::pair<std::string, std::int64_t> key;
+    };
+
+public:
     /// What worker_main() does in a real process.
     static task<int> worker_program(sim::process* self) {
+        const process_entry entry(self);
         rt::runtime_options who;
         who.name = self->started_with().name;
         who.host = self->host();

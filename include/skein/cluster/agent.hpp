@@ -96,4 +96,5 @@ private:
 
 #if SKEIN_HEADER_ONLY
 #include <skein/cluster/detail/agent.ipp>
+#include <skein/cluster/detail/agent_output.ipp>
 #endif

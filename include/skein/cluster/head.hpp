@@ -92,4 +92,5 @@ private:
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_groups.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
+#include <skein/cluster/detail/head_output.ipp>
 #endif

@@ -18,6 +18,7 @@
 #include <skein/core/time.hpp>
 #include <skein/net/address.hpp>
 #include <skein/net/token.hpp>
+#include <skein/rt/output.hpp>
 #include <skein/rt/resources.hpp>
 #include <skein/rt/worker_source.hpp>
 
@@ -62,6 +63,8 @@ struct leased_workers_options {
     /// No worker has started for so long, and three or more have failed to: the calls fail.
     duration start_within = std::chrono::seconds(20);
     time_constants times;
+    /// Prints what workers print; empty: that appears where their agents were started.
+    rt::print_lines print;
 };
 
 /// Belongs to the driver's loop. Its serve() must have ended before it is destroyed.
@@ -98,5 +101,6 @@ private:
 
 #if SKEIN_HEADER_ONLY
 #include <skein/cluster/detail/leased_groups.ipp>
+#include <skein/cluster/detail/leased_output.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #endif

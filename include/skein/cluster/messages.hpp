@@ -15,10 +15,19 @@
 //                     group_placed, group_waits, group_refused
 //     tool -> head    ask_status, ask_drain, ask_stop
 //
+// What workers print goes the same way, if its driver wants it, and only as fast as that prints: node_output is what an
+// agent sends once per take_output, and the head asks for the next when the driver has said output_printed.
+//
+//     node -> head    output_waits, node_output
+//     head -> node    take_output
+//     head -> driver  worker_output
+//     driver -> head  output_printed
+//
 // Both hellos may come again after a lost link, or to a head that knows nothing: its state is what they say.
 
 #include <skein/core/config.hpp>
 #include <skein/net/requests.hpp>
+#include <skein/rt/output.hpp>
 
 #include <cstdint>
 #include <string>
@@ -46,7 +55,9 @@ struct held_lease {
 struct ended_lease {
     lease_name lease;
     bool started = true;
-    std::string how; ///< "killed by signal 9 (SIGKILL)"
+    std::string how;         ///< "killed by signal 9 (SIGKILL)"
+    std::uint64_t lines = 0; ///< that it has printed, and its agent has read
+    bool is_lasting = false; ///< it did not start, and would not with the same folder
 };
 
 /// A node says who it is and what it holds; answered by node_welcome.
@@ -73,8 +84,9 @@ struct known_lease {
     std::uint64_t number = 0;
     std::string demand;
     std::uint64_t node = 0; ///< the incarnation of the agent that holds it; 0: it waits
-    std::string label;      ///< see want_lease
+    std::string label;      ///< these four: see want_lease
     bool own = false;
+    std::string env, cwd;
 };
 
 /// Where a bundle of a placement group is.
@@ -107,6 +119,8 @@ struct driver_hello {
         address; ///< the whole address, where the host is no secret; "": see start_worker_order
     std::vector<known_lease> leases;
     std::vector<known_group> groups;
+    bool prints =
+        false; ///< it takes what its workers print; else that appears where their agent does
 };
 /// The head takes the driver in, and says how large the cluster is.
 struct driver_welcome {
@@ -124,6 +138,8 @@ struct want_lease {
         label; ///< of the node: "zone=a", "node=n1"; in a placement group "@3", "@3/0"; empty: any
     /// For tasks with one demand alone: the driver gives others of its leases back for it, where it is told.
     bool own = false;
+    /// Of its worker's process, as rt::parse_task_environment() reads them; no folder: that of the driver.
+    std::string env, cwd;
 };
 /// Takes back what was asked for, or ends what was granted.
 struct return_lease {
@@ -150,6 +166,8 @@ struct lease_ended {
     std::uint64_t lease = 0;
     bool started = true; ///< its worker ran
     std::string how;
+    std::uint64_t lines = 0; ///< these two: see ended_lease
+    bool is_lasting = false;
 };
 /// The head asks for it back: the node is being drained, or others have had less than their share for long. The
 /// driver sends no new work there and returns it when what runs has ended.
@@ -220,6 +238,8 @@ struct start_worker_order {
     std::string driver_host;
     std::uint16_t driver_port = 0;
     std::string driver_address; ///< instead of both
+    bool prints = false;        ///< see driver_hello
+    std::string env;            ///< see want_lease; its folder is `folder`
 };
 /// An agent is to end a worker; the answer is worker_ended.
 struct stop_worker_order {
@@ -235,6 +255,46 @@ struct worker_ended {
 struct leave_cluster {
     static constexpr std::uint16_t number = 14;
     std::string why;
+};
+
+/// Lines that one worker has printed.
+struct printed_lines {
+    std::uint64_t lease = 0;
+    std::uint64_t first =
+        0; ///< the number of the first of them; what is missing before it was left out
+    std::vector<rt::output_line> lines;
+};
+/// Bytes of text in one node_output or worker_output, at most; with all else it is a small message, which others do not
+/// overtake.
+inline constexpr std::size_t most_output_bytes = 56'000;
+
+/// A node has lines of a driver's workers.
+struct output_waits {
+    static constexpr std::uint16_t number = 40;
+    std::uint64_t driver = 0;
+};
+/// It may send some of them.
+struct take_output {
+    static constexpr std::uint16_t number = 41;
+    std::uint64_t driver = 0;
+};
+/// The lines; none: there are no more.
+struct node_output {
+    static constexpr std::uint16_t number = 42;
+    std::uint64_t driver = 0;
+    std::vector<printed_lines> from;
+};
+/// The same for their driver.
+struct worker_output {
+    static constexpr std::uint16_t number = 43;
+    std::uint64_t node = 0; ///< the incarnation of its agent
+    std::string node_name;
+    std::vector<printed_lines> from;
+};
+/// The driver has printed the last ones of that node.
+struct output_printed {
+    static constexpr std::uint16_t number = 44;
+    std::uint64_t node = 0;
 };
 
 /// A node, in cluster_status.
@@ -297,6 +357,7 @@ using cluster_messages =
                        keep_lease, lease_rests, want_group, drop_group, group_placed, group_waits,
                        group_refused, cluster_changed, start_worker_order, stop_worker_order,
                        worker_ended, leave_cluster, ask_status, cluster_status, ask_drain,
-                       drain_reply, ask_stop, stop_reply>;
+                       drain_reply, ask_stop, stop_reply, output_waits, take_output, node_output,
+                       worker_output, output_printed>;
 
 } // namespace skein::cluster

@@ -32,6 +32,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,6 +56,8 @@ struct child_options {
     std::string executable = "/proc/self/exe"; ///< this program
     std::vector<std::string> argv;             ///< empty: those of this process
     std::string cwd; ///< its working directory; empty: that of this process
+    /// What it writes to its standard output and error is for child::read_output(); else these are ours.
+    bool reads_output = false;
     /// Added to what it inherits. Other users of the host may read it: no secrets.
     std::vector<std::pair<std::string, std::string>> env;
 };
@@ -105,6 +108,13 @@ public:
 
     /// Our end of its socket; nullptr if it has none, or when it has been taken.
     [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
+
+    /// Suspends until it has written something (is_error: to its standard error), and gives how many bytes of it are
+    /// in `into`. 0: all has been read and it has ended, or has closed that file. One task at a time per file. While
+    /// nobody reads, the child waits as soon as some 64 KiB are there.
+    ///   errors  cancelled: nothing is lost
+    [[nodiscard]] virtual task<std::size_t> read_output(bool is_error,
+                                                        std::span<std::byte> into) = 0;
 };
 
 /// Where children run.

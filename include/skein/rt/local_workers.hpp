@@ -14,6 +14,7 @@
 #include <skein/core/bytes.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/task.hpp>
+#include <skein/rt/output.hpp>
 #include <skein/rt/shared_memory.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/rt/worker_source.hpp>
@@ -51,6 +52,8 @@ struct local_workers_options {
     resources offers;
     /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
     std::vector<std::string> gpu_names;
+    /// Prints what workers print; empty: their output is that of this process.
+    print_lines print;
     time_constants times;
 };
 

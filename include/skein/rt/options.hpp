@@ -6,7 +6,7 @@
 //     auto s = skein::remote<&train>.with({.gpus = 1, .on = skein::label("zone=a")})(shard);
 //
 // A task that asks for no more than cpus goes to any worker with that many. For one that asks for gpus, memory,
-// custom resources, or more cpus than a worker has, a worker is started that holds exactly this; it serves further
+// custom resources, more cpus than a worker has, or an environment, a worker is started that has exactly this; it serves further
 // tasks with the same demand, and ends when there have been none for a moment.
 //
 // Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
@@ -73,7 +73,10 @@ struct call_options {
     quantity gpus = 0;        ///< the worker sees these alone; more than one: a whole number
     std::uint64_t memory = 0; ///< bytes; counted, not enforced
     std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
-    location on{};    ///< which nodes, or a placement group; with methods: it is where the actor is
+    location on{}; ///< which nodes, or a placement group; with methods: it is where the actor is
+    /// Variables of its process beside those that it inherits, one a line: "OMP_NUM_THREADS=4\nTITLE=two words".
+    std::string_view env{};
+    std::string_view cwd{}; ///< working directory of its process: an absolute path, where that runs
     int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
     /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
     /// of a budget may be: at once, and the call is not sent.

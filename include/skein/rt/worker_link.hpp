@@ -22,7 +22,8 @@ struct worker_order {
     byte_buffer token;   ///< net::token::size bytes
     std::string address; ///< where to connect; empty: the inherited socket is the link
     std::uint16_t cpus = 1;
-    bool direct = true; ///< it calls actors on other workers without the driver, and is called so
+    bool direct = true;   ///< it calls actors on other workers without the driver, and is called so
+    bool is_read = false; ///< somebody reads what it prints: by lines
 };
 
 /// What one side says to the other.

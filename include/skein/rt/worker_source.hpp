@@ -7,10 +7,12 @@
 #include <skein/core/task.hpp>
 #include <skein/rt/resources.hpp>
 #include <skein/rt/scheduler.hpp>
+#include <skein/rt/task_environment.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +39,7 @@ struct worker_demand {
     std::uint64_t group =
         0; ///< the placement group whose room they take, then the label is no node's; 0: none
     int bundle = -1;        ///< of that group; -1: any
+    task_environment env;   ///< of each worker's process
     std::size_t wanted = 0; ///< workers that would have something to do now
 };
 
@@ -94,6 +97,9 @@ struct cluster_flags {
     std::string token_file; ///< --token-file F
     int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
     std::string program;    ///< argv[0]
+    /// Lines of workers say which worker it was. On a cluster they do if nothing is said; on one host they are not read
+    /// then.
+    std::optional<bool> prefix_output;
 };
 
 /// What the layer `cluster` gives to programs.

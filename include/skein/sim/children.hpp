@@ -25,6 +25,7 @@
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -82,6 +83,9 @@ public:
     [[nodiscard]] std::unique_ptr<net::stream> take_stream();
     /// What its parent reads when it has ended.
     void leave_last_words(std::string text) { last_words_ = std::move(text); }
+    /// Writes to its standard output or error; nothing happens where its parent does not read that. Suspends while
+    /// the parent has much to read, as before a full pipe.
+    task<void> print(bool is_error, std::string text);
     /// What child::usage() gives from now on.
     void set_usage(rt::process_usage now) noexcept { usage_ = now; }
 
@@ -115,6 +119,8 @@ private:
     wait_queue resumed_;
     rt::process_usage usage_;
     std::string last_words_;
+    std::array<std::string, 2> written_; ///< to its output and error, and not read yet
+    wait_queue written_changed_;
     rt::exit_status status_;
     event gone_; ///< its parent may know
 };
@@ -140,6 +146,9 @@ public:
     [[nodiscard]] rt::host_resources resources() override;
 
     [[nodiscard]] child_faults& faults() noexcept;
+    /// Children cannot be started there from now on.
+    void remove_folder(std::string path);
+
     /// Kills and pauses children at random times from now on, as faults() says.
     void begin_faults();
     /// No new faults; those that stand still go on. A start that hangs does so until it is cancelled.

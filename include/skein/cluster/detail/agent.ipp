@@ -57,6 +57,7 @@ SKEIN_INLINE task<void> agent::books::serve() {
     } catch (...) {
         failure = std::current_exception();
     }
+    leaving = failure != nullptr;
     beside.cancel();
     auto watched = as_result(shield(beside.join()));
     (void)co_await watched;
@@ -75,6 +76,8 @@ SKEIN_INLINE std::shared_ptr<net::request_service> agent::books::make_service() 
         [this](start_worker_order m, const net::caller&) { start(std::move(m)); });
     out->on_tell<stop_worker_order>(
         [this](const stop_worker_order& m, const net::caller&) { stop_one(m.lease); });
+    out->on_tell<take_output>(
+        [this](const take_output& m, const net::caller&) { send_output(m.driver); });
     out->on_tell<leave_cluster>([this](const leave_cluster& m, const net::caller&) {
         logging::info("agent", "told to leave", {{"why", m.why}});
         stopping.set();
@@ -102,6 +105,7 @@ SKEIN_INLINE task<void> agent::books::say_hello(books* self) {
         const auto w = co_await joining;
         for (const auto& lease : w.stop) self->stop_one(lease);
         for (auto& end : std::exchange(self->untold, {})) self->tell_end(std::move(end));
+        self->offer_all_output();
         if (self->how.on_joined) self->how.on_joined(w.name);
     } catch (...) {
         self->untold.insert(self->untold.begin(), told.begin(), told.end());
@@ -162,7 +166,13 @@ SKEIN_INLINE task<void> agent::books::live(books* self, lease_name lease) {
     auto running = run(self, w);
     auto what = co_await running;
     what.lease = lease;
+    auto sending = send_last_words(self, w);
+    co_await sending;
+    what.lines = w->said.total();
+    if (const auto words = w->said.last_errors(); !words.empty() && !w->asked_to_stop)
+        what.how += "; it had printed: " + words;
     self->workers.erase(lease);
+    self->forget_output(lease.driver);
     self->tell_end(std::move(what));
 }
 
@@ -171,25 +181,37 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
     ended_lease out;
     out.started = false;
     std::unique_ptr<rt::child> process;
+    bool has_ended = false;
+    scope reading;
     try {
         auto starting = with_cancel(
             w->stop.token(), with_timeout(self->children.start(self->what_to_start(w->order)),
                                           self->how.times.start_timeout));
         process = co_await starting;
         out.started = true;
+        if (w->order.prints) reading.spawn(read_output(self, w, process.get()));
         auto ended = with_cancel(w->stop.token(), process->ended());
         const auto end = co_await ended;
         out.how = end.last_words.empty() ? end.status.describe() : end.last_words;
-        co_return out;
+        has_ended = true;
     } catch (const error& e) {
         out.how = e.what();
+        // Of programs: another copy may come. A folder that a task asks for by name is there or not.
+        out.is_lasting = (e.code() == errc::not_found || e.code() == errc::permission_denied ||
+                          e.code() == errc::invalid_argument) &&
+                         !out.started;
     }
     if (!process) co_return out;
-    // Its driver has said goodbye to it in most cases: it leaves by itself.
-    auto stopped = shield(rt::stop(*process, self->how.times.farewell_first, self->how.stop_grace));
-    auto sure = as_result(std::move(stopped));
-    const auto end = co_await sure;
-    out.how = end ? end->status.describe() : end.error().what();
+    if (!has_ended) {
+        // Its driver has said goodbye to it in most cases: it leaves by itself.
+        auto stopped =
+            shield(rt::stop(*process, self->how.times.farewell_first, self->how.stop_grace));
+        auto sure = as_result(std::move(stopped));
+        const auto end = co_await sure;
+        out.how = end ? end->status.describe() : end.error().what();
+    }
+    auto read = as_result(shield(reading.join())); // to its end
+    (void)co_await read;
     co_return out;
 }
 
@@ -208,14 +230,19 @@ SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_or
     const auto demand = rt::parse_resources(order.demand);
     const auto cpus = demand ? demand->cpu.in_steps() / rt::amount::steps : 1;
     boot.cpus = static_cast<std::uint16_t>(std::clamp<std::int64_t>(cpus, 1, UINT16_MAX));
+    boot.is_read = order.prints;
     rt::child_options child;
     child.role = rt::worker_role;
     child.name = order.name;
     child.message = wire::encode(boot);
     child.socket = false;
+    child.reads_output = order.prints;
     child.executable = order.executable;
     child.cwd = order.folder;
     child.argv = {order.program, "--skein-worker=" + order.name};
+    auto env = rt::parse_task_environment(order.env, {});
+    if (!env) throw env.error();
+    child.env = std::move(env->variables);
     if (demand && (demand->gpu || total.gpu)) // a worker sees the gpus of its lease alone
         child.env.emplace_back("CUDA_VISIBLE_DEVICES",
                                rt::gpus_by_name(rt::gpu_set(order.gpus), how.gpu_names));

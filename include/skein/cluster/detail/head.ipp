@@ -170,6 +170,9 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
         on_ended(m.what, *here->node);
         pump();
     });
+    out->on_tell<output_printed>(
+        as_driver([this](detail::head_job& j, const output_printed& m) { on_printed(j, m.node); }));
+    serve_output(*out, s);
     serve_tools(*out);
     return out;
 }
@@ -213,6 +216,7 @@ SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
     if (s->job == nullptr) return;
     auto& j = *std::exchange(s->job, nullptr);
     j.session = nullptr;
+    forget_output_at(j);
     j.away_until = deadline_after(on_loop.now(), how.driver_grace);
     if (left || over) {
         leave(j);
@@ -279,6 +283,7 @@ SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const n
         known->session->node = nullptr;
         known->session->below->abort(error(errc::reset, "the node has come over another link"));
         known->session = s;
+        forget_output_of(*known); // it says again what it has
         return *known;
     }
     const auto total = rt::parse_resources(h.resources);
@@ -332,6 +337,7 @@ SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why
         l->request = {};
         end(*l, true, how_it_ended);
     }
+    forget_output_of(n);
     n.session->node = nullptr;
     n.session->below->declare_dead(why); // should it come back, it is told so
     nodes.erase(n.incarnation);
@@ -401,6 +407,7 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     if (j.session != nullptr) {
         j.session->job = nullptr;
         j.session->below->abort(error(errc::reset, "the driver has come over another link"));
+        forget_output_at(j);
     } else if (j.hello.executable.empty()) {
         logging::info("head", "driver joined", {{"job", h.name}, {"host", h.host}, {"pid", h.pid}});
     }
@@ -412,6 +419,7 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     self->schedule.set_weight(j.id(), j.hello.weight);
     self->reconcile(j, j.hello);
     self->pump();
+    self->ask_for_output(j);
     co_return self->size();
 }
 

@@ -10,6 +10,7 @@
 #include <skein/net/requests.hpp>
 #include <skein/rt/scheduler.hpp>
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -59,9 +60,10 @@ struct head_lease {
     head_job* of = nullptr;
     std::uint64_t number = 0; ///< the driver's
     rt::resources demand;
-    std::string label;  ///< of the nodes that it may be on; "": all
-    bool own = false;   ///< see want_lease
-    bool rests = false; ///< see lease_rests
+    std::string label;    ///< of the nodes that it may be on; "": all
+    std::string env, cwd; ///< see want_lease
+    bool own = false;     ///< see want_lease
+    bool rests = false;   ///< see lease_rests
     lease_state state = lease_state::waits;
     rt::request_id request;
     std::uint64_t tag = 0; ///< of the request
@@ -108,6 +110,19 @@ struct head_node {
     [[nodiscard]] rt::place_id place() const noexcept { return rt::place_id(incarnation); }
 };
 
+/// What a job's workers print, on its way from nodes to the driver: which nodes have some, and which of them were asked
+/// for it. The head keeps none of it.
+struct head_output {
+    /// At a time, over all nodes: so much stands in front of other messages to the driver.
+    static constexpr std::size_t most_asked = 4;
+    struct asked {
+        bool is_forwarded = false; ///< the driver prints it
+        bool has_more = false;
+    };
+    std::deque<std::uint64_t> waiting; ///< incarnations of agents
+    std::map<std::uint64_t, asked> out;
+};
+
 struct head_job {
     std::uint64_t incarnation = 0;         ///< of its driver
     driver_hello hello;                    ///< empty until its driver has come
@@ -117,6 +132,7 @@ struct head_job {
     std::map<std::uint64_t, head_group> groups;
     std::string seen_from; ///< see head_session
     bool ending = false;   ///< it does not come back: its leases are being ended
+    head_output output;
 
     [[nodiscard]] job_id id() const noexcept { return job_id(incarnation); }
 };
@@ -166,12 +182,22 @@ struct head::books {
     void tell_all_to_leave();
     static task<void> close_link(net::link::handle l);
 
+    // head_output.ipp: what workers print
+    void serve_output(net::request_service& of, const session_ptr& s);
+    void ask_for_output(detail::head_job& j);
+    void on_output_waits(const detail::head_node& n, std::uint64_t driver);
+    void on_output(const detail::head_node& n, node_output m);
+    void on_printed(detail::head_job& j, std::uint64_t node);
+    void forget_output_of(const detail::head_node& n);
+    static void forget_output_at(detail::head_job& j);
+
     // head_leases.ipp: what they hold
     detail::head_lease& add_lease(detail::head_job& j, std::uint64_t number,
                                   const rt::resources& demand);
     void erase(detail::head_lease& l);
     void forget(detail::head_job& j);
-    void end(detail::head_lease& l, bool started, const std::string& why);
+    void end(detail::head_lease& l, bool started, const std::string& why,
+             const ended_lease& news = {});
     void want(detail::head_job& j, const want_lease& what);
     void make_room(detail::head_job& j);
     [[nodiscard]] bool make_room(const detail::head_lease& l, detail::head_node& n,

@@ -45,9 +45,11 @@ SKEIN_INLINE void head::books::forget(detail::head_job& j) {
     jobs.erase(j.incarnation);
 }
 
-SKEIN_INLINE void head::books::end(detail::head_lease& l, bool started, const std::string& why) {
+SKEIN_INLINE void head::books::end(detail::head_lease& l, bool started, const std::string& why,
+                                   const ended_lease& news) {
     auto& j = *l.of;
-    if (j.session) j.session->tell(lease_ended{l.number, started, why});
+    if (j.session)
+        j.session->tell(lease_ended{l.number, started, why, news.lines, news.is_lasting});
     erase(l);
     forget(j);
 }
@@ -58,7 +60,7 @@ SKEIN_INLINE void head::books::want(detail::head_job& j, const want_lease& what)
     const auto number = what.lease;
     if (j.leases.contains(number)) return; // said again after a lost link
     const auto refuse = [&](const error& why) {
-        if (j.session) j.session->tell(lease_ended{number, false, why.what()});
+        if (j.session) j.session->tell(lease_ended{number, false, why.what(), 0, false});
     };
     if (j.leases.size() >= how.most_leases)
         return refuse(error(errc::exhausted,
@@ -68,9 +70,13 @@ SKEIN_INLINE void head::books::want(detail::head_job& j, const want_lease& what)
     if (what.label.size() > most_label_bytes)
         return refuse(
             error(errc::too_large, fmt::format("a label of {} bytes", what.label.size())));
+    if (const auto env = rt::parse_task_environment(what.env, what.cwd); !env)
+        return refuse(env.error());
     auto& l = add_lease(j, number, *wanted);
     l.label = what.label;
     l.own = what.own;
+    l.env = what.env;
+    l.cwd = what.cwd;
     ask_room(l);
 }
 
@@ -296,11 +302,13 @@ SKEIN_INLINE void head::books::granted(const rt::grant& g) {
     m.gpus = g.gpus.bits();
     m.executable = j.hello.executable;
     m.program = j.hello.program;
-    m.folder = j.hello.folder;
+    m.folder = l.cwd.empty() ? j.hello.folder : l.cwd;
+    m.env = l.env;
     m.name = fmt::format("worker-{}", l.number);
     m.driver_host = j.seen_from;
     m.driver_port = j.hello.port;
     m.driver_address = j.hello.address;
+    m.prints = j.hello.prints;
     n->session->tell(m);
     tell_granted(l);
 }
@@ -317,7 +325,7 @@ SKEIN_INLINE void head::books::on_ended(const ended_lease& what, const detail::h
     if (j == jobs.end()) return;
     const auto found = j->second->leases.find(what.lease.number);
     if (found == j->second->leases.end() || found->second->at != &from) return;
-    end(*found->second, what.started, what.how.substr(0, 4096));
+    end(*found->second, what.started, what.how.substr(0, 4096), what);
 }
 
 // ---- what those say who come back ----------------------------------------------------------------------------
@@ -416,12 +424,13 @@ SKEIN_INLINE void head::books::reconcile(detail::head_job& j, const driver_hello
             continue;
         }
         if (k.node == 0) {
-            want(j, {k.number, k.demand, k.label, k.own});
+            want(j, {k.number, k.demand, k.label, k.own, k.env, k.cwd});
             continue;
         }
         const auto demand = rt::parse_resources(k.demand);
         if (!demand || node_at(k.node) != nullptr || j.leases.size() >= how.most_leases) {
-            j.session->tell(lease_ended{k.number, true, "its node does not have it any more"});
+            j.session->tell(
+                lease_ended{k.number, true, "its node does not have it any more", 0, false});
             continue;
         }
         auto& l = add_lease(j, k.number, *demand);

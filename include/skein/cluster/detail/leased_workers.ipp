@@ -75,6 +75,8 @@ SKEIN_INLINE task<void> leased_workers::books::serve() {
     }
     auto gone = as_result(shield(served.join()));
     (void)co_await gone;
+    auto said = as_result(shield(hear_out(this, !failure && !gave_up)));
+    (void)co_await said;
     auto parted = shield(head.part());
     co_await parted;
     if (failure) std::rethrow_exception(failure);
@@ -130,6 +132,8 @@ SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::books::make_s
     out->on_tell<lease_granted>(
         [this](const lease_granted& m, const net::caller&) { on_granted(m); });
     out->on_tell<lease_ended>([this](const lease_ended& m, const net::caller&) { on_ended(m); });
+    out->on_tell<worker_output>(
+        [this](worker_output m, const net::caller&) { on_output(std::move(m)); });
     out->on_tell<lease_waits>([this](const lease_waits& m, const net::caller&) {
         const auto found = leases.find(m.lease);
         if (found != leases.end() && !std::exchange(found->second->impossible, true)) fill();
@@ -163,15 +167,22 @@ SKEIN_INLINE driver_hello leased_workers::books::hello() const {
                         (!how.listen.host.empty() && how.listen.host != "*" && !at.is_loopback());
     if (h.address.empty() && is_own) h.address = to_string(at);
     h.port = at.port;
+    h.prints = static_cast<bool>(how.print);
     for (const auto& [number, l] : leases) h.leases.push_back(known(*l));
     for (const auto& [number, g] : groups) h.groups.push_back(g.known);
     return h;
 }
 
 SKEIN_INLINE known_lease leased_workers::books::known(const lease& l) const {
-    if (l.kind == 0) return {l.number, rt::to_string(how.demand), l.node, {}, false};
+    if (l.kind == 0) return {l.number, rt::to_string(how.demand), l.node, {}, false, {}, {}};
     const auto& kind = kinds.at(l.kind);
-    return {l.number, kind.demand, l.node, kind.what.label, true};
+    return {l.number,
+            kind.demand,
+            l.node,
+            kind.what.label,
+            true,
+            rt::variables_as_text(kind.what.env),
+            kind.what.env.folder};
 }
 
 SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
@@ -190,6 +201,7 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
         if (!told.contains(number)) self->want(l);
     for (const auto& [number, l] : self->leases)
         if (l->rests) (void)self->head.tell(lease_rests{number, true});
+    self->mark_unknown();
     self->cluster_cpus = w.cpus;
     self->cluster_nodes = w.nodes;
     const bool none_yet = std::none_of(self->leases.begin(), self->leases.end(),
@@ -321,7 +333,7 @@ SKEIN_INLINE bool leased_workers::books::is_joined() const noexcept {
 SKEIN_INLINE void leased_workers::books::want(const lease_ptr& l) {
     if (!is_joined()) return; // with the next hello
     const auto k = known(*l);
-    (void)head.tell(want_lease{k.number, k.demand, k.label, k.own});
+    (void)head.tell(want_lease{k.number, k.demand, k.label, k.own, k.env, k.cwd});
 }
 
 SKEIN_INLINE void leased_workers::books::give_back(const lease_ptr& l) {
@@ -347,6 +359,7 @@ SKEIN_INLINE void leased_workers::books::on_granted(const lease_granted& m) {
 }
 
 SKEIN_INLINE void leased_workers::books::on_ended(const lease_ended& m) {
+    hear_end(m);
     const auto found = leases.find(m.lease);
     if (found == leases.end()) return;
     const auto l = found->second;
@@ -358,7 +371,7 @@ SKEIN_INLINE void leased_workers::books::on_ended(const lease_ended& m) {
         return;
     }
     leases.erase(found);
-    on_failed_start(l);
+    on_failed_start(l, m.is_lasting);
 }
 
 SKEIN_INLINE void leased_workers::books::on_recalled(const lease_recalled& m) {
@@ -384,9 +397,9 @@ SKEIN_INLINE task<void> leased_workers::books::retire(books* self, lease_ptr l, 
 }
 
 /// Its worker has ended before it came.
-SKEIN_INLINE void leased_workers::books::on_failed_start(const lease_ptr& l) {
+SKEIN_INLINE void leased_workers::books::on_failed_start(const lease_ptr& l, bool is_lasting) {
     count_expected();
-    if (stopping.is_set()) return;
+    if (stopping.is_set() || refuse_own(*l, is_lasting)) return;
     if (++failed_starts == 1) first_failure = on_loop.now();
     const auto reason = fmt::format("a worker did not start: {}", l->how);
     if (std::exchange(last_failure, reason) != reason) logging::warn("cluster", reason);
@@ -401,6 +414,23 @@ SKEIN_INLINE void leased_workers::books::on_failed_start(const lease_ptr& l) {
     const auto pause = std::min<duration>(
         how.times.child_restart_first * (1 << std::min(failed_starts, 8)), how.start_within / 4);
     later.spawn(fill_later(this, pause));
+}
+
+/// With the environment that its tasks ask for: what cannot be had, or has not been three times, is no use to wait for.
+SKEIN_INLINE bool leased_workers::books::refuse_own(const lease& l, bool is_lasting) {
+    const auto found = kinds.find(l.kind);
+    if (found == kinds.end() || found->second.what.env.empty()) return false;
+    auto& kind = found->second;
+    constexpr int most_failures = 3;
+    const bool no_folder = is_lasting && !kind.what.env.folder.empty();
+    if (++kind.failures < most_failures && !no_folder) return false;
+    kind.failures = 0;
+    error why(no_folder ? errc::not_found : errc::worker_lost,
+              fmt::format("a worker did not start: {}", l.how));
+    if (no_folder)
+        why.with_hint("make the folder on every node, or say with .on which nodes have it");
+    driver.refuse_demand(l.kind, why);
+    return true;
 }
 
 SKEIN_INLINE task<void> leased_workers::books::fill_later(books* self, duration pause) {
@@ -436,7 +466,9 @@ SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self,
         co_return;
     }
     l->wire = wire;
+    if (self->how.print) self->heard[l->number].node = l->node_name;
     self->failed_starts = 0;
+    if (l->kind != 0) self->kinds.at(l->kind).failures = 0;
     self->last_failure.clear();
     std::exception_ptr failure;
     try {
@@ -459,6 +491,8 @@ SKEIN_INLINE task<std::string> leased_workers::books::how_it_ended(books* self, 
     if (!self->is_joined()) co_return std::string();
     auto told = detail::wait_at_most(&l->end_told, self->how.times.suspect_after);
     co_await told;
+    auto printed = until_printed(self, self->how.times.farewell_stopping); // its last words
+    co_await printed;
     co_return l->how;
 }
 

@@ -38,6 +38,7 @@ struct leased_workers::books {
     struct own_leases {
         rt::worker_demand what;
         std::string demand;      ///< what.need as text
+        int failures = 0;        ///< starts, in a row
         time_point idle_since{}; ///< since when `what` is as it is
         bool watched = false;    ///< release_idle() is at work
     };
@@ -71,6 +72,17 @@ struct leased_workers::books {
     std::string last_failure;
     scope served; ///< the door, and the workers that came by it
     scope later;  ///< what follows a pause
+    /// What a worker has printed, until the head has told its end.
+    struct heard_lines {
+        std::uint64_t next = 1; ///< the number of its next line
+        std::string node;
+        bool is_lost = false; ///< nobody will tell its end
+    };
+    std::map<std::uint64_t, heard_lines> heard; ///< by lease
+    event all_heard, all_printed;               ///< look again
+    std::size_t printing_now = 0;
+    bool is_deaf = false; ///< nothing is printed any more
+    scope printing;
 
     task<void> serve();
     [[nodiscard]] detail::head_link_options link_options();
@@ -94,7 +106,8 @@ struct leased_workers::books {
     void count_expected();
     void on_granted(const lease_granted& m);
     void on_ended(const lease_ended& m);
-    void on_failed_start(const lease_ptr& l);
+    void on_failed_start(const lease_ptr& l, bool is_lasting);
+    [[nodiscard]] bool refuse_own(const lease& l, bool is_lasting);
     static task<void> fill_later(books* self, duration pause);
     void on_recalled(const lease_recalled& m);
     static task<void> retire(books* self, lease_ptr l, std::string why);
@@ -111,6 +124,14 @@ struct leased_workers::books {
     void serve_groups(net::request_service& of);
     void tell_changed_groups(const driver_hello& h);
     [[nodiscard]] std::int64_t group_cpus(bool any_rests) const noexcept;
+
+    // leased_output.ipp: what workers print
+    void on_output(worker_output m);
+    void hear_end(const lease_ended& m);
+    void mark_unknown();
+    static task<void> print(books* self, std::vector<rt::worker_lines> what, std::uint64_t node);
+    static task<void> until_printed(books* self, duration most);
+    static task<void> hear_out(books* self, bool waits);
 };
 
 } // namespace skein::cluster

@@ -150,6 +150,7 @@ namespace detail {
             .with_hint("start the new one");
     how.folder = std::filesystem::current_path().string();
     if (!flags.listen.empty()) how.listen = parse_head_address(flags.listen, 0);
+    how.print = rt::print_to_standard_files(flags.prefix_output.value_or(true));
     return std::make_unique<leased_workers>(on, via, driver, std::move(how));
 }
 

@@ -6,9 +6,11 @@
 #include <skein/core/available_memory.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/check.hpp>
+#include <skein/core/race.hpp>
 #include <skein/core/this_process.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/core/unique_fd.hpp>
+#include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/net/socket_pair.hpp>
@@ -20,9 +22,12 @@
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <csignal>
 #include <fstream>
 #include <sstream>
+#include <tuple>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -54,12 +59,16 @@ SKEIN_INLINE process_usage usage_of(std::int64_t pid) {
     return now;
 }
 
+/// The ends to read of the pipes behind a child's standard output and error.
+using output_files = std::array<unique_fd, 2>;
+
 /// A process of this host.
 class local_child final : public child {
 public:
     local_child(net::real_loop& on, std::shared_ptr<starter> by, std::string name,
-                child_process process, unique_fd socket)
-        : loop_(on), starter_(std::move(by)), name_(std::move(name)), process_(std::move(process)) {
+                child_process process, unique_fd socket, output_files output)
+        : loop_(on), starter_(std::move(by)), name_(std::move(name)), process_(std::move(process)),
+          output_(std::move(output)) {
         if (!socket) return;
         socket_ = unique_fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
         stream_ = net::adopt_unix_stream(on, socket.release(), name_);
@@ -88,7 +97,30 @@ public:
     }
     std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
 
+    task<std::size_t> read_output(bool is_error, std::span<std::byte> into) override {
+        auto& from = output_[is_error ? 1 : 0];
+        while (from) {
+            // Whom it has left behind may hold the pipe for ever: what is there when it has ended is all.
+            const bool is_over = !process_.running();
+            const auto n = ::read(from.get(), into.data(), into.size());
+            if (n > 0) co_return static_cast<std::size_t>(n);
+            if (n < 0 && errno == EINTR) continue;
+            if (n == 0 || errno != EAGAIN || is_over) {
+                from.reset();
+                break;
+            }
+            auto either = race(net::wait_readable(loop_, from.get()), has_ended(this));
+            (void)co_await either;
+        }
+        co_return 0;
+    }
+
 private:
+    static task<void> has_ended(local_child* self) {
+        auto waited = wait(self->loop_, self->process_);
+        (void)co_await waited;
+    }
+
     net::real_loop& loop_;
     const std::shared_ptr<starter> starter_; // the process dies with its thread
     std::string name_;
@@ -96,6 +128,7 @@ private:
     unique_fd socket_; // once more
     std::unique_ptr<net::stream> stream_;
     std::optional<child_end> end_;
+    output_files output_;
 };
 
 SKEIN_INLINE void check_boot_size(const child_options& how) {
@@ -122,6 +155,19 @@ SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
     return std::move(read_end);
 }
 
+/// Pipes for what the child writes, in `plan`; gives their ends to read, and keeps those of the child in `theirs`.
+SKEIN_INLINE output_files output_pipes(process_options& plan, output_files& theirs) {
+    output_files ours;
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+        std::tie(ours[i], theirs[i]) = make_pipe();
+        // Who writes there knows nothing of it and would take a full pipe for an error.
+        ::fcntl(theirs[i].get(), F_SETFL, 0);
+    }
+    plan.stdout_fd = theirs[0].get();
+    plan.stderr_fd = theirs[1].get();
+    return ours;
+}
+
 } // namespace detail
 
 SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options how) {
@@ -141,13 +187,15 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
         plan.fds.emplace_back(link.theirs.get(), detail::socket_file);
     }
     if (how.memory) plan.fds.emplace_back(how.memory.fd(), detail::memory_file);
+    detail::output_files output, writes;
+    if (how.reads_output) output = detail::output_pipes(plan, writes);
     if (!starter_) starter_ = std::make_shared<detail::starter>();
     const auto by = starter_;
     auto& home = loop_;
     auto starting = detail::start_process(by, std::move(plan));
     auto process = co_await starting;
-    co_return std::make_unique<detail::local_child>(home, by, std::move(how.name),
-                                                    std::move(process), std::move(link.ours));
+    co_return std::make_unique<detail::local_child>(
+        home, by, std::move(how.name), std::move(process), std::move(link.ours), std::move(output));
 }
 
 SKEIN_INLINE host_resources local_children::resources() {

@@ -5,6 +5,7 @@
 #include <skein/core/result.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/rt/resources.hpp>
+#include <skein/rt/task_environment.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -21,8 +22,9 @@ namespace skein::rt::detail {
 struct demand {
     resources need;
     std::string label;      ///< of the nodes: "zone=a", "node=n1"; empty: any
+    task_environment env;   ///< of its process
     std::uint16_t cpus = 0; ///< need.cpu, rounded up; at least 1 if anything is needed at all
-    bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do
+    bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do it
     /// Whole cpus and no label: its number of cpus says it all.
     bool is_simple = true;
     bool for_life = false;   ///< of an actor: its worker serves nothing else, and ends with it
@@ -39,7 +41,7 @@ public:
     /// The number of a demand; new ones get the next.
     ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
     [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label,
-                                               bool for_life = false);
+                                               bool for_life = false, task_environment env = {});
     /// Of whole cpus; those of a call that says nothing cost no search.
     [[nodiscard]] result<std::uint16_t> number(std::uint16_t cpus);
     /// Of what a caller asks for.
@@ -57,11 +59,12 @@ public:
     }
 
     [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
-    /// As it travels: "cpu=0.5,gpu=1@zone=a".
+    /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow, a line each.
     [[nodiscard]] std::string text(std::uint16_t number) const;
 
 private:
     std::deque<demand> all_;
+    /// By need, by label, folder and variables as a text, and whether an actor's.
     std::map<std::tuple<resources, std::string, bool>, std::uint16_t> numbers_;
     std::vector<std::uint16_t> free_;
 };

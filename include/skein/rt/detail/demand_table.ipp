@@ -14,6 +14,15 @@ namespace skein::rt::detail {
 
 inline constexpr std::size_t most_label_bytes = 256;
 
+/// What a demand's text has behind its resources: "@zone=a\n/data\nA=1".
+[[nodiscard]] SKEIN_INLINE std::string where_as_text(std::string_view label,
+                                                     const task_environment& env) {
+    std::string out;
+    if (!label.empty()) out = fmt::format("@{}", label);
+    if (!env.empty()) out += fmt::format("\n{}\n{}", env.folder, variables_as_text(env));
+    return out;
+}
+
 SKEIN_INLINE demand_table::demand_table() {
     all_.emplace_back(); // 0: nothing
     auto& usual = all_.emplace_back();
@@ -24,8 +33,10 @@ SKEIN_INLINE demand_table::demand_table() {
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
-                                                        std::string_view label, bool for_life) {
-    const auto found = numbers_.find({need, std::string(label), for_life});
+                                                        std::string_view label, bool for_life,
+                                                        task_environment env) {
+    const auto where = where_as_text(label, env);
+    const auto found = numbers_.find({need, where, for_life});
     if (found != numbers_.end()) return found->second;
     if (const auto can_be = check_demand(need); !can_be) return can_be.error();
     constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
@@ -35,7 +46,7 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
             .with_hint(fmt::format("0 to {}", most_cpus));
     demand made;
     const bool in_group = parse_group_label(label, made.group, made.bundle);
-    if (label.size() > most_label_bytes || (!in_group && label.find('@') != label.npos))
+    if (label.size() > most_label_bytes || (!in_group && label.find_first_of("@\n") != label.npos))
         return error(errc::invalid_argument, fmt::format("{} is not a label", label))
             .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
     if (all_.size() == most && free_.empty())
@@ -43,8 +54,9 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
             .with_hint("round amounts of memory, so that equal work asks for equal amounts");
     made.need = need;
     made.label = label;
+    made.env = std::move(env);
     made.for_life = for_life;
-    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty();
+    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty() && made.env.empty();
     made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
     if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
     made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty() && !for_life;
@@ -56,14 +68,14 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
         free_.pop_back();
         all_[number] = std::move(made);
     }
-    numbers_[{need, std::string(label), for_life}] = number;
+    numbers_[{need, where, for_life}] = number;
     return number;
 }
 
 SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
     for (std::size_t n = 0; n < all_.size(); ++n) {
         if (all_[n].group != group) continue;
-        numbers_.erase({all_[n].need, all_[n].label, all_[n].for_life});
+        numbers_.erase({all_[n].need, where_as_text(all_[n].label, all_[n].env), all_[n].for_life});
         all_[n] = {};
         free_.push_back(static_cast<std::uint16_t>(n));
     }
@@ -77,8 +89,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how, bool for_life) {
-    const bool only_cpus =
-        how.gpus.value == 0 && how.memory == 0 && how.resources.empty() && how.on.is_any();
+    const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
+                           how.on.is_any() && how.env.empty() && how.cwd.empty();
     if (only_cpus && how.cpus.value == 1 && !for_life) return 1;
     if (only_cpus && how.cpus.value == 0) return 0;
     const bool in_group = how.on.group() != 0;
@@ -87,6 +99,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
     if (!how.on.is_any() && !in_group && how.on.text().empty())
         return error(errc::invalid_argument,
                      fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
+    auto env = parse_task_environment(how.env, how.cwd);
+    if (!env) return env.error();
     resources need;
     if (!how.resources.empty()) {
         auto custom = parse_resources(how.resources);
@@ -105,26 +119,31 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
         return e;
     }
     need.memory = how.memory;
-    if (how.on.is_any()) return number(need, {}, for_life);
+    if (how.on.is_any()) return number(need, {}, for_life, std::move(*env));
     std::string where(how.on.text());
     if (in_group) where = group_label(how.on.group(), how.on.bundle());
     if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
-    return number(need, where, for_life);
+    return number(need, where, for_life, std::move(*env));
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
                                                                 bool for_life) {
-    const auto at = text.find('@');
-    const auto need = parse_resources(text.substr(0, at));
+    const auto first = text.substr(0, text.find('\n'));
+    auto rest = text.substr(std::min(first.size() + 1, text.size()));
+    const auto folder = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
+    auto env = parse_task_environment(rest, folder);
+    if (!env) return env.error();
+    const auto at = first.find('@');
+    const auto need = parse_resources(first.substr(0, at));
     if (!need) return need.error();
-    return number(*need, at == text.npos ? std::string_view() : text.substr(at + 1), for_life);
+    return number(*need, at == first.npos ? std::string_view() : first.substr(at + 1), for_life,
+                  std::move(*env));
 }
 
 SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
     const auto& one = all_[number];
-    auto out = to_string(one.need);
-    if (!one.label.empty()) out += "@" + one.label;
-    return out;
+    return to_string(one.need) + where_as_text(one.label, one.env);
 }
 
 } // namespace skein::rt::detail

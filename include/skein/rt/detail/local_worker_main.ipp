@@ -37,6 +37,9 @@ SKEIN_INLINE std::string short_worker_name(std::string_view name) {
 SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
     net::real_network network(*loop);
     std::unique_ptr<net::stream> inherited;
+    // A pipe is at the other end of its output, which whole lines are to reach at once.
+    if (const auto order = wire::decode<worker_order>(mine.message); order && order->is_read)
+        (void)std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
     if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
     auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
                                    std::move(mine.memory));

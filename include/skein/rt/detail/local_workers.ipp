@@ -111,6 +111,7 @@ private:
         std::uint16_t cpus = 0;
         worker_room room;
         std::vector<std::pair<std::string, std::string>> env;
+        std::string folder; ///< empty: ours
     };
     /// Workers for one demand.
     struct own_workers {
@@ -160,12 +161,14 @@ private:
     /// Gives why it did not start; nothing if it did.
     task<std::optional<error>> live(life* one, restart_policy* again) {
         std::optional<error> failed;
-        scope watching;
+        scope watching, reading;
         try {
             auto started =
                 with_timeout(children_.start(what_to_start(*one)), how_.times.start_timeout);
             one->process = co_await started;
             watching.spawn(watch_end(one));
+            if (how_.print)
+                reading.spawn(pass_lines_on(one->process.get(), one->name, &how_.print));
             auto met = meet(one);
             one->wire = co_await met;
             pids_.push_back(static_cast<pid_t>(one->process->pid()));
@@ -191,7 +194,19 @@ private:
             auto sure = shield(std::move(gone));
             (void)co_await sure;
         }
+        auto read = end_reading(&reading);
+        co_await read;
         co_return failed;
+    }
+
+    /// What it said last is printed, but nobody waits long for a terminal.
+    task<void> end_reading(scope* reading) {
+        auto last = shield(with_timeout(reading->join(), how_.times.suspect_after));
+        auto read = as_result(std::move(last));
+        (void)co_await read;
+        reading->cancel();
+        auto ended = as_result(shield(reading->join()));
+        (void)co_await ended;
     }
 
     child_options what_to_start(life& one) {
@@ -199,6 +214,7 @@ private:
         boot.token = to_buffer(secret_.bytes());
         boot.cpus = one.cpus;
         boot.direct = how_.direct_calls;
+        boot.is_read = static_cast<bool>(how_.print);
         if (how_.over_tcp) {
             one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
             boot.address = net::to_string(one.listener->local());
@@ -208,11 +224,13 @@ private:
         how.name = one.name;
         how.message = wire::encode(boot);
         how.socket = !how_.over_tcp;
+        how.reads_output = boot.is_read;
         how.memory = shared_memory::create(detail::claims::bytes);
         one.page = detail::claims(how.memory);
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
         how.env = std::move(one.env);
+        how.cwd = std::move(one.folder);
         return how;
     }
 
@@ -381,6 +399,8 @@ private:
         one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
         if (kind.what.group != 0) cores = 0; // those of the group are lent already
         one.room = {number, {label_}};
+        one.env = kind.what.env.variables;
+        one.folder = kind.what.env.folder;
         if (how_.offers.gpu) // else there are none to be seen
             one.env.emplace_back("CUDA_VISIBLE_DEVICES", gpus_by_name(g.gpus, how_.gpu_names));
         own_.push_back(&one);

@@ -65,6 +65,9 @@ struct child_plan {
     int given_up = 0;
 };
 
+/// The step that changes to its folder, as child_failed() reports it.
+inline constexpr int change_folder = 3;
+
 [[noreturn]] SKEIN_IN_CHILD SKEIN_INLINE void child_leaves() {
     while (true) ::syscall(SYS_exit_group, 127);
 }
@@ -77,9 +80,9 @@ struct child_plan {
 
 /// What spawn() throws. Running out of descriptors has a limit with a name.
 SKEIN_INLINE error cannot_start(std::string_view executable, std::string_view step, int number) {
-    const auto code = number == ENOENT   ? errc::not_found
-                      : number == EACCES ? errc::permission_denied
-                                         : errc::io;
+    const auto code = number == ENOENT || number == ENOTDIR ? errc::not_found
+                      : number == EACCES                    ? errc::permission_denied
+                                                            : errc::io;
     error why(code, fmt::format("cannot start {}: {}: {}", executable, step,
                                 number == EMFILE ? "too many open files" : std::strerror(number)));
     if (number == EMFILE) why.with_hint("raise the limit of open files: ulimit -n");
@@ -153,7 +156,7 @@ SKEIN_IN_CHILD SKEIN_INLINE int become(void* order) {
     __atomic_store_n(&plan.pid, pid_t(::syscall(SYS_getpid)), __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&plan.given_up, __ATOMIC_SEQ_CST) != 0) child_leaves();
     arrange_files(plan);
-    if (plan.cwd && ::syscall(SYS_chdir, plan.cwd) != 0) child_failed(plan, 3);
+    if (plan.cwd && ::syscall(SYS_chdir, plan.cwd) != 0) child_failed(plan, change_folder);
     reset_signals();
     ::syscall(SYS_execve, plan.executable, plan.argv, plan.env);
     child_failed(plan, 4);
@@ -294,9 +297,11 @@ SKEIN_INLINE child_process start_attempt::run() {
     int message[2];
     if (::read(start.report_in.get(), message, sizeof message) == ssize_t(sizeof message)) {
         child.wait_blocking();
-        static constexpr std::array steps{"", "pass open files", "open its output file",
-                                          "change to its folder", "execute"};
-        throw cannot_start(executable, steps.at(std::size_t(message[0])), message[1]);
+        static constexpr std::array<const char*, 5> steps{
+            "", "pass open files", "open its output file", "change to its folder", "execute"};
+        std::string step = steps.at(std::size_t(message[0]));
+        if (message[0] == change_folder) step += " " + start.how.cwd;
+        throw cannot_start(executable, step, message[1]);
     }
     child.pidfd_ = unique_fd(int(::syscall(SYS_pidfd_open, child.pid_, 0)));
     if (child.pidfd_.get() < 0 && (errno == EMFILE || errno == ENFILE))

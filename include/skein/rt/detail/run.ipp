@@ -97,8 +97,17 @@ private:
 };
 inline constexpr std::optional<std::string> nothing;
 
+/// What the environment says of the output of workers.
+SKEIN_INLINE std::optional<bool> prefix_by_variable() {
+    const char* const text = std::getenv("SKEIN_PREFIX_OUTPUT");
+    if (text == nullptr || *text == '\0') return std::nullopt;
+    if (std::string_view(text) == "1" || std::string_view(text) == "0") return *text == '1';
+    throw error(errc::usage, fmt::format("SKEIN_PREFIX_OUTPUT={}: neither 0 nor 1", text));
+}
+
 SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
     command_line out;
+    out.cluster.prefix_output = prefix_by_variable();
     if (const char* text = std::getenv("SKEIN_WORKERS"); text != nullptr && *text != '\0')
         out.workers = parse_count("SKEIN_WORKERS", text);
     const std::vector<std::string_view> all(argv + std::min(argc, 1), argv + argc);
@@ -116,6 +125,10 @@ SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
             cluster.join = *j;
         } else if (flags.take("--head")) {
             cluster.head = true;
+        } else if (flags.take("--prefix-output")) {
+            cluster.prefix_output = true;
+        } else if (flags.take("--no-prefix-output")) {
+            cluster.prefix_output = false;
         } else if (const auto f = is_cluster ? flags.value("--token-file", "a file") : nothing) {
             cluster.token_file = *f;
         } else if (const auto l = is_cluster ? flags.value("--listen", "HOST:PORT") : nothing) {
@@ -154,6 +167,9 @@ SKEIN_INLINE int print_usage(std::string_view program) {
         "  --join A          be a node of the cluster whose head is at A\n"
         "  --token-file F    the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else\n"
         "                    ~/.config/skein/token)\n"
+        "  --prefix-output   say of each line that a worker prints which worker it was;\n"
+        "                    --no-prefix-output does not (default: SKEIN_PREFIX_OUTPUT=1 or 0,\n"
+        "                    else on clusters only)\n"
         "  --help            this text\n",
         program);
     return exit_code::done;
@@ -241,6 +257,8 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
         local_children children(loop);
         std::unique_ptr<worker_source> workers;
         if (head.empty()) {
+            if (line.cluster.prefix_output.value_or(false) && !how.processes.print)
+                how.processes.print = print_to_standard_files(true);
             workers = std::make_unique<local_workers>(loop, network, children, self, how.processes);
         } else {
             workers = roles_of_program()->workers(loop, network, self, line.cluster);

@@ -91,6 +91,8 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
     asked.memory = how.memory;
     asked.resources = how.resources;
     asked.on = how.on;
+    asked.env = how.env;
+    asked.cwd = how.cwd;
     const auto number = books_->leases.demands.number(asked, true);
     if (!number) {
         call.extra().bad_options = number.error();
@@ -165,6 +167,7 @@ SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     what.label = line.need->label;
     what.group = line.need->group;
     what.bundle = line.need->bundle;
+    what.env = line.need->env;
     what.wanted = wanted;
     books_->leases.source->want(what);
 }

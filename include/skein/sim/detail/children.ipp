@@ -7,9 +7,11 @@
 #include <skein/core/sleep.hpp>
 #include <skein/sim/detail/process_network.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <iterator>
 #include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -65,6 +67,7 @@ struct child_books : std::enable_shared_from_this<child_books> {
     rt::host_resources offers;
     child_faults faults;
     std::map<std::string, program> programs;
+    std::set<std::string> missing_folders;
     std::map<std::int64_t, std::shared_ptr<process>> running;
     std::int64_t last_pid = 1000;
     wait_queue never; ///< where starts hang
@@ -92,6 +95,21 @@ public:
         return process_->ended_ ? rt::process_usage{} : process_->usage_;
     }
     std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
+    task<std::size_t> read_output(bool is_error, std::span<std::byte> into) override {
+        const auto of = process_;
+        auto& from = of->written_[is_error ? 1 : 0];
+        while (of->how_.reads_output && from.empty() && !of->ended_) {
+            auto changed = of->written_changed_.wait();
+            co_await changed;
+        }
+        // Pieces end anywhere.
+        auto n = std::min(from.size(), into.size());
+        if (n > 1) n -= (n * 31 + static_cast<std::size_t>(of->pid_)) % (n / 2 + 1);
+        std::copy_n(reinterpret_cast<const std::byte*>(from.data()), n, into.begin());
+        from.erase(0, n);
+        of->written_changed_.wake_all();
+        co_return n;
+    }
 
 private:
     std::shared_ptr<process> process_;
@@ -121,6 +139,9 @@ SKEIN_INLINE void child_books::fail_perhaps(const rt::child_options& how) {
     }
     if (how.message.size() > rt::most_boot_bytes)
         fail(errc::too_large, "its boot message is too large");
+    if (missing_folders.contains(how.cwd))
+        fail(errc::not_found,
+             fmt::format("change to its folder {}: no such file or directory", how.cwd));
     if (!programs.contains(how.role))
         fail(errc::not_found, fmt::format("no simulated program has the role {}", how.role));
 }
@@ -163,6 +184,7 @@ SKEIN_INLINE void child_books::end(const std::shared_ptr<process>& self, const r
     }
     self->status_ = rt::exit_status(raw);
     self->ended_ = true;
+    self->written_changed_.wake_all();
     self->paused_ = false;
     self->close_all();
     self->stream_.reset();
@@ -238,6 +260,20 @@ SKEIN_INLINE task<void> process::stand_still() {
         auto going_on = self->resumed_.wait_uncancellable();
         co_await going_on;
     }
+}
+
+SKEIN_INLINE task<void> process::print(bool is_error, std::string text) {
+    constexpr std::size_t pipe_bytes = std::size_t{64} << 10;
+    const auto self = shared_from_this();
+    auto& to = written_[is_error ? 1 : 0];
+    if (!how_.reads_output) co_return;
+    while (to.size() >= pipe_bytes && !killed_) {
+        auto changed = written_changed_.wait();
+        co_await changed;
+    }
+    if (killed_ || ended_) co_return;
+    to += text;
+    written_changed_.wake_all();
 }
 
 SKEIN_INLINE void process::signal(int number) noexcept {
@@ -326,6 +362,10 @@ SKEIN_INLINE child_faults& children::faults() noexcept { return books_->faults; 
 SKEIN_INLINE void children::begin_faults() {
     books_->schedule_kill();
     books_->schedule_pause();
+}
+
+SKEIN_INLINE void children::remove_folder(std::string path) {
+    books_->missing_folders.insert(std::move(path));
 }
 
 SKEIN_INLINE void children::stop_faults() {

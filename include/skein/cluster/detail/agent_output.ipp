@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of cluster/agent.hpp: what workers print, on its way to their drivers. A worker never waits for it:
+// its pipes are read as fast as it writes, and what the head does not ask for in time is left out.
+
+#include <skein/cluster/detail/agent_books.hpp>
+#include <skein/core/loop.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace skein::cluster {
+
+SKEIN_INLINE task<void> agent::books::read_output(books* self, worker* w, rt::child* process) {
+    const auto driver = w->order.lease.driver;
+    auto reading =
+        rt::read_lines(process, &w->said, [self, driver] { self->offer_output(driver); });
+    co_await reading;
+}
+
+/// The lines of that worker, if it has any.
+SKEIN_INLINE rt::line_queue* agent::books::has_said(std::uint64_t driver,
+                                                    std::uint64_t lease) const {
+    const auto found = workers.find({driver, lease});
+    return found == workers.end() || found->second->said.empty() ? nullptr : &found->second->said;
+}
+
+/// Tells the head, unless it knows.
+SKEIN_INLINE void agent::books::offer_output(std::uint64_t driver) {
+    auto& output = outputs[driver];
+    if (output.is_told) return;
+    const bool any =
+        std::any_of(workers.lower_bound({driver, 0}), workers.upper_bound({driver, UINT64_MAX}),
+                    [](const auto& one) { return !one.second->said.empty(); });
+    if (any) output.is_told = head.tell(output_waits{driver});
+}
+
+/// To a head that has just welcomed this node.
+SKEIN_INLINE void agent::books::offer_all_output() {
+    for (auto& [driver, output] : outputs) {
+        output.is_told = false;
+        offer_output(driver);
+    }
+}
+
+SKEIN_INLINE void agent::books::send_output(std::uint64_t driver) {
+    node_output m;
+    m.driver = driver;
+    auto& output = outputs[driver];
+    std::vector<std::pair<std::uint64_t, worker*>> all;
+    for (auto at = workers.lower_bound({driver, 0});
+         at != workers.end() && at->first.driver == driver; ++at)
+        if (!at->second->said.empty()) all.emplace_back(at->first.number, at->second.get());
+    // Those behind the one that was served last come first.
+    const auto next = std::find_if(all.begin(), all.end(),
+                                   [&](const auto& one) { return one.first > output.last_from; });
+    std::rotate(all.begin(), next, all.end());
+    std::size_t left = most_output_bytes;
+    for (const auto& [lease, w] : all) {
+        if (left < rt::line_queue::most_line + 2 * rt::line_queue::line_cost) break;
+        printed_lines some;
+        some.lease = lease;
+        some.first = w->said.next();
+        some.lines = w->said.take(left - rt::line_queue::line_cost);
+        left -= std::min(left, rt::line_queue::line_cost);
+        for (const auto& line : some.lines)
+            left -= std::min(left, line.text.size() + rt::line_queue::line_cost);
+        m.from.push_back(std::move(some));
+        output.last_from = lease;
+        if (w->said.empty()) w->all_sent.set();
+    }
+    output.is_told = false;
+    if (head.tell(std::move(m))) offer_output(driver);
+}
+
+/// What a worker said last is worth a moment: its driver prints it before it hears of the end.
+SKEIN_INLINE task<void> agent::books::send_last_words(books* self, worker* w) {
+    const auto until =
+        deadline_after(self->on_loop.now(), duration(self->how.times.suspect_after) / 2);
+    while (!w->said.empty() && !self->leaving && self->head.is_joined() &&
+           self->on_loop.now() < until) {
+        w->all_sent.reset();
+        auto sent = detail::wait_at_most(&w->all_sent, until - self->on_loop.now());
+        co_await sent;
+    }
+}
+
+/// When the last worker of a driver has gone.
+SKEIN_INLINE void agent::books::forget_output(std::uint64_t driver) {
+    const auto first = workers.lower_bound({driver, 0});
+    if (first == workers.end() || first->first.driver != driver) outputs.erase(driver);
+}
+
+} // namespace skein::cluster

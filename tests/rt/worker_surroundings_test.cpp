@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the processes of workers have of their own, and what they print.
+#include <tests/rt/apps.hpp>
+#include <tests/rt/local_pool.hpp>
+#include <tests/support/temporary_folder.hpp>
+
+#include <skein/rt/local_workers.hpp>
+#include <skein/rt/output.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include <catch2/catch_test_macros.hpp>
+
+using namespace skein;
+using namespace rt_test;
+
+namespace {
+
+struct seen_surroundings {
+    std::string value, folder;
+    long pid = 0;
+};
+seen_surroundings look_up(std::string name) {
+    const char* const value = std::getenv(name.c_str());
+    return {value != nullptr ? value : "(none)", std::filesystem::current_path().string(),
+            ::getpid()};
+}
+task<seen_surroundings> look_up_elsewhere(std::string name) {
+    auto inner = remote<&look_up>.with({.env = "FIRST=from a task"})(name);
+    co_return co_await inner;
+}
+int say(std::string text) {
+    std::printf("%s\n", text.c_str());
+    return 0;
+}
+int say_and_die(std::string text) {
+    std::fprintf(stderr, "%s\n", text.c_str());
+    std::abort();
+}
+
+} // namespace
+
+TEST_CASE("a task gets the variables and the folder that it asks for", "[W10][rt][local_workers]") {
+    const test::temporary_folder folder;
+    const auto path = std::filesystem::canonical(folder.path).string();
+    pool p(options(1));
+    p.run([&path](
+              pool&) -> task<void> { // NOLINT(cppcoreguidelines-avoid-capturing-lambda-coroutines)
+        auto plain = remote<&look_up>("FIRST");
+        const auto before = co_await plain;
+        CHECK(before.value == "(none)");
+        auto one = remote<&look_up>.with({.env = "FIRST=two words\nSECOND="})("FIRST");
+        const auto with = co_await one;
+        CHECK(with.value == "two words");
+        CHECK(with.folder == before.folder);
+        CHECK(with.pid != before.pid);
+        // The same in another order, and an empty line: the same worker.
+        auto two = remote<&look_up>.with({.env = "SECOND=\n\nFIRST=two words"})("SECOND");
+        const auto again = co_await two;
+        CHECK(again.value.empty());
+        CHECK(again.pid == with.pid);
+        auto there = remote<&look_up>.with({.cwd = path})("FIRST");
+        const auto elsewhere = co_await there;
+        CHECK(elsewhere.folder == path);
+        CHECK(elsewhere.value == "(none)");
+        auto nested = remote<&look_up_elsewhere>("FIRST");
+        const auto inner = co_await nested;
+        CHECK(inner.value == "from a task");
+        auto after = remote<&look_up>("FIRST");
+        const auto at_last = co_await after;
+        CHECK(at_last.value == "(none)");
+    });
+}
+
+struct has_surroundings {
+    seen_surroundings look(std::string name) { return look_up(std::move(name)); }
+    [[noreturn]] void die() { std::abort(); }
+};
+
+TEST_CASE("an actor has the variables and the folder that it asks for, made again, too",
+          "[O12][rt][local_workers]") {
+    const test::temporary_folder folder;
+    const auto path = std::filesystem::canonical(folder.path).string();
+    pool p(options(1));
+    p.run([&path](
+              pool&) -> task<void> { // NOLINT(cppcoreguidelines-avoid-capturing-lambda-coroutines)
+        auto a = co_await actor<has_surroundings>.with(
+            {.env = "FIRST=of an actor", .cwd = path, .restarts = 1})();
+        auto looked = a.call<&has_surroundings::look>("FIRST");
+        const auto first = co_await looked;
+        CHECK(first.value == "of an actor");
+        CHECK(first.folder == path);
+        auto died = as_result(as_task(a.call<&has_surroundings::die>()));
+        (void)co_await died;
+        auto again = a.call<&has_surroundings::look>("FIRST");
+        const auto second = co_await again;
+        CHECK(second.value == "of an actor");
+        CHECK(second.folder == path);
+        CHECK(second.pid != first.pid);
+        auto common = co_await actor<has_surroundings>();
+        auto beside = common.call<&has_surroundings::look>("FIRST");
+        const auto other = co_await beside;
+        CHECK(other.value == "(none)");
+    });
+}
+
+TEST_CASE("a folder that is not there, and what is no environment, fails the call",
+          "[rt][local_workers]") {
+    pool p(options(1));
+    p.run([](pool&) -> task<void> {
+        auto lost = as_result(as_task(remote<&look_up>.with({.cwd = "/no/such/folder"})("A")));
+        const auto no_folder = co_await lost;
+        REQUIRE_FALSE(no_folder);
+        INFO(no_folder.error().what());
+        CHECK(no_folder.error().code() == errc::not_found);
+        CHECK(std::string(no_folder.error().what()).find("/no/such/folder") != std::string::npos);
+        auto wrong = as_result(as_task(remote<&look_up>.with({.env = "SKEIN_WORKERS=3"})("A")));
+        const auto own = co_await wrong;
+        REQUIRE_FALSE(own);
+        CHECK(own.error().code() == errc::invalid_argument);
+        auto fine = remote<&twice>(4); // and others go on
+        const int got = co_await fine;
+        CHECK(got == 8);
+    });
+}
+
+TEST_CASE("what workers print is read and passed on when that is asked for",
+          "[rt][local_workers]") {
+    std::vector<std::string> lines;
+    auto how = options(2);
+    how.print = [&lines](std::vector<rt::worker_lines> all) -> task<void> {
+        for (const auto& some : all)
+            for (const auto& line : some.lines) lines.push_back(line.text);
+        co_return;
+    };
+    pool p(std::move(how));
+    p.run([](pool&) -> task<void> {
+        std::vector<ref<int>> refs;
+        for (int i = 0; i < 20; ++i) refs.push_back(remote<&say>(std::to_string(i)));
+        for (auto& r : refs) (void)co_await r;
+        auto dying =
+            as_result(as_task(remote<&say_and_die>.with({.retries = 0})("the last words")));
+        const auto died = co_await dying;
+        CHECK_FALSE(died);
+    });
+    for (int i = 0; i < 20; ++i) {
+        INFO(i);
+        CHECK(std::count(lines.begin(), lines.end(), std::to_string(i)) == 1);
+    }
+    CHECK(std::count(lines.begin(), lines.end(), "the last words") == 1);
+}
