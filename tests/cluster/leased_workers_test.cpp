@@ -270,6 +270,7 @@ TEST_CASE("a driver that prints slowly holds up no worker, and what is left out 
     with_printing_driver(&heard, [](test::sim_nodes* c) -> task<void> {
         auto first = remote<&lease_talk>(1, false);
         (void)co_await first;
+        co_await sleep_for(2s); // it is printed
         const auto begin = c->loop().now();
         auto r = remote<&lease_talk>(lines - 1, false);
         (void)co_await r;
