@@ -23488,7 +23488,6 @@ SKEIN_INLINE std::string schedule_books::best_place(const class_record& c, bool 
         }
         return best;
     };
-    std::string with_name;
     for (const auto& n : shape.all) {
         std::int64_t most = 0;
         const auto p = most_of(n, most);
@@ -30818,8 +30817,8 @@ SKEIN_INLINE std::vector<output_text> format_lines(const std::vector<worker_line
             append(true, {}, fmt::format("... 1 line of {} was left out", some.worker));
         if (some.left_out > 1)
             append(true, {},
-                   fmt::format("... {} lines of {} were left out", detail::with_commas(some.left_out),
-                               some.worker));
+                   fmt::format("... {} lines of {} were left out",
+                               detail::with_commas(some.left_out), some.worker));
         for (const auto& line : some.lines) append(line.is_error, prefix, line.text);
     }
     return out;

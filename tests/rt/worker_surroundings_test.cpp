@@ -51,8 +51,7 @@ TEST_CASE("a task gets the variables and the folder that it asks for", "[W10][rt
     const test::temporary_folder folder;
     const auto path = std::filesystem::canonical(folder.path).string();
     pool p(options(1));
-    p.run([&path](
-              pool&) -> task<void> { // NOLINT(cppcoreguidelines-avoid-capturing-lambda-coroutines)
+    p.run([&path](pool&) -> task<void> { // NOLINT: path outlives the run
         auto plain = remote<&look_up>("FIRST");
         const auto before = co_await plain;
         CHECK(before.value == "(none)");
@@ -89,8 +88,7 @@ TEST_CASE("an actor has the variables and the folder that it asks for, made agai
     const test::temporary_folder folder;
     const auto path = std::filesystem::canonical(folder.path).string();
     pool p(options(1));
-    p.run([&path](
-              pool&) -> task<void> { // NOLINT(cppcoreguidelines-avoid-capturing-lambda-coroutines)
+    p.run([&path](pool&) -> task<void> { // NOLINT: path outlives the run
         auto a = co_await actor<has_surroundings>.with(
             {.env = "FIRST=of an actor", .cwd = path, .restarts = 1})();
         auto looked = a.call<&has_surroundings::look>("FIRST");
@@ -135,7 +133,7 @@ TEST_CASE("what workers print is read and passed on when that is asked for",
           "[rt][local_workers]") {
     std::vector<std::string> lines;
     auto how = options(2);
-    how.print = [&lines](std::vector<rt::worker_lines> all) -> task<void> {
+    how.print = [&lines](std::vector<rt::worker_lines> all) -> task<void> { // NOLINT: as above
         for (const auto& some : all)
             for (const auto& line : some.lines) lines.push_back(line.text);
         co_return;

@@ -54,7 +54,7 @@ SKEIN_INLINE void leased_workers::books::hear_end(const lease_ended& m) {
 
 /// The head has said again which leases there are: no end of others will be told.
 SKEIN_INLINE void leased_workers::books::mark_unknown() {
-    for (auto& [lease, before] : heard) before.is_lost = !leases.contains(lease);
+    for (auto& [number, before] : heard) before.is_lost = !leases.contains(number);
     all_heard.set();
 }
 

@@ -181,8 +181,8 @@ SKEIN_INLINE std::vector<output_text> format_lines(const std::vector<worker_line
             append(true, {}, fmt::format("... 1 line of {} was left out", some.worker));
         if (some.left_out > 1)
             append(true, {},
-                   fmt::format("... {} lines of {} were left out", detail::with_commas(some.left_out),
-                               some.worker));
+                   fmt::format("... {} lines of {} were left out",
+                               detail::with_commas(some.left_out), some.worker));
         for (const auto& line : some.lines) append(line.is_error, prefix, line.text);
     }
     return out;

@@ -67,7 +67,6 @@ SKEIN_INLINE std::string schedule_books::best_place(const class_record& c, bool 
         }
         return best;
     };
-    std::string with_name;
     for (const auto& n : shape.all) {
         std::int64_t most = 0;
         const auto p = most_of(n, most);
