@@ -122,7 +122,7 @@ struct stage {
         std::uint64_t last = 0; ///< lines that were printed or counted
         std::pair<std::string, std::int64_t> process;
     };
-    std::map<std::string, heard> heard_of; ///< by driver and worker
+    std::map<std::string, heard> heard_of{}; ///< by driver and worker
 };
 
 struct outstanding {
@@ -373,8 +373,9 @@ task<void> print(stage* s, std::string driver, std::vector<rt::worker_lines> all
             heard.process = {line.text.substr(0, first),
                              std::stoll(line.text.substr(first + 1, second - first - 1))};
             const auto number = std::stoull(line.text.substr(second + 1, third - second - 1));
-            w.check(number == ++heard.last, fmt::format("{} of {}: line {} came as number {}",
-                                                        some.worker, driver, number, heard.last));
+            ++heard.last;
+            w.check(number == heard.last, fmt::format("{} of {}: line {} came as number {}",
+                                                      some.worker, driver, number, heard.last));
             w.check(line.is_error == (heard.process.second % 2 == 0), "a line of the other file");
             w.check(line.text.find_first_not_of('x', third + 1) == std::string::npos,
                     "two lines are mixed: " + line.text);
