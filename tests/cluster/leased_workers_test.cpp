@@ -281,6 +281,36 @@ TEST_CASE("a driver that prints slowly holds up no worker, and what is left out 
     CHECK(heard.lines.front() == "line 1");
 }
 
+namespace {
+
+struct lease_resident {
+    std::string surroundings() { return lease_surroundings(); }
+};
+task<std::string> lease_asks_resident() {
+    auto a = co_await actor<lease_resident>.with({.env = "A=of a task"})();
+    auto asked = a.call<&lease_resident::surroundings>();
+    co_return co_await asked;
+}
+
+} // namespace
+
+TEST_CASE("an actor's variables and folder are those of its process, also if a worker makes it",
+          "[O12][cluster][leased_workers]") {
+    test::in_cluster(9, 2, [](test::sim_nodes&, test::sim_nodes::driver&) -> task<void> {
+        auto a = co_await actor<lease_resident>.with({.env = "A=1", .cwd = "/data"})();
+        auto asked = a.call<&lease_resident::surroundings>();
+        const auto seen = co_await asked;
+        CHECK(seen == "/data;A=1");
+        auto nested = remote<&lease_asks_resident>();
+        const auto inner = co_await nested;
+        CHECK(inner == ";A=of a task");
+        auto wrong = as_result(actor<lease_resident>.with({.env = "no equals sign"})());
+        const auto refused = co_await wrong;
+        REQUIRE_FALSE(refused);
+        CHECK(refused.error().code() == errc::invalid_argument);
+    });
+}
+
 TEST_CASE("a task's variables and folder are those of its worker's process",
           "[cluster][leased_workers]") {
     test::in_cluster(8, 2, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
