@@ -57,6 +57,7 @@ using skein::crc32c;
 using skein::crc32c_is_hardware;
 using skein::deadline_after;
 using skein::default_task_retries;
+using skein::descriptor_reserve;
 using skein::dir_entry;
 using skein::disk;
 using skein::duration;

@@ -18,6 +18,7 @@
 #include <skein/core/constants.hpp>
 #include <skein/core/counted_ptr.hpp>
 #include <skein/core/crc32c.hpp>
+#include <skein/core/descriptor_reserve.hpp>
 #include <skein/core/disk.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/event.hpp>

@@ -7618,6 +7618,7 @@ SKEIN_INLINE void progress::finish() {
 // step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed one.
 // The folder is locked for the life of the object (.lock), so that no two runs write into it. It has to
 // belong to who runs the program (or to root), and links in the place of its files are not followed.
+// A few descriptors are kept back for it: rows are written also when others have taken all the rest.
 //
 //     auto run = run_dir::create("runs", "gpt", {.resume = false});
 //     run.write_config(config);
@@ -7975,7 +7976,7 @@ public:
     [[nodiscard]] std::vector<curve_point> curve(std::string_view column) const;
     /// loss.svg of the columns that are there, e.g. {"loss", "val_loss"}.
     void write_svg(const std::vector<std::string>& columns = {"loss", "val_loss"},
-                   std::string_view title = {}) const;
+                   std::string_view title = {});
 
 private:
     run_dir();
@@ -7988,10 +7989,12 @@ private:
     [[nodiscard]] result<void> write_csv();
     [[nodiscard]] result<void> write_lines();
     [[nodiscard]] result<void> write_events();
+    [[nodiscard]] result<void> write_waiting();
 
     std::string path_, name_;
     std::vector<std::string> notices_;
     unique_fd lock_;
+    descriptor_reserve reserve_;
     run_dir_options options_;
     std::vector<std::string> columns_; // of metrics.csv, without "step"
     std::unique_ptr<event_file> events_;
@@ -8396,9 +8399,15 @@ SKEIN_INLINE void run_dir::append(const metrics_row& row) {
 }
 
 SKEIN_INLINE void run_dir::flush() {
+    reserve_.run([this] { return write_waiting(); }).value();
+}
+
+/// All three are tried; the first reason of those that failed.
+SKEIN_INLINE result<void> run_dir::write_waiting() {
     const result<void> all[] = {write_csv(), write_lines(), write_events()};
     for (const auto& done : all)
-        if (!done) throw done.error();
+        if (!done) return done;
+    return {};
 }
 
 SKEIN_INLINE std::size_t run_dir::waiting() const noexcept {
@@ -8503,16 +8512,25 @@ SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) co
 }
 
 SKEIN_INLINE void run_dir::write_svg(const std::vector<std::string>& columns,
-                                     std::string_view title) const {
-    std::vector<report::curve> curves;
-    for (auto& column : columns)
-        curves.push_back({column == "loss"       ? "train"
-                          : column == "val_loss" ? "validation"
-                                                 : column,
-                          curve(column)});
-    const auto svg = plot_svg({.title = title.empty() ? name_ : std::string(title)}, curves);
-    posix_disk disk(link_policy::refuse);
-    disk.replace(file("loss.svg"), as_bytes(std::string_view(svg))).value();
+                                     std::string_view title) {
+    reserve_
+        .run([&]() -> result<void> {
+            std::vector<report::curve> curves;
+            try {
+                for (auto& column : columns)
+                    curves.push_back({column == "loss"       ? "train"
+                                      : column == "val_loss" ? "validation"
+                                                             : column,
+                                      curve(column)});
+            } catch (const error& why) {
+                return why;
+            }
+            const auto svg =
+                plot_svg({.title = title.empty() ? name_ : std::string(title)}, curves);
+            posix_disk disk(link_policy::refuse);
+            return disk.replace(file("loss.svg"), as_bytes(std::string_view(svg)));
+        })
+        .value();
 }
 
 } // namespace skein::report

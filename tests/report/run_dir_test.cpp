@@ -4,6 +4,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/posix_disk.hpp>
 
+#include <support/no_free_descriptors.hpp>
 #include <support/temporary_folder.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -270,6 +271,21 @@ TEST_CASE("rows that a full disk refuses are kept and written when there is room
     for (byte_span rest = bytes; !rest.empty(); ++events)
         rest = rest.subspan(read_record(rest).value().file_bytes);
     CHECK(events == 13); // and the version line
+}
+
+TEST_CASE("rows, a new column and the curve are written when no descriptor is free") {
+    test::temporary_folder folder;
+    auto undisturbed = run_dir::create(folder.path, "undisturbed");
+    steps(undisturbed, 1, 8, 100);
+    auto run = run_dir::create(folder.path, "disturbed");
+    {
+        const test::no_free_descriptors tight;
+        steps(run, 1, 8, 100); // step 4 brings a new column
+        run.write_svg();
+        CHECK(run.waiting() == 0);
+    }
+    CHECK(text_of(run.file("metrics.csv")) == text_of(undisturbed.file("metrics.csv")));
+    CHECK(text_of(run.file("loss.svg")).find("validation") != std::string::npos);
 }
 
 TEST_CASE("links in the place of a run's files are not followed") {

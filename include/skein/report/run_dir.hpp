@@ -8,11 +8,13 @@
 // step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed one.
 // The folder is locked for the life of the object (.lock), so that no two runs write into it. It has to
 // belong to who runs the program (or to root), and links in the place of its files are not followed.
+// A few descriptors are kept back for it: rows are written also when others have taken all the rest.
 //
 //     auto run = run_dir::create("runs", "gpt", {.resume = false});
 //     run.write_config(config);
 //     run.append({.step = 10, .values = {{"loss", 2.31}}, .timings = {{"tokens_per_s", 5200}}});
 
+#include <skein/core/descriptor_reserve.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/result.hpp>
 #include <skein/core/unique_fd.hpp>
@@ -98,7 +100,7 @@ public:
     [[nodiscard]] std::vector<curve_point> curve(std::string_view column) const;
     /// loss.svg of the columns that are there, e.g. {"loss", "val_loss"}.
     void write_svg(const std::vector<std::string>& columns = {"loss", "val_loss"},
-                   std::string_view title = {}) const;
+                   std::string_view title = {});
 
 private:
     run_dir();
@@ -111,10 +113,12 @@ private:
     [[nodiscard]] result<void> write_csv();
     [[nodiscard]] result<void> write_lines();
     [[nodiscard]] result<void> write_events();
+    [[nodiscard]] result<void> write_waiting();
 
     std::string path_, name_;
     std::vector<std::string> notices_;
     unique_fd lock_;
+    descriptor_reserve reserve_;
     run_dir_options options_;
     std::vector<std::string> columns_; // of metrics.csv, without "step"
     std::unique_ptr<event_file> events_;

@@ -310,9 +310,15 @@ SKEIN_INLINE void run_dir::append(const metrics_row& row) {
 }
 
 SKEIN_INLINE void run_dir::flush() {
+    reserve_.run([this] { return write_waiting(); }).value();
+}
+
+/// All three are tried; the first reason of those that failed.
+SKEIN_INLINE result<void> run_dir::write_waiting() {
     const result<void> all[] = {write_csv(), write_lines(), write_events()};
     for (const auto& done : all)
-        if (!done) throw done.error();
+        if (!done) return done;
+    return {};
 }
 
 SKEIN_INLINE std::size_t run_dir::waiting() const noexcept {
@@ -417,16 +423,25 @@ SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) co
 }
 
 SKEIN_INLINE void run_dir::write_svg(const std::vector<std::string>& columns,
-                                     std::string_view title) const {
-    std::vector<report::curve> curves;
-    for (auto& column : columns)
-        curves.push_back({column == "loss"       ? "train"
-                          : column == "val_loss" ? "validation"
-                                                 : column,
-                          curve(column)});
-    const auto svg = plot_svg({.title = title.empty() ? name_ : std::string(title)}, curves);
-    posix_disk disk(link_policy::refuse);
-    disk.replace(file("loss.svg"), as_bytes(std::string_view(svg))).value();
+                                     std::string_view title) {
+    reserve_
+        .run([&]() -> result<void> {
+            std::vector<report::curve> curves;
+            try {
+                for (auto& column : columns)
+                    curves.push_back({column == "loss"       ? "train"
+                                      : column == "val_loss" ? "validation"
+                                                             : column,
+                                      curve(column)});
+            } catch (const error& why) {
+                return why;
+            }
+            const auto svg =
+                plot_svg({.title = title.empty() ? name_ : std::string(title)}, curves);
+            posix_disk disk(link_policy::refuse);
+            return disk.replace(file("loss.svg"), as_bytes(std::string_view(svg)));
+        })
+        .value();
 }
 
 } // namespace skein::report
