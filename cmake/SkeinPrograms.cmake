@@ -30,28 +30,34 @@ if(SKEIN_COMPILED)
 endif()
 
 # Precompiled headers: one light, one with skein's torch-free part, one with LibTorch; every program reuses
-# one of them.
-function(skein_pch name links)
+# one of them. They fit programs that are compiled with the same options only, so tests have a set of their own.
+function(skein_pch name links options)
   set(lines ${ARGN})
   list(JOIN lines "\n" text)
   file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/pch/${name}.cpp" CONTENT "// made by cmake/SkeinPrograms.cmake\n")
   file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/pch/${name}.hpp" CONTENT "#pragma once\n${text}\n")
   add_library(${name} OBJECT EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/pch/${name}.cpp")
   target_link_libraries(${name} PRIVATE ${links} skein_developer)
+  target_compile_options(${name} PRIVATE ${options})
   target_precompile_headers(${name} PRIVATE "${CMAKE_BINARY_DIR}/pch/${name}.hpp")
 endfunction()
-set(std_headers "#include <algorithm>" "#include <chrono>" "#include <coroutine>" "#include <functional>" "#include <map>"
-    "#include <memory>" "#include <optional>" "#include <span>" "#include <string>" "#include <thread>" "#include <variant>"
-    "#include <vector>" "#include <fmt/format.h>")
-set(catch "#if __has_include(<catch2/catch_test_macros.hpp>)" "#include <catch2/catch_test_macros.hpp>" "#endif")
-option(SKEIN_PCH "Precompiled headers" ON)
-if(SKEIN_PCH)
-  skein_pch(skein_pch_light "${skein_usage}" ${std_headers} ${catch})
-  skein_pch(skein_pch_runtime "${skein_usage}" ${std_headers} "#include <skein/skein.hpp>" ${catch})
+
+# skein_pch_set(SUFFIX options): skein_pch_light, skein_pch_runtime and skein_pch_torch, each with the suffix.
+function(skein_pch_set suffix options)
+  set(std_headers "#include <algorithm>" "#include <chrono>" "#include <coroutine>" "#include <functional>" "#include <map>"
+      "#include <memory>" "#include <optional>" "#include <span>" "#include <string>" "#include <thread>" "#include <variant>"
+      "#include <vector>" "#include <fmt/format.h>")
+  set(catch "#if __has_include(<catch2/catch_test_macros.hpp>)" "#include <catch2/catch_test_macros.hpp>" "#endif")
+  skein_pch(skein_pch_light${suffix} "${skein_usage}" "${options}" ${std_headers} ${catch})
+  skein_pch(skein_pch_runtime${suffix} "${skein_usage}" "${options}" ${std_headers} "#include <skein/skein.hpp>" ${catch})
   if(SKEIN_HAVE_TORCH)
     # Catch2 after LibTorch: both define CHECK, and LibTorch's ends the process.
-    skein_pch(skein_pch_torch "${skein_usage};skein_torch" ${std_headers} "#include <torch/torch.h>" ${catch})
+    skein_pch(skein_pch_torch${suffix} "${skein_usage};skein_torch" "${options}" ${std_headers} "#include <torch/torch.h>" ${catch})
   endif()
+endfunction()
+option(SKEIN_PCH "Precompiled headers" ON)
+if(SKEIN_PCH)
+  skein_pch_set("" "")
 endif()
 
 # Files of their own make the shorter edit loop, batches the shorter whole build: the headers' templates are
@@ -90,15 +96,16 @@ function(skein_needs_torch out)
   endif()
 endfunction()
 
-# skein_program(NAME FOLDER kind sources...): kind is core, runtime or train.
+# skein_program(NAME FOLDER kind sources...): kind is core, runtime or train. A caller that sets skein_pch_suffix has
+# the precompiled headers of that set.
 function(skein_program name folder kind)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE skein::${kind} skein_developer)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/${folder}")
   if(SKEIN_PCH)
-    set(pch_core skein_pch_light)
-    set(pch_runtime skein_pch_runtime)
-    set(pch_train skein_pch_torch)
+    set(pch_core skein_pch_light${skein_pch_suffix})
+    set(pch_runtime skein_pch_runtime${skein_pch_suffix})
+    set(pch_train skein_pch_torch${skein_pch_suffix})
     target_precompile_headers(${name} REUSE_FROM ${pch_${kind}})
   endif()
 endfunction()
