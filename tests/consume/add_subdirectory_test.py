@@ -7,7 +7,7 @@ import consume
 
 with consume.scratch() as folder:
     options = [f"-DSKEIN_SOURCE={consume.SOURCE}", "-DSKEIN_TORCH=OFF", "-DLINK=runtime"]
-    said = consume.configure_and_build(folder, *options)
+    said = consume.configure_and_build(folder, *options, *consume.LIBRARY_FLAGS)
     assert "skein: SKEIN_TORCH=OFF: there is no skein::train" in said, said
     # The same project with the header-only form behind the same names.
     consume.configure_and_build(os.path.join(folder, "header_only"), *options, "-DSKEIN_COMPILED=OFF", "-DSKEIN_GCC12_WARNING=ON")

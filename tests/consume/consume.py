@@ -10,9 +10,11 @@ SOURCE = os.environ.get("SKEIN_SOURCE_DIR") or os.path.abspath(os.path.join(os.p
 PROJECT = os.path.join(SOURCE, "tests", "consume", "project")
 COMPILER = sys.argv[1] if len(sys.argv) > 1 else shutil.which("clang++-19") or "g++"
 GENERATOR = ["-G", "Ninja"] if shutil.which("ninja") else []
-# The library is compiled by several of these tests, with the same flags: with a compiler cache once.
+# The library is compiled by several of these tests, with the same flags: with a compiler cache once. CMake before and
+# after 3.30 puts -std before or behind other flags; what the flags hold already it does not put there.
 COMPILERS = [f"-DCMAKE_CXX_COMPILER={COMPILER}", *(["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else [])]
 FLAGS = ["-DCMAKE_CXX_FLAGS=-O0"]
+LIBRARY_FLAGS = ["-DCMAKE_CXX_FLAGS=-O0 -std=gnu++20"]
 CMAKE = sys.argv[2] if len(sys.argv) > 2 else "cmake"
 
 

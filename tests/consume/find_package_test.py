@@ -7,7 +7,7 @@ import consume
 
 with consume.scratch() as folder:
     prefix, build = os.path.join(folder, "prefix"), os.path.join(folder, "build")
-    said = consume.run(consume.CMAKE, "-S", consume.SOURCE, "-B", build, *consume.GENERATOR, *consume.COMPILERS, *consume.FLAGS, "-DSKEIN_DEVELOPER_MODE=OFF",
+    said = consume.run(consume.CMAKE, "-S", consume.SOURCE, "-B", build, *consume.GENERATOR, *consume.COMPILERS, *consume.LIBRARY_FLAGS, "-DSKEIN_DEVELOPER_MODE=OFF",
                 "-DSKEIN_TORCH=OFF", f"-DCMAKE_INSTALL_PREFIX={prefix}")
     assert "skein 0.1.0: off" in said and "tensors and training: no SKEIN_TORCH=OFF" in said, said    # the table says what is off
     consume.run(consume.CMAKE, "--build", build, "-j2")

@@ -63,7 +63,7 @@ if not shutil.which("ninja"):
 with consume.scratch() as scratch:
     prefix, build, program = (os.path.join(scratch, name) for name in ("prefix", "build", "program"))
     common = [*consume.GENERATOR, *consume.COMPILERS, *consume.FLAGS]
-    said = consume.run(cmake, "-S", consume.SOURCE, "-B", build, *common, "-DSKEIN_DEVELOPER_MODE=OFF", "-DSKEIN_TORCH=OFF", "-DSKEIN_CLI=OFF",
+    said = consume.run(cmake, "-S", consume.SOURCE, "-B", build, *common, *consume.LIBRARY_FLAGS, "-DSKEIN_DEVELOPER_MODE=OFF", "-DSKEIN_TORCH=OFF", "-DSKEIN_CLI=OFF",
                        f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DCMAKE_INSTALL_LIBDIR=lib")
     reason = re.search(r"no skein::module \(([^\n]*)\)", said)
     if reason:
