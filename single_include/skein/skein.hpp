@@ -7701,6 +7701,8 @@ inline constexpr std::size_t read_buffer_bytes = std::size_t{128} << 10;
 inline constexpr std::size_t large_body_bytes = 32768;   ///< from here on read in place
 inline constexpr std::size_t first_allocation = 4 << 20; ///< for a body not yet arrived
 inline constexpr std::size_t eager_flush_bytes = std::size_t{256} << 10;
+/// Of small frames: the peer works on the first ones while the rest are written.
+inline constexpr std::size_t small_flush_bytes = std::size_t{16} << 10;
 inline constexpr std::size_t direct_write_bytes = std::size_t{64} << 10;
 inline constexpr std::size_t write_step_bytes = std::size_t{1} << 20;  ///< progress is seen in
 inline constexpr std::size_t kept_body_bytes = std::size_t{128} << 10; ///< of a connection at rest
@@ -7755,7 +7757,7 @@ SKEIN_INLINE void connection::send(std::uint16_t kind, std::uint16_t flags, std:
     to += frame_header::bytes;
     if (!head.empty()) std::memcpy(to, head.data(), head.size());
     if (!body.empty()) std::memcpy(to + head.size(), body.data(), body.size());
-    if (out_.bytes() >= detail::eager_flush_bytes) {
+    if (out_.bytes() >= detail::small_flush_bytes) {
         flush();
     } else {
         request_flush();
@@ -25058,7 +25060,6 @@ struct relay_head {
 
 // ======== skein/rt/detail/direct_books.hpp, continued
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25111,7 +25112,11 @@ struct direct_books {
     std::map<std::uint64_t, std::uint64_t> newest;
 
     std::shared_ptr<peer> here; ///< this process
-    std::deque<loopback_frame> frames;
+    std::vector<loopback_frame> frames;
+    /// Empty ones, so that a call and its reply allocate nothing; at most most_spare of each.
+    std::vector<loopback_frame> spare_frames;
+    std::vector<byte_buffer> spare_bodies;
+    static constexpr std::size_t most_spare = 256, most_spare_bytes = 4096;
     std::vector<counted_ptr<actor_state>> kept_next; ///< go along with the next one
     bool is_delivering = false;
 
@@ -25135,6 +25140,8 @@ struct direct_books {
     void tell_waits();
     void deliver();
     void push(loopback_frame f);
+    [[nodiscard]] byte_buffer body_of(byte_span bytes);
+    void take_back(std::vector<loopback_frame> delivered);
 };
 
 /// The options of a link between two workers, for both sides.
@@ -25932,7 +25939,7 @@ namespace skein::rt {
 SKEIN_INLINE void peer::send(std::uint16_t what, std::uint16_t flags, std::uint64_t id,
                              byte_span body) {
     if (wire) return wire->send(what, flags, id, body, {});
-    loopback->push({what, flags, id, to_buffer(body), {}});
+    loopback->push({what, flags, id, loopback->body_of(body), {}});
 }
 
 SKEIN_INLINE void peer::send(net::frame f) {
@@ -26197,7 +26204,7 @@ SKEIN_INLINE void detail::direct_books::push(loopback_frame f) {
 
 SKEIN_INLINE void detail::direct_books::deliver() {
     is_delivering = false;
-    auto all = std::exchange(frames, {});
+    auto all = std::exchange(frames, std::move(spare_frames));
     for (auto& f : all) {
         net::frame_view view;
         view.kind = f.kind;
@@ -26215,6 +26222,23 @@ SKEIN_INLINE void detail::direct_books::deliver() {
             if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
         }
     }
+    take_back(std::move(all));
+}
+
+SKEIN_INLINE byte_buffer detail::direct_books::body_of(byte_span bytes) {
+    if (spare_bodies.empty()) return to_buffer(bytes);
+    auto body = std::move(spare_bodies.back());
+    spare_bodies.pop_back();
+    body.assign(bytes.begin(), bytes.end());
+    return body;
+}
+
+SKEIN_INLINE void detail::direct_books::take_back(std::vector<loopback_frame> delivered) {
+    for (auto& f : delivered)
+        if (spare_bodies.size() < most_spare && f.body.capacity() <= most_spare_bytes)
+            spare_bodies.push_back(std::move(f.body));
+    delivered.clear();
+    if (delivered.capacity() <= most_spare) spare_frames = std::move(delivered);
 }
 
 } // namespace skein::rt

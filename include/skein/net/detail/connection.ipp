@@ -24,6 +24,8 @@ inline constexpr std::size_t read_buffer_bytes = std::size_t{128} << 10;
 inline constexpr std::size_t large_body_bytes = 32768;   ///< from here on read in place
 inline constexpr std::size_t first_allocation = 4 << 20; ///< for a body not yet arrived
 inline constexpr std::size_t eager_flush_bytes = std::size_t{256} << 10;
+/// Of small frames: the peer works on the first ones while the rest are written.
+inline constexpr std::size_t small_flush_bytes = std::size_t{16} << 10;
 inline constexpr std::size_t direct_write_bytes = std::size_t{64} << 10;
 inline constexpr std::size_t write_step_bytes = std::size_t{1} << 20;  ///< progress is seen in
 inline constexpr std::size_t kept_body_bytes = std::size_t{128} << 10; ///< of a connection at rest
@@ -78,7 +80,7 @@ SKEIN_INLINE void connection::send(std::uint16_t kind, std::uint16_t flags, std:
     to += frame_header::bytes;
     if (!head.empty()) std::memcpy(to, head.data(), head.size());
     if (!body.empty()) std::memcpy(to + head.size(), body.data(), body.size());
-    if (out_.bytes() >= detail::eager_flush_bytes) {
+    if (out_.bytes() >= detail::small_flush_bytes) {
         flush();
     } else {
         request_flush();

@@ -12,7 +12,6 @@
 #include <skein/rt/detail/runtime_books.hpp>
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -65,7 +64,11 @@ struct direct_books {
     std::map<std::uint64_t, std::uint64_t> newest;
 
     std::shared_ptr<peer> here; ///< this process
-    std::deque<loopback_frame> frames;
+    std::vector<loopback_frame> frames;
+    /// Empty ones, so that a call and its reply allocate nothing; at most most_spare of each.
+    std::vector<loopback_frame> spare_frames;
+    std::vector<byte_buffer> spare_bodies;
+    static constexpr std::size_t most_spare = 256, most_spare_bytes = 4096;
     std::vector<counted_ptr<actor_state>> kept_next; ///< go along with the next one
     bool is_delivering = false;
 
@@ -89,6 +92,8 @@ struct direct_books {
     void tell_waits();
     void deliver();
     void push(loopback_frame f);
+    [[nodiscard]] byte_buffer body_of(byte_span bytes);
+    void take_back(std::vector<loopback_frame> delivered);
 };
 
 /// The options of a link between two workers, for both sides.

@@ -23,7 +23,7 @@ namespace skein::rt {
 SKEIN_INLINE void peer::send(std::uint16_t what, std::uint16_t flags, std::uint64_t id,
                              byte_span body) {
     if (wire) return wire->send(what, flags, id, body, {});
-    loopback->push({what, flags, id, to_buffer(body), {}});
+    loopback->push({what, flags, id, loopback->body_of(body), {}});
 }
 
 SKEIN_INLINE void peer::send(net::frame f) {
@@ -288,7 +288,7 @@ SKEIN_INLINE void detail::direct_books::push(loopback_frame f) {
 
 SKEIN_INLINE void detail::direct_books::deliver() {
     is_delivering = false;
-    auto all = std::exchange(frames, {});
+    auto all = std::exchange(frames, std::move(spare_frames));
     for (auto& f : all) {
         net::frame_view view;
         view.kind = f.kind;
@@ -306,6 +306,23 @@ SKEIN_INLINE void detail::direct_books::deliver() {
             if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
         }
     }
+    take_back(std::move(all));
+}
+
+SKEIN_INLINE byte_buffer detail::direct_books::body_of(byte_span bytes) {
+    if (spare_bodies.empty()) return to_buffer(bytes);
+    auto body = std::move(spare_bodies.back());
+    spare_bodies.pop_back();
+    body.assign(bytes.begin(), bytes.end());
+    return body;
+}
+
+SKEIN_INLINE void detail::direct_books::take_back(std::vector<loopback_frame> delivered) {
+    for (auto& f : delivered)
+        if (spare_bodies.size() < most_spare && f.body.capacity() <= most_spare_bytes)
+            spare_bodies.push_back(std::move(f.body));
+    delivered.clear();
+    if (delivered.capacity() <= most_spare) spare_frames = std::move(delivered);
 }
 
 } // namespace skein::rt
