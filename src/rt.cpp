@@ -20,6 +20,7 @@
 #include <skein/rt/detail/process.hpp>
 #include <skein/rt/detail/scheduler.hpp>
 #include <skein/rt/detail/starter.hpp>
+#include <skein/rt/failures.hpp>
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/output.hpp>
 #include <skein/rt/process.hpp>
@@ -43,6 +44,7 @@
 #include <skein/rt/detail/children.ipp>
 #include <skein/rt/detail/claims.ipp>
 #include <skein/rt/detail/demand_table.ipp>
+#include <skein/rt/detail/failures.ipp>
 #include <skein/rt/detail/local_worker_main.ipp>
 #include <skein/rt/detail/local_workers.ipp>
 #include <skein/rt/detail/message.ipp>

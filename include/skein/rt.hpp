@@ -9,6 +9,7 @@
 #include <skein/rt/boot.hpp>
 #include <skein/rt/build_id.hpp>
 #include <skein/rt/children.hpp>
+#include <skein/rt/failures.hpp>
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/rt/output.hpp>

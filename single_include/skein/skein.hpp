@@ -18442,6 +18442,240 @@ SKEIN_INLINE void requests::release() noexcept {
 // Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
 
 
+// ======== skein/rt/failures.hpp
+// Which failures of a task make it run again, beside the death of its worker.
+//
+//     auto r = skein::remote<&fetch>.with({.retries = 5, .retry_on = {errc::timeout, errc::reset}})(url);
+//     auto s = skein::remote<&parse>.with({.retry_on = skein::thrown<std::runtime_error>()})(row);
+//     auto t = skein::remote<&flaky>.with({.retry_on = skein::any_failure})(1);
+//
+// Retries on a death and on a failure count together (.retries). A task that is cancelled, or whose deadline has
+// passed, does not run again.
+
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+
+namespace skein {
+
+namespace rt {
+struct failure;
+}
+
+/// A set of error codes and of exception types. Owns nothing.
+class failures {
+public:
+    constexpr failures() noexcept = default; ///< none
+    template <std::same_as<errc>... Codes>
+        requires(sizeof...(Codes) > 0)
+    constexpr failures(Codes... codes) noexcept : codes_((bit(codes) | ...)) {} // NOLINT: as a list
+
+    /// These and further codes.
+    template <std::same_as<errc>... Codes>
+    [[nodiscard]] constexpr failures or_code(Codes... codes) const noexcept {
+        failures out = *this;
+        out.codes_ |= (bit(codes) | ...);
+        return out;
+    }
+    [[nodiscard]] constexpr bool empty() const noexcept { return codes_ == 0 && count_ == 0; }
+
+    /// As it travels; rt::known_failures reads it. "" is none.
+    [[nodiscard]] std::string text() const;
+
+private:
+    template <class... Exceptions>
+    friend constexpr failures thrown() noexcept;
+    friend constexpr failures any_of_them() noexcept;
+    template <class... Exceptions>
+    static constexpr const std::type_info* list_of[] = {&typeid(Exceptions)...};
+    [[nodiscard]] static constexpr std::uint64_t bit(errc code) noexcept {
+        return std::uint64_t{1} << (static_cast<unsigned>(code) & 63U);
+    }
+
+    std::uint64_t codes_ = 0;
+    const std::type_info* const* types_ = nullptr;
+    std::size_t count_ = 0;
+};
+
+/// Exceptions of exactly these types: the worker tells the name of what was thrown, not of its bases.
+template <class... Exceptions>
+[[nodiscard]] constexpr failures thrown() noexcept {
+    static_assert(sizeof...(Exceptions) > 0, "name the types: thrown<std::runtime_error>()");
+    failures out;
+    out.types_ = failures::list_of<Exceptions...>;
+    out.count_ = sizeof...(Exceptions);
+    return out;
+}
+
+[[nodiscard]] constexpr failures any_of_them() noexcept {
+    failures out;
+    out.codes_ = ~failures::bit(errc::cancelled);
+    return out;
+}
+/// All that a task may throw, but for errc::cancelled.
+inline constexpr failures any_failure = any_of_them();
+
+namespace rt {
+
+/// Failures as the driver knows them.
+class known_failures {
+public:
+    /// From failures::text(); errc::malformed for another one.
+    [[nodiscard]] static result<known_failures> parse(std::string_view text);
+    [[nodiscard]] bool has(const failure& why) const;
+    [[nodiscard]] const std::string& text() const noexcept { return text_; }
+
+private:
+    std::uint64_t codes_ = 0;
+    std::string text_;
+};
+
+} // namespace rt
+} // namespace skein
+
+
+// ======== skein/rt/detail/failures.ipp
+// Bodies of <skein/rt/failures.hpp>. The text is 16 digits of codes, then '\n' and a type's name for each type.
+
+
+// ======== skein/rt/remote_error.hpp
+// What the caller sees when a call failed on the other side.
+//
+// An exception that is not a skein::error arrives as remote_error with code remote_exception, and
+// says which type it was, what it said, and which process threw it. A skein::error keeps its code.
+//
+//     try { co_await r; }
+//     catch (const skein::remote_error& e) { fmt::print("{} on {}\n", e.remote_type(), e.worker()); }
+
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace skein {
+
+/// An error that happened while a call ran on a worker.
+class remote_error : public error {
+public:
+    /// Where and what; worker, pid and host are those of the process that ran the call.
+    struct origin {
+        std::string worker, host;
+        std::int64_t pid = 0;
+        std::string type; ///< of the exception, e.g. "std::out_of_range"
+        std::string text; ///< its what()
+    };
+
+    remote_error(error shown, std::shared_ptr<const origin> from)
+        : error(std::move(shown)), from_(std::move(from)) {}
+
+    [[nodiscard]] const std::string& worker() const noexcept { return from_->worker; }
+    [[nodiscard]] const std::string& host() const noexcept { return from_->host; }
+    [[nodiscard]] std::int64_t pid() const noexcept { return from_->pid; }
+    /// The type of the exception as the worker's compiler names it.
+    [[nodiscard]] const std::string& remote_type() const noexcept { return from_->type; }
+    /// Its what().
+    [[nodiscard]] const std::string& remote_text() const noexcept { return from_->text; }
+
+private:
+    std::shared_ptr<const origin> from_;
+};
+
+namespace rt {
+
+/// Why a call failed: an error, and where it was thrown if it was thrown on another side.
+struct failure {
+    error what;
+    std::shared_ptr<const remote_error::origin> from;
+
+    [[noreturn]] void raise() const;
+};
+
+namespace detail {
+
+/// Who executes, as failures and messages name it.
+struct process_name {
+    std::string name, host;
+    std::int64_t pid = 0;
+
+    /// "worker-1 (pid 7 at host)"
+    [[nodiscard]] std::string describe() const;
+};
+
+} // namespace detail
+} // namespace rt
+} // namespace skein
+
+
+// ======== skein/rt/detail/remote_error.ipp
+// The bodies of rt/remote_error.hpp.
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE void failure::raise() const {
+    if (from) throw remote_error(what, from);
+    throw what;
+}
+
+SKEIN_INLINE std::string detail::process_name::describe() const {
+    return fmt::format("{} (pid {} at {})", name, pid, host);
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/failures.ipp, continued
+#include <charconv>
+
+#include <fmt/format.h>
+
+namespace skein {
+
+SKEIN_INLINE std::string failures::text() const {
+    if (empty()) return {};
+    auto out = fmt::format("{:016x}", codes_);
+    for (std::size_t i = 0; i < count_; ++i) out += '\n' + type_name(*types_[i]);
+    return out;
+}
+
+namespace rt {
+
+SKEIN_INLINE result<known_failures> known_failures::parse(std::string_view text) {
+    constexpr std::size_t digits = 16;
+    known_failures out;
+    const auto number = text.substr(0, digits);
+    const auto [end, fault] =
+        std::from_chars(number.data(), number.data() + number.size(), out.codes_, 16);
+    const bool is_whole = number.size() == digits && end == number.data() + digits;
+    if (fault != std::errc() || !is_whole || (text.size() > digits && text[digits] != '\n'))
+        return error(errc::malformed, "the failures after which a task runs again cannot be read");
+    out.text_ = text;
+    return out;
+}
+
+SKEIN_INLINE bool known_failures::has(const failure& why) const {
+    const auto code = static_cast<unsigned>(why.what.code());
+    if (code < 64 && (codes_ >> code & 1U) != 0) return true;
+    if (!why.from) return false;
+    const auto wanted = '\n' + why.from->type;
+    for (auto at = text_.find(wanted); at != std::string::npos; at = text_.find(wanted, at + 1)) {
+        const auto end = at + wanted.size();
+        if (end == text_.size() || text_[end] == '\n') return true;
+    }
+    return false;
+}
+
+} // namespace rt
+} // namespace skein
+
+
+// ======== skein/rt/options.hpp, continued
 #include <concepts>
 #include <cstdint>
 #include <string_view>
@@ -18507,6 +18741,8 @@ struct call_options {
     std::string_view env{};
     std::string_view cwd{}; ///< working directory of its process: an absolute path, where that runs
     int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
+    /// Failures after which a task runs again, too, at the end of its line; they count as .retries do.
+    failures retry_on{};
     /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
     /// of a budget may be: at once, and the call is not sent.
     duration deadline = no_deadline;
@@ -19319,93 +19555,6 @@ SKEIN_INLINE result<registry> registry::build(std::vector<function_record*> reco
 
 } // namespace skein::rt
 
-// ======== skein/rt/remote_error.hpp
-// What the caller sees when a call failed on the other side.
-//
-// An exception that is not a skein::error arrives as remote_error with code remote_exception, and
-// says which type it was, what it said, and which process threw it. A skein::error keeps its code.
-//
-//     try { co_await r; }
-//     catch (const skein::remote_error& e) { fmt::print("{} on {}\n", e.remote_type(), e.worker()); }
-
-
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <utility>
-
-namespace skein {
-
-/// An error that happened while a call ran on a worker.
-class remote_error : public error {
-public:
-    /// Where and what; worker, pid and host are those of the process that ran the call.
-    struct origin {
-        std::string worker, host;
-        std::int64_t pid = 0;
-        std::string type; ///< of the exception, e.g. "std::out_of_range"
-        std::string text; ///< its what()
-    };
-
-    remote_error(error shown, std::shared_ptr<const origin> from)
-        : error(std::move(shown)), from_(std::move(from)) {}
-
-    [[nodiscard]] const std::string& worker() const noexcept { return from_->worker; }
-    [[nodiscard]] const std::string& host() const noexcept { return from_->host; }
-    [[nodiscard]] std::int64_t pid() const noexcept { return from_->pid; }
-    /// The type of the exception as the worker's compiler names it.
-    [[nodiscard]] const std::string& remote_type() const noexcept { return from_->type; }
-    /// Its what().
-    [[nodiscard]] const std::string& remote_text() const noexcept { return from_->text; }
-
-private:
-    std::shared_ptr<const origin> from_;
-};
-
-namespace rt {
-
-/// Why a call failed: an error, and where it was thrown if it was thrown on another side.
-struct failure {
-    error what;
-    std::shared_ptr<const remote_error::origin> from;
-
-    [[noreturn]] void raise() const;
-};
-
-namespace detail {
-
-/// Who executes, as failures and messages name it.
-struct process_name {
-    std::string name, host;
-    std::int64_t pid = 0;
-
-    /// "worker-1 (pid 7 at host)"
-    [[nodiscard]] std::string describe() const;
-};
-
-} // namespace detail
-} // namespace rt
-} // namespace skein
-
-
-// ======== skein/rt/detail/remote_error.ipp
-// The bodies of rt/remote_error.hpp.
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-SKEIN_INLINE void failure::raise() const {
-    if (from) throw remote_error(what, from);
-    throw what;
-}
-
-SKEIN_INLINE std::string detail::process_name::describe() const {
-    return fmt::format("{} (pid {} at {})", name, pid, host);
-}
-
-} // namespace skein::rt
-
 
 // ======== skein/rt/detail/call.hpp, continued
 #include <concepts>
@@ -19573,6 +19722,8 @@ private:
 /// Fills in what all calls have in common. Options that mean nothing fail the call when it is submitted.
 void apply_options(runtime& by, call_base& call, const function_record& fn, const call_options& how,
                    call_kind kind);
+/// Failures after which a task runs again, as failures::text() has them. Others fail the call when it is submitted.
+void keep_failures(call_base& call, std::string_view text);
 /// The runtime that a handle's calls go through; checks that there is one.
 [[nodiscard]] runtime& runtime_of(const counted_ptr<actor_state>& lane);
 
@@ -20264,6 +20415,7 @@ private:
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
     void on_reply(peer& from, const net::frame_view& f);
     void settle(peer& from, counted_ptr<detail::call_base> call, const net::frame_view& f);
+    [[nodiscard]] bool runs_again(detail::call_base& call, failure& why);
     void on_cancel(peer& from, slot_id id);
     void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
     void take_reply(peer& from, detail::call_base& call, const net::frame_view& f);
@@ -24205,8 +24357,8 @@ enum message : std::uint16_t {
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 
 /// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
-/// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, and the text of a
-/// demand that is more than a number of cpus.
+/// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, the text of a
+/// demand that is more than a number of cpus, and that of failures after which the task runs again.
 struct call_head {
     std::uint32_t function = 0;
     call_kind kind = call_kind::task;
@@ -24215,10 +24367,12 @@ struct call_head {
     actor_id target; ///< none for tasks
     lineage who;
     bool is_told = false; ///< who travels, not its number alone
-    std::string_view
-        demand{}; ///< see demand_table::text(); "": `cpus` says it all. Of what is decoded: in its bytes
+    // Texts of what is decoded are in its bytes.
+    std::string_view demand{};   ///< see demand_table::text(); "": `cpus` says it all
+    std::string_view retry_on{}; ///< see failures::text(); "": none
 
-    static constexpr std::uint8_t told_bit = 0x80, demand_bit = 0x40;
+    static constexpr std::size_t most_retry_on = 4096; ///< bytes
+    static constexpr std::uint8_t told_bit = 0x80, demand_bit = 0x40, retry_on_bit = 0x20;
     /// Where what is left of the deadline stands, in a call that tells who asks.
     [[nodiscard]] static constexpr std::size_t left_at(call_kind kind) noexcept {
         return kind == call_kind::task ? 24 : 40;
@@ -24226,9 +24380,9 @@ struct call_head {
 
     void encode(wire::writer& to, time_point now) const {
         to.fixed(function);
-        to.fixed(static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) |
-                                           (is_told ? told_bit : 0) |
-                                           (demand.empty() ? 0 : demand_bit)));
+        to.fixed(static_cast<std::uint8_t>(
+            static_cast<std::uint8_t>(kind) | (is_told ? told_bit : 0) |
+            (demand.empty() ? 0 : demand_bit) | (retry_on.empty() ? 0 : retry_on_bit)));
         to.fixed(retries);
         to.fixed(cpus);
         to.fixed(who.id.value().number);
@@ -24242,10 +24396,8 @@ struct call_head {
             put(to, who.trace.value());
             put(to, who.parent.value());
         }
-        if (demand.empty()) return;
-        to.fixed(static_cast<std::uint16_t>(demand.size()));
-        to.raw({reinterpret_cast<const std::byte*>(demand.data()), demand.size()});
-        for (auto n = padding(demand.size()); n > 0; --n) to.fixed(std::uint8_t{0});
+        if (!demand.empty()) put(to, demand);
+        if (!retry_on.empty()) put(to, retry_on);
     }
     /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
     bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
@@ -24255,13 +24407,14 @@ struct call_head {
             !from.fixed(cpus) || !from.fixed(id.number))
             return false;
         is_told = (how & told_bit) != 0;
-        kind = static_cast<call_kind>(how & ~(told_bit | demand_bit));
+        kind = static_cast<call_kind>(how & ~(told_bit | demand_bit | retry_on_bit));
         if (kind > call_kind::create) return false;
         if (kind != call_kind::task && !get(from, actor)) return false;
         target = actor_id(actor);
         who.id = who.trace = call_id(id);
         if (is_told && !decode_who(from, id, now)) return false;
-        return (how & demand_bit) == 0 || decode_demand(from);
+        return ((how & demand_bit) == 0 || get(from, demand)) &&
+               ((how & retry_on_bit) == 0 || get(from, retry_on));
     }
 
 private:
@@ -24275,13 +24428,18 @@ private:
         if (left >= 0) who.until = deadline_after(now, duration(left));
         return true;
     }
-    bool decode_demand(wire::reader& from) {
+    static void put(wire::writer& to, std::string_view text) {
+        to.fixed(static_cast<std::uint16_t>(text.size()));
+        to.raw(as_bytes(text));
+        for (auto n = padding(text.size()); n > 0; --n) to.fixed(std::uint8_t{0});
+    }
+    static bool get(wire::reader& from, std::string_view& text) {
         std::uint16_t size = 0;
-        byte_span text, rest;
-        if (!from.fixed(size) || size == 0 || !from.raw(size, text) ||
+        byte_span read, rest;
+        if (!from.fixed(size) || size == 0 || !from.raw(size, read) ||
             !from.raw(padding(size), rest))
             return false;
-        demand = {reinterpret_cast<const char*>(text.data()), text.size()};
+        text = as_text(read);
         return true;
     }
     [[nodiscard]] static constexpr std::size_t padding(std::size_t text) noexcept {
@@ -24500,6 +24658,8 @@ struct call_base::rarities {
     };
     std::optional<deadline_timer> deadline;
     std::optional<error> bad_options;
+    std::optional<known_failures> retry_on;
+    std::uint16_t failed_attempts = 0; ///< that ended with one of them
     duration limit = no_deadline;
     time_point until{};        ///< when the deadline is
     bool is_inherited = false; ///< the limit, from the call that made this one
@@ -24886,7 +25046,8 @@ SKEIN_INLINE std::string call_base::name() const {
 
 SKEIN_INLINE const char* call_base::progress() const noexcept {
     if (state == phase::started) return "had started";
-    return state == phase::sent || lost_attempts > 0 ? "may have run" : "did not run";
+    const bool ran_before = lost_attempts > 0 || (rare && rare->failed_attempts > 0);
+    return state == phase::sent || ran_before ? "may have run" : "did not run";
 }
 
 SKEIN_INLINE void call_base::finish_with_bytes(byte_span value) {
@@ -24954,6 +25115,22 @@ SKEIN_INLINE void cancel_call(call_base& call) noexcept {
     if (call.owner != nullptr) call.owner->cancel(call);
 }
 
+SKEIN_INLINE void keep_failures(call_base& call, std::string_view text) {
+    auto& rare = call.extra();
+    if (call.kind != call_kind::task) {
+        rare.bad_options = error(errc::not_supported, ".retry_on is for tasks")
+                               .with_hint("make the call again, or give the actor .call_retries");
+    } else if (text.size() > call_head::most_retry_on) {
+        rare.bad_options =
+            error(errc::too_large, fmt::format(".retry_on names types of {} bytes", text.size()))
+                .with_hint("name fewer, or use any_failure");
+    } else if (auto known = known_failures::parse(text); known) {
+        rare.retry_on = std::move(*known);
+    } else {
+        rare.bad_options = known.error();
+    }
+}
+
 SKEIN_INLINE void apply_options(runtime& by, call_base& call, const function_record& fn,
                                 const call_options& how, call_kind kind) {
     call.fn = &fn;
@@ -24963,6 +25140,7 @@ SKEIN_INLINE void apply_options(runtime& by, call_base& call, const function_rec
         const int retries = how.retries < 0 ? default_task_retries : how.retries;
         call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
     }
+    if (!how.retry_on.empty()) keep_failures(call, how.retry_on.text());
     if (!how.name.empty()) call.extra().name = how.name;
     if (how.deadline != no_deadline) call.extra().limit = how.deadline;
 }
@@ -25330,6 +25508,7 @@ SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint
     head.cpus = call.cpus;
     head.target = call.target;
     head.demand = demand;
+    if (is_worker && call.rare && call.rare->retry_on) head.retry_on = call.rare->retry_on->text();
     auto& who = head.who;
     who.id = who.trace = call_id({incarnation, call.number});
     if (call.parent) {
@@ -26426,7 +26605,8 @@ SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
     while (leases.front(line) != nullptr) all.push_back(leases.pop(line));
     tell_demand(line);
     for (const auto& call : all) {
-        error said(why.code(), fmt::format("{} did not run: {}", call->name(), why.text()));
+        error said(why.code(),
+                   fmt::format("{} {}: {}", call->name(), call->progress(), why.text()));
         if (!why.hint().empty()) said.with_hint(why.hint());
         if (!why.cause().empty()) said.with_cause(why.cause());
         refuse(*call, std::move(said));
@@ -27364,11 +27544,34 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
         } else if (f.flags == detail::reply_lends) {
             take_reply(from, *call, f);
         } else {
-            call->fail(detail::decode_failure(f.body));
+            auto why = detail::decode_failure(f.body);
+            if (!runs_again(*call, why)) call->fail(std::move(why));
         }
     }
     if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();
     if (from.busy == 0 && books_->upstream == nullptr && books_->links.size() > 1) feed(from);
+}
+
+/// Driver: whether a task goes to the end of its line because of how it failed.
+SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
+    if (books_->upstream != nullptr || !call.rare || !call.rare->retry_on ||
+        detail::is_unwanted(call) || !call.rare->retry_on->has(why))
+        return false;
+    auto& attempts = call.rare->failed_attempts;
+    ++attempts;
+    if (call.retries_left == 0 || books_->closing) {
+        if (why.what.hint().empty())
+            why.what.with_hint(
+                fmt::format("it failed {} times, and has no retries left", attempts));
+        return false;
+    }
+    --call.retries_left;
+    ++books_->stats.retried;
+    call.on = nullptr;
+    call.alone = 0;
+    call.state = detail::phase::queued;
+    place(counted_ptr(&call));
+    return true;
 }
 
 SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
@@ -27454,6 +27657,7 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     if (head.kind != detail::call_kind::method) set_demand(*call, head);
     call->retries_left = head.kind == detail::call_kind::task ? head.retries : 0;
     call->nested = true;
+    if (!head.retry_on.empty()) detail::keep_failures(*call, head.retry_on);
     call->body = f.take_body();
     if (head.who.until != time_point::max()) call->extra().until = head.who.until;
     from.forwarded[slot_id(f.id)] = call.get();

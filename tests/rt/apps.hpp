@@ -62,6 +62,10 @@ inline void die() { ::kill(::getpid(), SIGKILL); }
 inline void nothing() {}
 inline int counted_here = 0; // in each process another one
 inline int count_here() { return ++counted_here; }
+inline int good_at_third() {
+    if (++counted_here < 3) throw std::out_of_range("not yet");
+    return counted_here;
+}
 inline skein::task<std::string> give_back_later(const std::string& text, int ms) {
     co_await skein::sleep_for(std::chrono::milliseconds(ms));
     co_return text;

@@ -113,6 +113,18 @@ TEST_CASE("each process has its own globals", "[P4][rt][run]") {
     });
 }
 
+TEST_CASE("a task that throws runs again in another process", "[F11][rt][run]") {
+    expect_run(1, []() -> task<int> {
+        auto r = remote<&good_at_third>.with({.retry_on = thrown<std::out_of_range>()})();
+        if (co_await r != 3) co_return 1;
+        auto spent =
+            as_result(remote<&fail_with_text>.with({.retries = 1, .retry_on = any_failure})("x"));
+        auto outcome = co_await std::move(spent);
+        if (outcome || !contains(outcome.error().what(), "it failed 2 times")) co_return 2;
+        co_return rt::runtime::current().stats().retried == 3 ? 0 : 3;
+    });
+}
+
 TEST_CASE("tasks spread over the workers", "[rt][run]") {
     expect_run(2, []() -> task<int> {
         // New actors wait for both workers; from then on tasks go to the one with less to do.

@@ -39,6 +39,8 @@ struct history {
             violation = "a call ran twice on one worker";
         ++by_call[call];
     }
+    /// Of a task that may run again after it has thrown.
+    void ran_perhaps_again(int call) { ++by_call[call]; }
 };
 thread_local history* now = nullptr;
 
@@ -48,8 +50,16 @@ int quick(int call) {
 }
 int quick_after(int call, int) { return quick(call); }
 int broken(int call) {
-    now->ran(call);
+    now->ran_perhaps_again(call);
     throw std::runtime_error("broken on purpose");
+}
+/// Good at its third run.
+task<int> hesitant(int call, int ms) {
+    now->ran_perhaps_again(call);
+    const bool is_bad = now->by_call[call] < 3;
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    if (is_bad) throw std::runtime_error("not yet");
+    co_return call;
 }
 task<int> wait_a_while(int call, int ms) {
     now->ran(call);
@@ -121,6 +131,7 @@ task<int> with_own_actor(int call, int ms) {
 struct outstanding {
     int call = 0;
     bool is_method = false;
+    int most_runs = 0; ///< 0: not looked at
     ref<int> result;
 };
 
@@ -152,6 +163,8 @@ task<void> check_outcome(sim::world* w, history* seen, outstanding call) {
                  "a call ran although its error says that it did not: " + outcome.error().text());
     }
     if (call.is_method) w->check(runs <= 1, "a method ran twice");
+    w->check(call.most_runs == 0 || runs <= call.most_runs,
+             "a task ran more often than .retries allows");
 }
 
 /// One random call, to workers with so many cpus.
@@ -169,7 +182,12 @@ outstanding submit(sim::world* w, std::uint16_t cpus, int call, const actor_hand
     const auto kind = w->below(actor ? 10 : 7);
     switch (kind) {
     case 0: made.result = remote<&quick>.with(how)(call); break;
-    case 1: made.result = remote<&broken>.with(how)(call); break;
+    case 1:
+        made.most_runs = how.retries + 1;
+        if (w->chance(0.5)) how.retry_on = thrown<std::runtime_error>();
+        made.result = w->chance(0.5) ? remote<&broken>.with(how)(call)
+                                     : remote<&hesitant>.with(how)(call, ms);
+        break;
     case 2: made.result = remote<&wait_a_while>.with(how)(call, ms); break;
     case 3:
         made.result = has_ref ? remote<&quick_after>.with(how)(call, other)

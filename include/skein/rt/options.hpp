@@ -12,6 +12,7 @@
 // Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
 
 #include <skein/core/time.hpp>
+#include <skein/rt/failures.hpp>
 
 #include <concepts>
 #include <cstdint>
@@ -78,6 +79,8 @@ struct call_options {
     std::string_view env{};
     std::string_view cwd{}; ///< working directory of its process: an absolute path, where that runs
     int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
+    /// Failures after which a task runs again, too, at the end of its line; they count as .retries do.
+    failures retry_on{};
     /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
     /// of a budget may be: at once, and the call is not sent.
     duration deadline = no_deadline;

@@ -256,6 +256,7 @@ private:
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
     void on_reply(peer& from, const net::frame_view& f);
     void settle(peer& from, counted_ptr<detail::call_base> call, const net::frame_view& f);
+    [[nodiscard]] bool runs_again(detail::call_base& call, failure& why);
     void on_cancel(peer& from, slot_id id);
     void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
     void take_reply(peer& from, detail::call_base& call, const net::frame_view& f);

@@ -188,6 +188,8 @@ private:
 /// Fills in what all calls have in common. Options that mean nothing fail the call when it is submitted.
 void apply_options(runtime& by, call_base& call, const function_record& fn, const call_options& how,
                    call_kind kind);
+/// Failures after which a task runs again, as failures::text() has them. Others fail the call when it is submitted.
+void keep_failures(call_base& call, std::string_view text);
 /// The runtime that a handle's calls go through; checks that there is one.
 [[nodiscard]] runtime& runtime_of(const counted_ptr<actor_state>& lane);
 

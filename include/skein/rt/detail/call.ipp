@@ -39,7 +39,8 @@ SKEIN_INLINE std::string call_base::name() const {
 
 SKEIN_INLINE const char* call_base::progress() const noexcept {
     if (state == phase::started) return "had started";
-    return state == phase::sent || lost_attempts > 0 ? "may have run" : "did not run";
+    const bool ran_before = lost_attempts > 0 || (rare && rare->failed_attempts > 0);
+    return state == phase::sent || ran_before ? "may have run" : "did not run";
 }
 
 SKEIN_INLINE void call_base::finish_with_bytes(byte_span value) {
@@ -107,6 +108,22 @@ SKEIN_INLINE void cancel_call(call_base& call) noexcept {
     if (call.owner != nullptr) call.owner->cancel(call);
 }
 
+SKEIN_INLINE void keep_failures(call_base& call, std::string_view text) {
+    auto& rare = call.extra();
+    if (call.kind != call_kind::task) {
+        rare.bad_options = error(errc::not_supported, ".retry_on is for tasks")
+                               .with_hint("make the call again, or give the actor .call_retries");
+    } else if (text.size() > call_head::most_retry_on) {
+        rare.bad_options =
+            error(errc::too_large, fmt::format(".retry_on names types of {} bytes", text.size()))
+                .with_hint("name fewer, or use any_failure");
+    } else if (auto known = known_failures::parse(text); known) {
+        rare.retry_on = std::move(*known);
+    } else {
+        rare.bad_options = known.error();
+    }
+}
+
 SKEIN_INLINE void apply_options(runtime& by, call_base& call, const function_record& fn,
                                 const call_options& how, call_kind kind) {
     call.fn = &fn;
@@ -116,6 +133,7 @@ SKEIN_INLINE void apply_options(runtime& by, call_base& call, const function_rec
         const int retries = how.retries < 0 ? default_task_retries : how.retries;
         call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
     }
+    if (!how.retry_on.empty()) keep_failures(call, how.retry_on.text());
     if (!how.name.empty()) call.extra().name = how.name;
     if (how.deadline != no_deadline) call.extra().limit = how.deadline;
 }

@@ -59,8 +59,8 @@ enum message : std::uint16_t {
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 
 /// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
-/// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, and the text of a
-/// demand that is more than a number of cpus.
+/// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, the text of a
+/// demand that is more than a number of cpus, and that of failures after which the task runs again.
 struct call_head {
     std::uint32_t function = 0;
     call_kind kind = call_kind::task;
@@ -69,10 +69,12 @@ struct call_head {
     actor_id target; ///< none for tasks
     lineage who;
     bool is_told = false; ///< who travels, not its number alone
-    std::string_view
-        demand{}; ///< see demand_table::text(); "": `cpus` says it all. Of what is decoded: in its bytes
+    // Texts of what is decoded are in its bytes.
+    std::string_view demand{};   ///< see demand_table::text(); "": `cpus` says it all
+    std::string_view retry_on{}; ///< see failures::text(); "": none
 
-    static constexpr std::uint8_t told_bit = 0x80, demand_bit = 0x40;
+    static constexpr std::size_t most_retry_on = 4096; ///< bytes
+    static constexpr std::uint8_t told_bit = 0x80, demand_bit = 0x40, retry_on_bit = 0x20;
     /// Where what is left of the deadline stands, in a call that tells who asks.
     [[nodiscard]] static constexpr std::size_t left_at(call_kind kind) noexcept {
         return kind == call_kind::task ? 24 : 40;
@@ -80,9 +82,9 @@ struct call_head {
 
     void encode(wire::writer& to, time_point now) const {
         to.fixed(function);
-        to.fixed(static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) |
-                                           (is_told ? told_bit : 0) |
-                                           (demand.empty() ? 0 : demand_bit)));
+        to.fixed(static_cast<std::uint8_t>(
+            static_cast<std::uint8_t>(kind) | (is_told ? told_bit : 0) |
+            (demand.empty() ? 0 : demand_bit) | (retry_on.empty() ? 0 : retry_on_bit)));
         to.fixed(retries);
         to.fixed(cpus);
         to.fixed(who.id.value().number);
@@ -96,10 +98,8 @@ struct call_head {
             put(to, who.trace.value());
             put(to, who.parent.value());
         }
-        if (demand.empty()) return;
-        to.fixed(static_cast<std::uint16_t>(demand.size()));
-        to.raw({reinterpret_cast<const std::byte*>(demand.data()), demand.size()});
-        for (auto n = padding(demand.size()); n > 0; --n) to.fixed(std::uint8_t{0});
+        if (!demand.empty()) put(to, demand);
+        if (!retry_on.empty()) put(to, retry_on);
     }
     /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
     bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
@@ -109,13 +109,14 @@ struct call_head {
             !from.fixed(cpus) || !from.fixed(id.number))
             return false;
         is_told = (how & told_bit) != 0;
-        kind = static_cast<call_kind>(how & ~(told_bit | demand_bit));
+        kind = static_cast<call_kind>(how & ~(told_bit | demand_bit | retry_on_bit));
         if (kind > call_kind::create) return false;
         if (kind != call_kind::task && !get(from, actor)) return false;
         target = actor_id(actor);
         who.id = who.trace = call_id(id);
         if (is_told && !decode_who(from, id, now)) return false;
-        return (how & demand_bit) == 0 || decode_demand(from);
+        return ((how & demand_bit) == 0 || get(from, demand)) &&
+               ((how & retry_on_bit) == 0 || get(from, retry_on));
     }
 
 private:
@@ -129,13 +130,18 @@ private:
         if (left >= 0) who.until = deadline_after(now, duration(left));
         return true;
     }
-    bool decode_demand(wire::reader& from) {
+    static void put(wire::writer& to, std::string_view text) {
+        to.fixed(static_cast<std::uint16_t>(text.size()));
+        to.raw(as_bytes(text));
+        for (auto n = padding(text.size()); n > 0; --n) to.fixed(std::uint8_t{0});
+    }
+    static bool get(wire::reader& from, std::string_view& text) {
         std::uint16_t size = 0;
-        byte_span text, rest;
-        if (!from.fixed(size) || size == 0 || !from.raw(size, text) ||
+        byte_span read, rest;
+        if (!from.fixed(size) || size == 0 || !from.raw(size, read) ||
             !from.raw(padding(size), rest))
             return false;
-        demand = {reinterpret_cast<const char*>(text.data()), text.size()};
+        text = as_text(read);
         return true;
     }
     [[nodiscard]] static constexpr std::size_t padding(std::size_t text) noexcept {

@@ -184,6 +184,7 @@ SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint
     head.cpus = call.cpus;
     head.target = call.target;
     head.demand = demand;
+    if (is_worker && call.rare && call.rare->retry_on) head.retry_on = call.rare->retry_on->text();
     auto& who = head.who;
     who.id = who.trace = call_id({incarnation, call.number});
     if (call.parent) {

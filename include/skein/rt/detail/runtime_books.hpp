@@ -66,6 +66,8 @@ struct call_base::rarities {
     };
     std::optional<deadline_timer> deadline;
     std::optional<error> bad_options;
+    std::optional<known_failures> retry_on;
+    std::uint16_t failed_attempts = 0; ///< that ended with one of them
     duration limit = no_deadline;
     time_point until{};        ///< when the deadline is
     bool is_inherited = false; ///< the limit, from the call that made this one

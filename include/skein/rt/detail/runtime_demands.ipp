@@ -183,7 +183,8 @@ SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
     while (leases.front(line) != nullptr) all.push_back(leases.pop(line));
     tell_demand(line);
     for (const auto& call : all) {
-        error said(why.code(), fmt::format("{} did not run: {}", call->name(), why.text()));
+        error said(why.code(),
+                   fmt::format("{} {}: {}", call->name(), call->progress(), why.text()));
         if (!why.hint().empty()) said.with_hint(why.hint());
         if (!why.cause().empty()) said.with_cause(why.cause());
         refuse(*call, std::move(said));

@@ -81,11 +81,34 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
         } else if (f.flags == detail::reply_lends) {
             take_reply(from, *call, f);
         } else {
-            call->fail(detail::decode_failure(f.body));
+            auto why = detail::decode_failure(f.body);
+            if (!runs_again(*call, why)) call->fail(std::move(why));
         }
     }
     if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();
     if (from.busy == 0 && books_->upstream == nullptr && books_->links.size() > 1) feed(from);
+}
+
+/// Driver: whether a task goes to the end of its line because of how it failed.
+SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
+    if (books_->upstream != nullptr || !call.rare || !call.rare->retry_on ||
+        detail::is_unwanted(call) || !call.rare->retry_on->has(why))
+        return false;
+    auto& attempts = call.rare->failed_attempts;
+    ++attempts;
+    if (call.retries_left == 0 || books_->closing) {
+        if (why.what.hint().empty())
+            why.what.with_hint(
+                fmt::format("it failed {} times, and has no retries left", attempts));
+        return false;
+    }
+    --call.retries_left;
+    ++books_->stats.retried;
+    call.on = nullptr;
+    call.alone = 0;
+    call.state = detail::phase::queued;
+    place(counted_ptr(&call));
+    return true;
 }
 
 SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
@@ -171,6 +194,7 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     if (head.kind != detail::call_kind::method) set_demand(*call, head);
     call->retries_left = head.kind == detail::call_kind::task ? head.retries : 0;
     call->nested = true;
+    if (!head.retry_on.empty()) detail::keep_failures(*call, head.retry_on);
     call->body = f.take_body();
     if (head.who.until != time_point::max()) call->extra().until = head.who.until;
     from.forwarded[slot_id(f.id)] = call.get();
