@@ -15,6 +15,7 @@
 #include <skein/cluster/environment.hpp>
 #include <skein/cluster/group.hpp>
 #include <skein/cluster/head.hpp>
+#include <skein/cluster/job.hpp>
 #include <skein/cluster/joined_group.hpp>
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/cluster/loss_listeners.hpp>
@@ -35,6 +36,7 @@
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_link.ipp>
 #include <skein/cluster/detail/head_output.ipp>
+#include <skein/cluster/detail/job.ipp>
 #include <skein/cluster/detail/joined_group.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
 #include <skein/cluster/detail/leased_output.ipp>

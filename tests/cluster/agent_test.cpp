@@ -110,3 +110,34 @@ TEST_CASE("an agent started again takes its name over from the dead one", "[clus
         CHECK_FALSE(s.nodes[0].suspect);
     });
 }
+
+TEST_CASE("a node that leaves alone ends when its head is gone for long", "[J4][cluster][agent]") {
+    with_head(5, [](test::sim_nodes& c) -> task<void> {
+        auto& n = c.add_node(1);
+        auto killed_agent = c.kill_agent(n);
+        co_await killed_agent;
+        auto how = c.agent_defaults();
+        how.orphan_grace = 10s;
+        how.leaves_alone = true;
+        c.start_agent(n, std::move(how));
+        co_await sleep_for(1s);
+        CHECK(n.agent->role->is_joined());
+        auto away = c.kill_head();
+        co_await away;
+        co_await sleep_for(5s);
+        CHECK_FALSE(n.agent->over);
+        c.start_head(); // it was only away
+        co_await sleep_for(20s);
+        CHECK(n.agent->role->is_joined());
+        auto gone = c.kill_head();
+        co_await gone;
+        const auto begin = c.loop().now();
+        auto ended = n.agent->running.join();
+        co_await ended;
+        REQUIRE(n.agent->failure);
+        CHECK(n.agent->failure->code() == errc::peer_lost);
+        CHECK(c.loop().now() - begin >= 10s);
+        CHECK(c.loop().now() - begin < 15s);
+        n.agent.reset();
+    });
+}

@@ -15,8 +15,6 @@ public:
     /// UBSan makes a pipe to look at the type of an object, and takes it for no object when it cannot.
 #if defined(__clang__)
     static constexpr bool works = !__has_feature(undefined_behavior_sanitizer);
-#elif defined(__SANITIZE_UNDEFINED__)
-    static constexpr bool works = false;
 #else
     static constexpr bool works = true;
 #endif

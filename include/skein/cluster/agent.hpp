@@ -58,8 +58,9 @@ struct agent_options {
     /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
     std::vector<std::string> gpu_names;
     std::size_t most_workers = 4096;
-    duration join_within = std::chrono::seconds(60); ///< the first time
-    duration orphan_grace = std::chrono::seconds(30);
+    duration join_within = std::chrono::seconds(60);  ///< the first time
+    duration orphan_grace = std::chrono::seconds(30); ///< then workers end
+    bool leaves_alone = false; ///< then it ends, too, instead of looking for its head for ever
     duration stop_grace =
         time_constants::lan().shutdown_grace; ///< of a worker, from SIGTERM to the kill
     time_constants times;
@@ -79,7 +80,7 @@ public:
     /// Joins and serves until stop() or until the head ends the cluster, then ends all workers.
     ///   errors  the first time: those of net::link::connect (permission_denied: the token; refused, timeout after
     ///           join_within), and what the head says of the node (already_exists: the name; invalid_argument, mismatch);
-    ///           later: permission_denied, mismatch; cancelled
+    ///           later: permission_denied, mismatch, peer_lost (leaves_alone); cancelled
     [[nodiscard]] task<void> serve();
     void stop() noexcept;
 

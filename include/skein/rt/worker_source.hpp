@@ -90,16 +90,33 @@ public:
 
 /// What a program's command line asks of a cluster.
 struct cluster_flags {
-    std::string address;    ///< --address A: of the head; empty: the environment, else none
-    std::string join;       ///< --join A: this process is a node's agent
-    bool head = false;      ///< --head: this process is the head
-    std::string listen;     ///< --listen A: where the head listens
+    std::string
+        address;        ///< --address A: of the head, or "local"; empty: the environment, else none
+    std::string join;   ///< --join A: this process is a node's agent
+    bool head = false;  ///< --head: this process is the head
+    std::string listen; ///< --listen A: where the head listens
     std::string token_file; ///< --token-file F
     int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
     std::string program;    ///< argv[0]
     /// Lines of workers say which worker it was. On a cluster they do if nothing is said; on one host they are not read
     /// then.
     std::optional<bool> prefix_output;
+};
+
+/// A cluster of the processes that a launcher has started together, led by this one; it ends with the object.
+class job_cluster {
+public:
+    job_cluster() = default;
+    job_cluster(const job_cluster&) = delete;
+    job_cluster& operator=(const job_cluster&) = delete;
+    virtual ~job_cluster() = default;
+    /// Of its head.
+    [[nodiscard]] virtual std::string address() const = 0;
+};
+/// The part of this process in such a job: none, its driver's, or a node's, which is over then.
+struct part_in_job {
+    std::unique_ptr<job_cluster> leads;
+    std::optional<int> exit_code;
 };
 
 /// What the layer `cluster` gives to programs.
@@ -113,6 +130,8 @@ struct cluster_roles {
     /// The whole life of a head, or of an agent; gives the exit code, throws error.
     int (*head)(const cluster_flags& flags);
     int (*join)(const cluster_flags& flags);
+    /// Asked where neither flags nor environment name a cluster. Throws error.
+    part_in_job (*take_part)(const cluster_flags& flags);
 };
 
 #if defined(SKEIN_COMPILED)

@@ -67,6 +67,10 @@ SKEIN_INLINE task<void> agent::books::serve() {
     auto parted = shield(head.part()); // the head has heard how they ended
     co_await parted;
     if (failure) std::rethrow_exception(failure);
+    if (is_abandoned)
+        throw error(errc::peer_lost,
+                    fmt::format("the head at {} has been gone for {:.3g} s", to_string(how.head),
+                                std::chrono::duration<double>(how.orphan_grace).count()));
 }
 
 SKEIN_INLINE std::shared_ptr<net::request_service> agent::books::make_service() {
@@ -115,19 +119,27 @@ SKEIN_INLINE task<void> agent::books::say_hello(books* self) {
 
 /// Workers that no head knows of for long end: their drivers have been told that they are lost.
 SKEIN_INLINE task<void> agent::books::watch_orphans(books* self) {
+    auto& how = self->how;
     while (!self->stopping.is_set()) {
+        self->has_joined = self->has_joined || self->head.is_joined();
         auto woken = detail::wait_at_most(
             &self->stopping,
-            std::max<duration>(self->how.orphan_grace / 8, std::chrono::milliseconds(10)));
+            std::max<duration>(how.orphan_grace / 8, std::chrono::milliseconds(10)));
         co_await woken;
+        const bool is_alone =
+            !self->head.is_joined() &&
+            self->on_loop.now() >= deadline_after(self->head.alone_since(), how.orphan_grace);
+        if (is_alone && how.leaves_alone && self->has_joined) {
+            self->is_abandoned = true;
+            self->stopping.set();
+            co_return;
+        }
         const bool all_asked =
             std::all_of(self->workers.begin(), self->workers.end(),
                         [](const auto& one) { return one.second->asked_to_stop; });
-        if (self->head.is_joined() || all_asked ||
-            self->on_loop.now() < deadline_after(self->head.alone_since(), self->how.orphan_grace))
-            continue;
+        if (!is_alone || all_asked) continue;
         logging::warn("agent", "no head for long: the workers end",
-                      {{"head", to_string(self->how.head)}, {"workers", self->workers.size()}});
+                      {{"head", to_string(how.head)}, {"workers", self->workers.size()}});
         self->stop_all();
     }
 }

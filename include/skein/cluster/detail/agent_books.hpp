@@ -42,6 +42,7 @@ struct agent::books {
     std::vector<ended_lease> untold;                ///< ends while there was no link
     std::map<std::uint64_t, driver_output> outputs; ///< by driver
     bool leaving = false;                           ///< the link to the head has ended for good
+    bool has_joined = false, is_abandoned = false;  ///< see agent_options::leaves_alone
     event stopping;
     detail::head_link head;
     scope running; ///< the workers

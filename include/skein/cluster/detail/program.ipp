@@ -4,15 +4,13 @@
 
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/agent.hpp>
+#include <skein/cluster/detail/serve_role.hpp>
 #include <skein/cluster/environment.hpp>
 #include <skein/cluster/head.hpp>
+#include <skein/cluster/job.hpp>
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/cluster/meeting.hpp>
-#include <skein/core/cancel.hpp>
 #include <skein/core/log.hpp>
-#include <skein/core/scope.hpp>
-#include <skein/core/stop_signals.hpp>
-#include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/rt/children.hpp>
@@ -33,30 +31,6 @@
 namespace skein::cluster {
 
 namespace detail {
-
-/// Runs a role until it ends; the first stop signal asks it to.
-template <class Role>
-task<int> serve_role(net::real_loop* loop, Role* role) {
-    stop_signals signals;
-    scope beside;
-    beside.spawn([](net::real_loop* on, const stop_signals* from, Role* which) -> task<void> {
-        auto readable = net::wait_readable(*on, from->fd());
-        co_await readable;
-        which->stop();
-    }(loop, &signals, role));
-    std::exception_ptr failure;
-    try {
-        auto serving = role->serve();
-        co_await serving;
-    } catch (...) {
-        failure = std::current_exception();
-    }
-    beside.cancel();
-    auto ended = as_result(shield(beside.join()));
-    (void)co_await ended;
-    if (failure) std::rethrow_exception(failure);
-    co_return exit_code::done;
-}
 
 /// As people type it: HOST:PORT, with brackets around IPv6.
 [[nodiscard]] inline std::string typed(const net::address& at) {
@@ -163,12 +137,22 @@ inline int join_of(const rt::cluster_flags& flags) {
     how.token_file = flags.token_file;
     return run_agent(how);
 }
+inline rt::part_in_job part_of(const rt::cluster_flags& flags) {
+    rt::part_in_job out;
+    const auto where = job_of_launcher();
+    if (!where) return out;
+    if (where->rank == 0)
+        out.leads = std::make_unique<led_job>(*where, flags.token_file);
+    else
+        out.exit_code = run_job_node(*where, flags.token_file);
+    return out;
+}
 
 } // namespace detail
 
 SKEIN_INLINE const rt::cluster_roles* roles() noexcept {
     static constexpr rt::cluster_roles all{&detail::address_of, &detail::workers_of,
-                                           &detail::head_of, &detail::join_of};
+                                           &detail::head_of, &detail::join_of, &detail::part_of};
     return &all;
 }
 

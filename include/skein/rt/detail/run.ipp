@@ -141,8 +141,16 @@ SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
     return out;
 }
 
+/// Whether workers are of this host because somebody said so.
+SKEIN_INLINE bool is_local(const cluster_flags& flags) {
+    const char* const variable = std::getenv("SKEIN_ADDRESS");
+    return flags.address == "local" ||
+           (flags.address.empty() && variable != nullptr && std::string_view(variable) == "local");
+}
+
 /// The head that the command line or the environment names; empty: there is none, workers are of this host.
 SKEIN_INLINE std::string cluster_address(const cluster_flags& flags) {
+    if (is_local(flags)) return {};
     const auto* const roles = roles_of_program();
     if (roles != nullptr) return roles->address(flags);
     const char* variable = std::getenv("SKEIN_ADDRESS");
@@ -155,6 +163,13 @@ SKEIN_INLINE std::string cluster_address(const cluster_flags& flags) {
                    "skein::runtime");
 }
 
+/// What a launcher has made of this process, if neither flags nor environment say what it is.
+SKEIN_INLINE part_in_job take_part_in_job(const cluster_flags& flags) {
+    const auto* const roles = roles_of_program();
+    if (roles == nullptr || flags.head || !flags.join.empty() || is_local(flags)) return {};
+    return roles->take_part(flags);
+}
+
 /// Prints what skein itself understands; for an app that takes no arguments, that is all.
 SKEIN_INLINE int print_usage(std::string_view program) {
     program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
@@ -162,7 +177,8 @@ SKEIN_INLINE int print_usage(std::string_view program) {
         "usage: {} [--workers N] [--address A | --head | --join A]\n\n"
         "  --workers N       worker processes (default: SKEIN_WORKERS, else one per core)\n"
         "  --address A       run on the cluster whose head is at A (default: SKEIN_ADDRESS,\n"
-        "                    else workers of this host)\n"
+        "                    else workers of this host, as with --address local; under srun\n"
+        "                    and mpirun the processes of the job are a cluster)\n"
         "  --head            be the head of a cluster; --listen HOST:PORT for other hosts\n"
         "  --join A          be a node of the cluster whose head is at A\n"
         "  --token-file F    the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else\n"
@@ -242,9 +258,13 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
                 .with_hint("this program takes skein's flags only; see --help");
         }
         line.cluster.workers = line.workers.value_or(how.workers);
-        const auto head = cluster_address(line.cluster);
+        auto head = cluster_address(line.cluster);
         if (line.cluster.head) return roles_of_program()->head(line.cluster);
         if (!line.cluster.join.empty()) return roles_of_program()->join(line.cluster);
+        part_in_job part;
+        if (head.empty()) part = take_part_in_job(line.cluster);
+        if (part.exit_code) return *part.exit_code;
+        if (part.leads) head = line.cluster.address = part.leads->address();
         how.processes.count = line.workers.value_or(how.workers);
         if (argc > 0) how.processes.program = argv[0];
         net::real_loop loop;

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of cluster/job.hpp.
+
+#include <skein/cluster/access.hpp>
+#include <skein/cluster/agent.hpp>
+#include <skein/cluster/detail/serve_role.hpp>
+#include <skein/cluster/head.hpp>
+#include <skein/cluster/meeting.hpp>
+#include <skein/core/available_cores.hpp>
+#include <skein/core/available_memory.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/net/loop_thread.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/rt/children.hpp>
+#include <skein/rt/process.hpp>
+#include <skein/rt/standard_files.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+SKEIN_INLINE std::optional<launch_environment> job_of_launcher(const variable_reader& read) {
+    if (read(in_job_variable)) return std::nullopt;
+    auto where = discover(read);
+    const auto forms_job = {"slurm", "openmpi", "pmi", "kubernetes"};
+    if (where.world_size < 2 ||
+        std::find(forms_job.begin(), forms_job.end(), where.source) == forms_job.end())
+        return std::nullopt;
+    return where;
+}
+
+SKEIN_INLINE job_share share_of_host(const launch_environment& where, const rt::resources& all,
+                                     const std::vector<std::string>& gpu_names, bool has_own_cores,
+                                     bool has_own_gpus) {
+    job_share out{all, {}};
+    const int size = std::max(where.local_size, 1), mine = where.local_rank;
+    if (!has_own_cores)
+        out.offers.cpu =
+            std::max(1, static_cast<int>(all.cpu.in_steps() / rt::amount::steps) / size);
+    out.offers.memory = all.memory / static_cast<std::uint64_t>(size);
+    for (std::size_t i = 0; i < gpu_names.size(); ++i)
+        if (has_own_gpus || static_cast<int>(i % static_cast<std::size_t>(size)) == mine)
+            out.gpu_names.push_back(gpu_names[i]);
+    out.offers.gpu = static_cast<int>(out.gpu_names.size());
+    return out;
+}
+
+namespace detail {
+
+/// Whether the process may run on some of the host's cores only.
+[[nodiscard]] inline bool is_bound() noexcept {
+    cpu_set_t mine;
+    CPU_ZERO(&mine);
+    if (::sched_getaffinity(0, sizeof mine, &mine) != 0) return false;
+    return CPU_COUNT(&mine) < ::sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+[[nodiscard]] inline agent_options node_of_job(const launch_environment& where,
+                                               const net::token& secret) {
+    rt::resources all;
+    all.cpu = available_cores();
+    all.memory = available_memory();
+    auto share = share_of_host(where, all, rt::visible_gpus(), is_bound(),
+                               process_environment()("SLURM_GPUS_PER_TASK").has_value());
+    agent_options o;
+    o.head = meeting_point(where);
+    o.secret = secret;
+    o.host = rt::host_name();
+    o.name = where.local_size > 1 ? fmt::format("{}.{}", o.host, where.local_rank) : o.host;
+    o.pid = ::getpid();
+    o.offers = std::move(share.offers);
+    o.gpu_names = std::move(share.gpu_names);
+    o.labels = {fmt::format("rank={}", where.rank)};
+    o.orphan_grace = std::chrono::seconds(10);
+    o.leaves_alone = true;
+    return o;
+}
+
+/// What this process starts from now on has no part in the job, and a secret of its own. Who comes and goes is no
+/// news where all come and go together.
+inline void enter_job() {
+    if (!process_environment()("SKEIN_LOG_LEVEL")) logging::set_level(logging::level::warn);
+    ::setenv(in_job_variable, "1", 1);
+    take_variable(token_variable);
+}
+
+} // namespace detail
+
+/// Each half belongs to the loop of its thread.
+struct led_job::parts {
+    struct head_half {
+        explicit head_half(net::real_loop& on) : network(on) {}
+        net::real_network network;
+        std::optional<head> serves;
+        scope life;
+    };
+    struct node_half {
+        explicit node_half(net::real_loop& on) : network(on), children(on) {}
+        net::real_network network;
+        rt::local_children children;
+        std::optional<agent> serves;
+        scope life;
+    };
+
+    net::loop_thread head_thread{"skein-head"}, node_thread{"skein-node"};
+    std::unique_ptr<head_half> of_head;
+    std::unique_ptr<node_half> of_node;
+    net::address at;
+
+    parts() = default;
+    parts(const parts&) = delete;
+    parts& operator=(const parts&) = delete;
+    ~parts() {
+        if (of_head) head_thread.run([this] { return end_head(this); });
+        if (of_node) node_thread.run([this] { return end_node(this); });
+    }
+
+    static task<void> start_head(parts* self, head_options how) {
+        auto& on = self->head_thread.loop();
+        auto half = std::make_unique<head_half>(on);
+        half->serves.emplace(on, half->network, std::move(how));
+        half->life.spawn(half->serves->serve());
+        self->of_head = std::move(half);
+        co_return;
+    }
+    static task<void> start_node(parts* self, agent_options how) {
+        auto& on = self->node_thread.loop();
+        self->of_node = std::make_unique<node_half>(on);
+        auto& half = *self->of_node;
+        half.serves.emplace(on, half.network, half.children, std::move(how));
+        half.life.spawn(serve_node(&half));
+        co_return;
+    }
+    static task<void> serve_node(node_half* half) {
+        auto serving = as_result(half->serves->serve());
+        const auto served = co_await serving;
+        if (!served)
+            logging::error("cluster", "the node of this process has ended",
+                           {{"why", served.error().what()}});
+    }
+    /// Gives the hosts of those that are there, when not all are in time.
+    static task<std::vector<std::string>> wait_for_all(parts* self, std::size_t wanted,
+                                                       duration patience) {
+        auto& here = loop::current();
+        const auto last = deadline_after(here.now(), patience);
+        for (;;) {
+            const auto now = self->of_head->serves->status();
+            std::vector<std::string> hosts;
+            for (const auto& node : now.nodes) hosts.push_back(node.name);
+            if (hosts.size() >= wanted) co_return std::vector<std::string>();
+            if (here.now() >= last)
+                co_return hosts.empty() ? std::vector<std::string>{"none"} : hosts;
+            auto pause = sleep_for(std::chrono::milliseconds(20));
+            co_await pause;
+        }
+    }
+    static task<void> end_head(parts* self) {
+        self->of_head->serves->stop();
+        auto ended = as_result(self->of_head->life.join());
+        (void)co_await ended;
+        self->of_head.reset();
+    }
+    static task<void> end_node(parts* self) {
+        self->of_node->serves->stop();
+        auto ended = as_result(self->of_node->life.join());
+        (void)co_await ended;
+        self->of_node.reset();
+    }
+};
+
+SKEIN_INLINE led_job::led_job(const launch_environment& where, const std::string& token_file,
+                              duration patience)
+    : parts_((detail::enter_job(), std::make_unique<parts>())) { // before there are threads
+    parts_->at = meeting_point(where);
+    head_options o;
+    o.listen = listening_point(where);
+    o.secret = find_or_make_token(token_file);
+    o.host = rt::host_name();
+    o.pid = ::getpid();
+    auto node = detail::node_of_job(where, o.secret);
+    parts_->head_thread.run([&] { return parts::start_head(parts_.get(), std::move(o)); });
+    parts_->node_thread.run([&] { return parts::start_node(parts_.get(), std::move(node)); });
+    const auto wanted = static_cast<std::size_t>(where.world_size);
+    const auto there = parts_->head_thread.run(
+        [&] { return parts::wait_for_all(parts_.get(), wanted, patience); });
+    if (!there.empty())
+        throw error(errc::timeout,
+                    fmt::format("of {} processes of this {} job not all have come to {} in time; "
+                                "there are: {}",
+                                wanted, where.source, to_string(parts_->at),
+                                fmt::join(there, ", ")))
+            .with_hint("see what the others say; all of them need the same token "
+                       "(SKEIN_TOKEN_FILE, or a common home folder)");
+}
+
+SKEIN_INLINE led_job::~led_job() = default;
+
+SKEIN_INLINE std::string led_job::address() const { return to_string(parts_->at); }
+
+SKEIN_INLINE int run_job_node(const launch_environment& where, const std::string& token_file) {
+    rt::open_standard_files();
+    rt::name_process("agent");
+    auto how = detail::node_of_job(where, find_or_make_token(token_file));
+    detail::enter_job();
+    net::real_loop loop;
+    net::real_network network(loop);
+    rt::local_children children(loop);
+    agent a(loop, network, children, std::move(how));
+    return loop.run(detail::serve_role(&loop, &a));
+}
+
+} // namespace skein::cluster
