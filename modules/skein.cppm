@@ -31,7 +31,6 @@ using skein::actor_tag;
 using skein::all;
 using skein::any;
 using skein::any_failure;
-using skein::any_of_them;
 using skein::append;
 using skein::as_bytes;
 using skein::as_completed;

@@ -21,8 +21,12 @@
 
 namespace skein {
 
+class failures;
 namespace rt {
 struct failure;
+}
+namespace detail {
+constexpr failures any_of_them() noexcept;
 }
 
 /// A set of error codes and of exception types. Owns nothing.
@@ -48,7 +52,7 @@ public:
 private:
     template <class... Exceptions>
     friend constexpr failures thrown() noexcept;
-    friend constexpr failures any_of_them() noexcept;
+    friend constexpr failures detail::any_of_them() noexcept;
     template <class... Exceptions>
     static constexpr const std::type_info* list_of[] = {&typeid(Exceptions)...};
     [[nodiscard]] static constexpr std::uint64_t bit(errc code) noexcept {
@@ -70,13 +74,15 @@ template <class... Exceptions>
     return out;
 }
 
+namespace detail {
 [[nodiscard]] constexpr failures any_of_them() noexcept {
     failures out;
     out.codes_ = ~failures::bit(errc::cancelled);
     return out;
 }
+} // namespace detail
 /// All that a task may throw, but for errc::cancelled.
-inline constexpr failures any_failure = any_of_them();
+inline constexpr failures any_failure = detail::any_of_them();
 
 namespace rt {
 
