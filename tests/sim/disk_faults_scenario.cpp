@@ -80,8 +80,10 @@ task<void> disk_faults(sim::world& w) {
             }
             // At some operation of this save: nothing, one failure, or the end of the power.
             const auto kind = w.below(3);
-            if (kind == 1)
-                run.disk.fail_once(w.below(30), w.chance(0.5) ? errc::io : errc::disk_full);
+            if (kind == 1) {
+                const auto at = w.below(30);
+                run.disk.fail_once(at, w.chance(0.5) ? errc::io : errc::disk_full);
+            }
             if (kind == 2) run.disk.power_off_after(w.below(30));
             run.save();
             auto pause = sleep_for(std::chrono::milliseconds(1 + w.below(20)));

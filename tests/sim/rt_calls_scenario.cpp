@@ -196,10 +196,11 @@ outstanding submit(sim::world* w, std::uint16_t cpus, int call, const actor_hand
     case 4:
         made.result = remote<&after_wait>.with(how)(remote<&wait_a_while>(-call, ms), call);
         break;
-    case 5:
-        made.result = remote<&spread_out>.with(how)(call, 1 + static_cast<int>(w->below(3)),
-                                                    static_cast<int>(w->below(3)));
+    case 5: {
+        const int depth = static_cast<int>(w->below(3)), fan = 1 + static_cast<int>(w->below(3));
+        made.result = remote<&spread_out>.with(how)(call, fan, depth);
         break;
+    }
     case 6: made.result = remote<&with_own_actor>.with(how)(call, ms); break;
     default:
         made.is_method = true;

@@ -270,10 +270,11 @@ task<void> everything(sim::world* w, test::sim_cluster* cluster) {
         const double kill_rate = !now->is_calm && w->chance(0.5) ? 0.1 : 0.0;
         const int rounds = 3 + static_cast<int>(w->below(10));
         for (int i = 0; i < rounds && !posts.empty(); ++i) {
-            tasks.push_back(remote<&chatter>.with({.cpus = 0, .retries = 0})(
-                posts, 1 + static_cast<int>(w->below(20)), w->loop.random().next()));
-            call_one(posts[w->below(posts.size())], posts, static_cast<int>(w->below(10)),
-                     &readers);
+            const int words = 1 + static_cast<int>(w->below(20));
+            const auto seed = w->loop.random().next();
+            tasks.push_back(remote<&chatter>.with({.cpus = 0, .retries = 0})(posts, words, seed));
+            const auto whom = w->below(posts.size());
+            call_one(posts[whom], posts, static_cast<int>(w->below(10)), &readers);
             if (w->chance(0.05)) tasks[w->below(tasks.size())].cancel();
             if (w->chance(0.1) && posts.size() > 1) posts.pop_back();
             if (w->chance(kill_rate))

@@ -137,8 +137,10 @@ task<void> scenario(sim::world& w) {
     for (int i = 0; i < 3; ++i) h.add_place();
     scope tasks;
     const auto count = 5 + w.below(20);
-    for (std::uint64_t i = 0; i < count; ++i)
-        tasks.spawn(work(&h, static_cast<int>(w.below(4)), 1 + w.below(3)));
+    for (std::uint64_t i = 0; i < count; ++i) {
+        const auto what = static_cast<int>(w.below(4));
+        tasks.spawn(work(&h, what, 1 + w.below(3)));
+    }
     for (int i = 0; i < 30; ++i) {
         auto pause = sleep_for(std::chrono::milliseconds(1 + w.below(40)));
         co_await pause;
@@ -146,7 +148,8 @@ task<void> scenario(sim::world& w) {
         if (kind == 0 && h.places.size() < 6) h.add_place();
         if (kind == 1 && !h.places.empty()) h.remove_place();
         if (kind == 2 && !h.places.empty()) {
-            h.scheduler.drain(h.places[w.below(h.places.size())], w.chance(0.5));
+            const auto which = w.below(h.places.size());
+            h.scheduler.drain(h.places[which], w.chance(0.5));
             h.pump();
         }
     }
