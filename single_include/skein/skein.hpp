@@ -31378,7 +31378,14 @@ SKEIN_INLINE void open_standard_files() noexcept {
 namespace skein::cluster {
 
 SKEIN_INLINE std::optional<launch_environment> job_of_launcher(const variable_reader& read) {
-    if (read(in_job_variable)) return std::nullopt;
+    const auto has = [&](const char* name) { return read(name).has_value(); };
+    // A program that is no rank of a training must not mind what is half set of one.
+    const bool is_rank = has("SKEIN_RANK") || (has("RANK") && !has("JOB_COMPLETION_INDEX") &&
+                                               (has("WORLD_SIZE") || has("MASTER_ADDR")));
+    const bool may_be_one = (has("SLURM_PROCID") && has("SLURM_STEP_ID")) ||
+                            has("OMPI_COMM_WORLD_RANK") || has("PMI_RANK") ||
+                            has("JOB_COMPLETION_INDEX");
+    if (has(in_job_variable) || is_rank || !may_be_one) return std::nullopt;
     auto where = discover(read);
     const auto forms_job = {"slurm", "openmpi", "pmi", "kubernetes"};
     if (where.world_size < 2 ||
@@ -31501,13 +31508,17 @@ struct led_job::parts {
                                                        duration patience) {
         auto& here = loop::current();
         const auto last = deadline_after(here.now(), patience);
-        for (;;) {
+        const auto news = deadline_after(here.now(), std::chrono::seconds(5));
+        for (bool is_told = false;;) {
             const auto now = self->of_head->serves->status();
             std::vector<std::string> hosts;
             for (const auto& node : now.nodes) hosts.push_back(node.name);
             if (hosts.size() >= wanted) co_return std::vector<std::string>();
             if (here.now() >= last)
                 co_return hosts.empty() ? std::vector<std::string>{"none"} : hosts;
+            if (here.now() >= news && !std::exchange(is_told, true))
+                logging::warn("cluster", "waits for the other processes of this job",
+                              {{"there", hosts.size()}, {"of", wanted}});
             auto pause = sleep_for(std::chrono::milliseconds(20));
             co_await pause;
         }
