@@ -263,7 +263,8 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
         if (!line.cluster.join.empty()) return roles_of_program()->join(line.cluster);
         part_in_job part;
         if (head.empty()) part = take_part_in_job(line.cluster);
-        if (part.exit_code) return *part.exit_code;
+        if (part.exit_code)
+            std::exit(*part.exit_code); // what follows run() is the driver's, as in workers
         if (part.leads) head = line.cluster.address = part.leads->address();
         how.processes.count = line.workers.value_or(how.workers);
         if (argc > 0) how.processes.program = argv[0];
