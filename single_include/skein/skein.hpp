@@ -13516,7 +13516,7 @@ struct job_share {
 };
 /// `all`: what this process may use. Of cores to which the launcher has bound it, all; of memory and of what it has in
 /// common with its neighbours, its share, but at least one core.
-///   has_own_cores   its affinity is not that of the host
+///   has_own_cores   it may not run on all cores of the host
 ///   has_own_gpus    the launcher has given it its own (SLURM_GPUS_PER_TASK)
 [[nodiscard]] job_share share_of_host(const launch_environment& where, const rt::resources& all,
                                       const std::vector<std::string>& gpu_names, bool has_own_cores,
