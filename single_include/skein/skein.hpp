@@ -10452,6 +10452,15 @@ public:
     bool cancel(request_id id);
     /// Gives back what a granted request holds. False if it holds nothing (any more).
     bool release(request_id id);
+    /// A granted request has been asked to end: room may be kept for others that counts on it, though it is for life.
+    /// Off: it goes on after all. False if it holds nothing.
+    bool set_leaving(request_id id, bool on = true);
+    /// Keeps the place free, before anybody has passed it, where a queued request fits once what can be counted on to end
+    /// there has ended. Given up like any reservation: it got its room, or what runs there does not end after all.
+    /// False: there is no such place, or it is not queued (any more).
+    bool keep_room(request_id id);
+    /// The same for a group that waits.
+    bool keep_room(placement_group_id id);
     /// The granted request waits for others: its cpus are free meanwhile, and nothing else. False if it is
     /// not granted, or waits already.
     bool wait_begin(request_id id);
@@ -10501,7 +10510,7 @@ public:
         resources total, used; ///< used.cpu may be more than total.cpu, see wait_end()
         std::size_t granted = 0;
         bool draining = false;
-        bool reserved = false; ///< kept free for one that waited long
+        bool reserved = false; ///< kept free for somebody
     };
     [[nodiscard]] std::vector<place_info> places() const;
 
@@ -10892,7 +10901,7 @@ struct request_entry {
     std::uint32_t next = no_index, prev = no_index; ///< in its queue, or among those on its place
     std::uint32_t place = no_index;
     request_state state = request_state::free;
-    bool for_life = false;
+    bool for_life = false, leaving = false;
 };
 static_assert(sizeof(request_entry) == 48);
 
@@ -11005,7 +11014,7 @@ struct place_domain {
     std::vector<std::uint32_t> holes;
 };
 
-/// Room kept free for who waited long.
+/// Room kept free for who waited long, or for whom others are asked to leave.
 struct reservation {
     needs kept;
     std::uint32_t queue = no_index; ///< whose first request it is for
@@ -11020,6 +11029,7 @@ struct place_record {
     int bundle = -1;
     std::uint32_t running = 0;      ///< granted, not for life, not waiting: ends or waits some time
     std::uint32_t running_cpus = 0; ///< those of them that hold cpus
+    std::uint32_t leaving = 0;      ///< granted, not waiting, asked to end
     std::uint32_t first_held = no_index, held = 0;
     std::int64_t resuming_cpus = 0;
     place_id id;
@@ -11182,6 +11192,7 @@ struct schedule_books {
     void unqueue(std::uint32_t e);
     bool cancel(request_id id);
     void hold(std::uint32_t e, std::uint32_t place, gpu_set gpus);
+    bool set_leaving(request_id id, bool on);
     void count_running(const request_entry& entry, int by);
     bool release(request_id id);
     void give_back(std::uint32_t e);
@@ -11240,6 +11251,7 @@ struct schedule_books {
     [[nodiscard]] std::uint64_t patience() const;
     void age_all();
     void reserve_for(std::uint32_t q);
+    [[nodiscard]] bool keep_room(request_id id);
     void drop_reservation(std::uint32_t p);
     void drop_hopeless(std::uint32_t p);
     [[nodiscard]] room obtainable(const place_record& p) const;
@@ -11258,6 +11270,7 @@ struct schedule_books {
     void check_group(group_record& g);
     void lose_bundle(group_record& g, std::size_t bundle, std::vector<evicted>& into);
     void reserve_for(group_record& g);
+    [[nodiscard]] bool keep_room(placement_group_id id);
     void drop_reservations(group_record& g);
     void refuse_queues_of(placement_group_id id);
 
@@ -11523,6 +11536,7 @@ SKEIN_INLINE result<request_id> schedule_books::submit(const request& r) {
     entry.order = ++submitted;
     entry.queue = q;
     entry.for_life = r.for_life;
+    entry.leaving = false;
     append(q, e);
     return request_id(requests.id(e));
 }
@@ -11632,12 +11646,24 @@ SKEIN_INLINE void schedule_books::hold(std::uint32_t e, std::uint32_t place, gpu
 
 /// An entry begins (1) or stops (-1) to run.
 SKEIN_INLINE void schedule_books::count_running(const request_entry& entry, int by) {
-    if (entry.for_life) return;
     const auto add = static_cast<std::uint32_t>(by);
     auto& p = all_places[entry.place];
+    if (entry.leaving) p.leaving += add;
+    if (entry.for_life) return;
     p.running += add;
     if (shapes[classes[all_queues[entry.queue].cls].shape].cpu != 0) p.running_cpus += add;
     running += static_cast<std::size_t>(static_cast<std::int64_t>(by));
+}
+
+SKEIN_INLINE bool schedule_books::set_leaving(request_id id, bool on) {
+    const auto e = requests.find(id.value());
+    if (e == no_index || requests[e].state == request_state::queued) return false;
+    auto& entry = requests[e];
+    if (std::exchange(entry.leaving, on) == on) return true;
+    if (entry.state == request_state::running) // else it counts when it goes on
+        all_places[entry.place].leaving += on ? 1u : -1u;
+    grow(entry.place); // what is kept there for others may be hopeless now
+    return true;
 }
 
 SKEIN_INLINE bool schedule_books::release(request_id id) {
@@ -11824,6 +11850,11 @@ SKEIN_INLINE result<request_id> scheduler::adopt(const request& r, place_id at, 
 }
 SKEIN_INLINE bool scheduler::cancel(request_id id) { return books_->cancel(id); }
 SKEIN_INLINE bool scheduler::release(request_id id) { return books_->release(id); }
+SKEIN_INLINE bool scheduler::set_leaving(request_id id, bool on) {
+    return books_->set_leaving(id, on);
+}
+SKEIN_INLINE bool scheduler::keep_room(request_id id) { return books_->keep_room(id); }
+SKEIN_INLINE bool scheduler::keep_room(placement_group_id id) { return books_->keep_room(id); }
 SKEIN_INLINE bool scheduler::wait_begin(request_id id) { return books_->wait_begin(id); }
 SKEIN_INLINE bool scheduler::wait_end(request_id id) { return books_->wait_end(id); }
 SKEIN_INLINE result<placement_group_id> scheduler::create_group(group_request g) {
@@ -12197,6 +12228,13 @@ SKEIN_INLINE void schedule_books::reserve_for(group_record& g) {
     }
     g.reserved = true;
     ++reservations;
+}
+
+SKEIN_INLINE bool schedule_books::keep_room(placement_group_id id) {
+    const auto found = groups.find(id.value());
+    if (found == groups.end() || !found->second.waits || found->second.told) return false;
+    if (!found->second.reserved) reserve_for(found->second);
+    return found->second.reserved;
 }
 
 SKEIN_INLINE void schedule_books::drop_reservations(group_record& g) {
@@ -12874,7 +12912,7 @@ SKEIN_INLINE room schedule_books::obtainable(const place_record& p) const {
     auto r = p.now;
     for (auto e = p.first_held; e != no_index; e = requests[e].next) {
         const auto& entry = requests[e];
-        if (entry.for_life || entry.state == request_state::waiting) continue;
+        if ((entry.for_life && !entry.leaving) || entry.state == request_state::waiting) continue;
         const auto& shape = shapes[classes[all_queues[entry.queue].cls].shape];
         r.give(shape.all, gpu_set(entry.gpus), entry.state == request_state::running);
     }
@@ -12889,7 +12927,7 @@ SKEIN_INLINE void schedule_books::reserve_for(std::uint32_t q) {
     double least = 0;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {
         const auto& place = all_places[p];
-        if (!is_open(place) || place.kept.exists() || place.running == 0 ||
+        if (!is_open(place) || place.kept.exists() || place.running + place.leaving == 0 ||
             !matches(constraints[cls.where].where, p))
             continue;
         double missing_part = 0;
@@ -12911,6 +12949,18 @@ SKEIN_INLINE void schedule_books::reserve_for(std::uint32_t q) {
     offer(best);
 }
 
+SKEIN_INLINE bool schedule_books::keep_room(request_id id) {
+    const auto e = requests.find(id.value());
+    if (e == no_index || requests[e].state != request_state::queued) return false;
+    const auto q = requests[e].queue;
+    if (all_queues[q].reserved != no_index) return true;
+    if (all_queues[q].state != queue_state::blocked) return false; // whoever has not been tried
+    reserve_for(q);
+    if (all_queues[q].reserved == no_index) return false;
+    stop_ageing(q);
+    return true;
+}
+
 SKEIN_INLINE void schedule_books::drop_reservation(std::uint32_t p) {
     auto& place = all_places[p];
     if (!place.kept.exists()) return;
@@ -12926,7 +12976,8 @@ SKEIN_INLINE void schedule_books::drop_reservation(std::uint32_t p) {
 
 /// Nothing is left there that ends by itself, and it is not enough: others may need the room to go on.
 SKEIN_INLINE void schedule_books::drop_hopeless(std::uint32_t p) {
-    if (all_places[p].kept.exists() && all_places[p].running == 0 && !fits_reserved(p))
+    const auto& place = all_places[p];
+    if (place.kept.exists() && place.running + place.leaving == 0 && !fits_reserved(p))
         drop_reservation(p);
 }
 
@@ -29646,6 +29697,12 @@ struct head_share {
     std::int64_t held = 0, wanted = 0; ///< cpus, in steps; what is coming back counts as given
     double fair = 0;
     std::vector<head_lease*> may_give;
+
+    /// Whether it stays within its share with so much more, for which it gives back what it can.
+    [[nodiscard]] bool may_have(std::int64_t more) const noexcept {
+        for (const auto* l : may_give) more -= l->demand.cpu.in_steps();
+        return static_cast<double>(held + more) <= fair;
+    }
 };
 
 struct head_node {
@@ -29750,7 +29807,8 @@ struct head::books {
     void end(detail::head_lease& l, bool started, const std::string& why,
              const ended_lease& news = {});
     void want(detail::head_job& j, const want_lease& what);
-    void make_room(detail::head_job& j);
+    void make_room(const detail::head_job& j, bool of_groups);
+    void make_room(const detail::head_share& of);
     [[nodiscard]] bool make_room(const detail::head_lease& l, detail::head_node& n,
                                  const rt::scheduler::place_info& now);
     void give_back(detail::head_job& j, std::uint64_t number);
@@ -29767,6 +29825,7 @@ struct head::books {
     void granted(const rt::grant& g);
     static void tell_granted(const detail::head_lease& l);
     void recall(detail::head_lease& l, const std::string& why);
+    void not_recalled(detail::head_lease& l);
     void share_out();
     [[nodiscard]] std::int64_t take_stock(std::vector<detail::head_share>& into) const;
     [[nodiscard]] bool is_feasible(const rt::resources& demand) const;
@@ -29787,8 +29846,10 @@ struct head::books {
     void take_groups_over(bool all);
     void on_group(const rt::notice& n);
     static void tell_group(const detail::head_group& g);
-    void make_group_room(detail::head_job& j);
-    [[nodiscard]] bool make_group_room(detail::head_job& j, const detail::head_group& g);
+    void make_group_room(const detail::head_share& of);
+    [[nodiscard]] bool make_group_room(const detail::head_group& g, bool within_share);
+    [[nodiscard]] rt::scheduler places_for(const detail::head_group& g, bool within_share,
+                                           std::map<std::uint64_t, rt::amount>& free);
     [[nodiscard]] std::int64_t group_cpus(const detail::head_group& g) const;
 };
 
@@ -29923,7 +29984,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
     out->on_tell<want_lease>(as_driver([this](detail::head_job& j, const want_lease& m) {
         want(j, m);
         pump();
-        make_room(j);
+        make_room(j, false);
     }));
     out->on_tell<return_lease>(as_driver([this](detail::head_job& j, const return_lease& m) {
         give_back(j, m.lease);
@@ -29939,7 +30000,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
         as_driver([this](detail::head_job& j, const cluster::want_group& m) {
             want_group(j, {m.group, m.strategy, m.bundles, {}});
             pump();
-            make_group_room(j);
+            make_room(j, true);
         }));
     out->on_tell<cluster::drop_group>(
         as_driver([this](detail::head_job& j, const cluster::drop_group& m) {
@@ -30030,6 +30091,8 @@ SKEIN_INLINE void head::books::look() {
         for (auto& [n, l] : j->leases)
             if (l->state == detail::lease_state::expected && now >= l->until)
                 lost.push_back(l.get());
+            else if (l->recalled_at != time_point{} && !is_coming(*l))
+                not_recalled(*l); // its driver has not answered
     }
     for (auto* l : lost) end(*l, true, "its node did not come back to the head");
     for (auto* j : gone) leave(*j);
@@ -30148,7 +30211,7 @@ SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
     (void)schedule.drain(n->place(), what.on);
     logging::info("head", what.on ? "node drains" : "node takes workers again",
                   {{"node", n->name}});
-    for (const auto& [name, l] : n->leases) l->recalled_at = {};
+    for (const auto& [name, l] : n->leases) not_recalled(*l);
     if (what.on)
         for (const auto& [name, l] : n->leases)
             recall(*l, fmt::format("node {} is drained", n->name));
@@ -30570,31 +30633,42 @@ SKEIN_INLINE bool head::books::may_go(const detail::head_lease& l,
            on_loop.now() >= l.actors_until;
 }
 
-/// A driver waits for a group, and others of its leases are in the way: it is asked for those that are.
-SKEIN_INLINE void head::books::make_group_room(detail::head_job& j) {
-    for (const auto& [number, g] : j.groups)
-        if (g.id && !g.placed && !g.closing && make_group_room(j, g)) return; // one at a time
+/// A driver waits for a group, and others of its leases are in the way: it is asked for those that are. They come back
+/// one by one; what is there already is kept from others meanwhile, or the group would never have all.
+SKEIN_INLINE void head::books::make_group_room(const detail::head_share& of) {
+    for (const auto& [number, g] : of.of->groups) {
+        if (!g.id || g.placed || g.closing) continue;
+        const bool within_share = of.may_have(group_cpus(g));
+        if (within_share && schedule.keep_room(g.id)) return; // it is on its way
+        if (!make_group_room(g, within_share)) continue;
+        if (within_share) (void)schedule.keep_room(g.id);
+        return; // one at a time
+    }
 }
 
-/// Plans it on the nodes as they would be without these leases. False: there is no way.
-SKEIN_INLINE bool head::books::make_group_room(detail::head_job& j, const detail::head_group& g) {
+/// The nodes as they would be for a group without those leases of its driver that can be asked back, and what of their
+/// cpus is free now or coming back. What others give back counts for one who stays within his share.
+SKEIN_INLINE rt::scheduler head::books::places_for(const detail::head_group& g, bool within_share,
+                                                   std::map<std::uint64_t, rt::amount>& free) {
     rt::scheduler plan(rt::scheduler_options{rt::placement::spread});
-    std::map<std::uint64_t, rt::amount> now_free; // what is coming back, too
     for (const auto& p : schedule.places()) {
         const auto* const n = node_at(p.id.value());
         const bool has_one = g.strategy == rt::group_strategy::strict_spread &&
                              std::any_of(g.places.begin(), g.places.end(),
                                          [&](const auto& b) { return b.node == p.id.value(); });
-        if (n == nullptr || p.draining || has_one) continue;
+        if (n == nullptr || p.draining || p.reserved || has_one) continue;
         auto used = p.used;
-        auto& free = now_free[p.id.value()];
-        free = p.total.cpu - used.cpu;
+        auto& now = free[p.id.value()];
+        now = p.total.cpu - used.cpu;
         for (const auto& [name, l] : n->leases) {
             const bool coming = l->state == detail::lease_state::stopping || is_coming(*l);
-            if (l->of != &j || l->own || !(coming || may_go(*l, j)) || !rt::fits(l->demand, used))
-                continue;
-            used -= l->demand;
-            if (coming) free += l->demand.cpu;
+            const bool counts = coming ? within_share || l->of == g.of : may_go(*l, *g.of);
+            if (!counts || l->label.starts_with('@')) continue; // that room is a group's
+            auto gives = l->demand;
+            if (l->rests) gives.cpu = {}; // these are free already
+            if (!rt::fits(gives, used)) continue;
+            used -= gives;
+            if (coming) now += gives.cpu;
         }
         if (!rt::fits(used, p.total)) continue;
         auto room = p.total;
@@ -30602,6 +30676,13 @@ SKEIN_INLINE bool head::books::make_group_room(detail::head_job& j, const detail
         room.gpu = rt::amount(static_cast<int>(room.gpu.in_steps() / rt::amount::steps));
         (void)plan.add_place(p.id, p.name, room);
     }
+    return plan;
+}
+
+/// False: there is no way.
+SKEIN_INLINE bool head::books::make_group_room(const detail::head_group& g, bool within_share) {
+    std::map<std::uint64_t, rt::amount> now_free;
+    auto plan = places_for(g, within_share, now_free);
     rt::group_request lost;
     lost.strategy = g.strategy;
     for (std::size_t b = 0; b < g.bundles.size(); ++b)
@@ -30620,7 +30701,7 @@ SKEIN_INLINE bool head::books::make_group_room(detail::head_job& j, const detail
         auto* const n = node_at(incarnation);
         for (auto at = n->leases.rbegin(); missing > 0 && at != n->leases.rend(); ++at) {
             auto& l = *at->second;
-            if (!may_go(l, j) || is_coming(l) || !l.demand.cpu) continue;
+            if (!may_go(l, *g.of) || is_coming(l) || !l.demand.cpu) continue;
             missing -= l.demand.cpu.in_steps();
             recall(l, fmt::format("room for placement group {} on {}", g.number, n->name));
         }
@@ -30722,7 +30803,8 @@ SKEIN_INLINE void head::books::keep(detail::head_job& j, std::uint64_t number) {
     if (found == j.leases.end()) return;
     found->second->keep_until = deadline_after(on_loop.now(), how.keep_grace);
     found->second->actors_until = found->second->keep_until;
-    found->second->recalled_at = {};
+    not_recalled(*found->second);
+    pump();
 }
 
 SKEIN_INLINE void head::books::rest(detail::head_job& j, const lease_rests& what) {
@@ -30739,6 +30821,7 @@ SKEIN_INLINE void head::books::rest(detail::head_job& j, const lease_rests& what
 /// Its room stays taken until the agent says that the worker has ended.
 SKEIN_INLINE void head::books::stop_worker(detail::head_lease& l) {
     l.state = detail::lease_state::stopping;
+    (void)schedule.set_leaving(l.request);
     l.at->session->tell(stop_worker_order{{l.of->incarnation, l.number}});
 }
 
@@ -30751,7 +30834,14 @@ SKEIN_INLINE bool head::books::is_coming(const detail::head_lease& l) const {
 SKEIN_INLINE void head::books::recall(detail::head_lease& l, const std::string& why) {
     if (l.state != detail::lease_state::granted || is_coming(l) || l.of->session == nullptr) return;
     l.recalled_at = on_loop.now();
+    (void)schedule.set_leaving(l.request); // others may count on its room
     l.of->session->tell(lease_recalled{l.number, why});
+}
+
+/// Nobody may count on its end any more.
+SKEIN_INLINE void head::books::not_recalled(detail::head_lease& l) {
+    l.recalled_at = {};
+    if (l.state == detail::lease_state::granted) (void)schedule.set_leaving(l.request, false);
 }
 
 SKEIN_INLINE bool head::books::is_feasible(const rt::resources& demand) const {
@@ -30760,7 +30850,7 @@ SKEIN_INLINE bool head::books::is_feasible(const rt::resources& demand) const {
     });
 }
 
-/// What each driver has and wants. Gives the cpus that are on their way back.
+/// What each driver has, wants and should have. Gives the cpus that are on their way back.
 SKEIN_INLINE std::int64_t head::books::take_stock(std::vector<detail::head_share>& into) const {
     std::map<rt::resources, bool> feasible;
     std::int64_t coming = 0;
@@ -30786,6 +30876,12 @@ SKEIN_INLINE std::int64_t head::books::take_stock(std::vector<detail::head_share
         if (p.held == 0 && p.wanted == 0) continue;
         into.push_back(std::move(p));
     }
+    std::int64_t total = 0;
+    double weights = 0;
+    for (const auto& [number, n] : nodes)
+        if (!n->draining) total += n->total.cpu.in_steps();
+    for (const auto& p : into) weights += p.of->hello.weight;
+    for (auto& p : into) p.fair = static_cast<double>(total) * p.of->hello.weight / weights;
     return coming;
 }
 
@@ -30795,15 +30891,9 @@ SKEIN_INLINE std::int64_t head::books::take_stock(std::vector<detail::head_share
 SKEIN_INLINE void head::books::share_out() {
     std::vector<detail::head_share> parts;
     const auto coming = take_stock(parts);
-    std::int64_t total = 0;
-    double weights = 0;
-    for (const auto& [number, n] : nodes)
-        if (!n->draining) total += n->total.cpu.in_steps();
-    for (const auto& p : parts) weights += p.of->hello.weight;
     constexpr auto one = rt::amount::steps;
     std::int64_t short_of = -coming, nothing_at_all = 0;
     for (auto& p : parts) {
-        p.fair = static_cast<double>(total) * p.of->hello.weight / weights;
         const auto whole = static_cast<std::int64_t>(p.fair) / one * one;
         if (p.wanted > 0) short_of += std::min(p.wanted, std::max<std::int64_t>(whole - p.held, 0));
         if (p.wanted > 0 && p.held == 0 && whole == 0) nothing_at_all += one;
@@ -30822,25 +30912,40 @@ SKEIN_INLINE void head::books::share_out() {
             }
         }
     };
-    for (auto& p : parts) {
-        make_room(*p.of);
-        make_group_room(*p.of);
-    }
     ask(short_of, false);
     ask(nothing_at_all - std::max<std::int64_t>(-short_of, 0), true);
+    for (const auto& p : parts) {
+        make_room(p);
+        make_group_room(p);
+    }
+}
+
+/// It has just asked: nobody waits for the next look at all of them.
+SKEIN_INLINE void head::books::make_room(const detail::head_job& j, bool of_groups) {
+    const auto waits = [](const auto& one) {
+        const auto& l = *one.second;
+        return l.own && l.state == detail::lease_state::waits && !l.label.starts_with('@');
+    };
+    if (!of_groups && std::none_of(j.leases.begin(), j.leases.end(), waits)) return;
+    std::vector<detail::head_share> parts;
+    (void)take_stock(parts);
+    for (const auto& p : parts)
+        if (p.of == &j) of_groups ? make_group_room(p) : make_room(p);
 }
 
 /// A driver waits for a lease of its own kind, and others of its leases are in the way: it is asked for as many of
-/// those as one node needs.
-SKEIN_INLINE void head::books::make_room(detail::head_job& j) {
+/// those as one node needs. They come back one by one: what is there already is kept from others meanwhile.
+SKEIN_INLINE void head::books::make_room(const detail::head_share& of) {
     std::vector<rt::scheduler::place_info> places;
-    for (const auto& [number, l] : j.leases) {
+    for (const auto& [number, l] : of.of->leases) {
         if (!l->own || l->state != detail::lease_state::waits || l->label.starts_with('@'))
             continue;
         if (places.empty()) places = schedule.places();
         for (const auto& now : places) {
             auto* n = node_at(now.id.value());
-            if (n != nullptr && !now.draining && make_room(*l, *n, now)) return; // one at a time
+            if (n == nullptr || now.draining || !make_room(*l, *n, now)) continue;
+            if (of.may_have(l->demand.cpu.in_steps())) (void)schedule.keep_room(l->request);
+            return; // one at a time
         }
     }
 }
@@ -30984,6 +31089,7 @@ SKEIN_INLINE bool head::books::take_over(detail::head_node& n, const held_lease&
     mine.state = as;
     mine.at = &n;
     if (mine.rests) (void)schedule.wait_begin(mine.request);
+    if (as == detail::lease_state::stopping) (void)schedule.set_leaving(mine.request);
     mine.keep_until = deadline_after(on_loop.now(), how.share_quantum);
     n.leases.emplace(held.lease, &mine);
     return true;

@@ -2,12 +2,16 @@
 // Placement groups of drivers on a cluster.
 #include <catch2/catch_test_macros.hpp>
 
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/core/timeout.hpp>
 #include <skein/rt/placement_group.hpp>
 #include <skein/rt/remote.hpp>
 #include <skein/rt/runtime_context.hpp>
 #include <tests/support/sim_nodes.hpp>
 
 #include <set>
+#include <utility>
 
 using namespace skein;
 using namespace std::chrono_literals;
@@ -36,6 +40,24 @@ task<std::vector<std::string>> hosts_of(placement_group group) {
 
 std::size_t different(const std::vector<std::string>& hosts) {
     return std::set<std::string>(hosts.begin(), hosts.end()).size();
+}
+
+task<int> bundle_work(int ms) {
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    co_return ms;
+}
+
+/// More tasks than there are cpus, for as long as it is wanted.
+task<void> keep_busy(const bool* over, int width) {
+    std::vector<ref<int>> running;
+    for (int i = 0; !*over; ++i) {
+        running.push_back(remote<&bundle_work>(50 + 37 * (i % 11)));
+        if (std::cmp_less(running.size(), width)) continue;
+        auto oldest = std::move(running.front());
+        running.erase(running.begin());
+        (void)co_await oldest;
+    }
+    for (const auto& r : running) (void)co_await r;
 }
 
 } // namespace
@@ -132,4 +154,29 @@ TEST_CASE("a head that is started again knows the groups and what lives in them"
         a = {};
         co_await next.ready();
     });
+}
+
+TEST_CASE("a group gets its room one worker after another, whatever else programs want",
+          "[G2][cluster][head]") {
+    const auto body = [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+        bool over = false;
+        scope tasks;
+        const auto other = c.make_driver("other", 12);
+        const auto work = [&over] { return keep_busy(&over, 30); };
+        tasks.spawn(test::as_driver(other.get(), work));
+        tasks.spawn(keep_busy(&over, 30));
+        co_await sleep_for(10s);
+        for (int round = 0; round < 5; ++round) {
+            placement_group group({"cpu=1", "cpu=1", "cpu=1"}, group_strategy::spread);
+            auto placed = as_result(with_timeout(group.ready(), 30s));
+            const auto ok = co_await placed;
+            CHECK(ok);
+            if (!ok) break;
+            auto inside = remote<&bundle_host>.with({.on = group.bundle(2)})();
+            (void)co_await inside;
+        }
+        over = true;
+        co_await tasks.join();
+    };
+    test::in_cluster(35, 3, body, 2, 12);
 }

@@ -30,6 +30,11 @@ request_id ask(scheduler& s, std::string_view demand, std::uint64_t job = 1,
                const constraint& where = {}) {
     return s.submit(asking(demand, job, where)).value();
 }
+request_id ask_for_life(scheduler& s, std::string_view demand) {
+    auto r = asking(demand);
+    r.for_life = true;
+    return s.submit(r).value();
+}
 void place(scheduler& s, std::uint64_t id, std::string_view total,
            std::vector<std::string> labels = {}) {
     s.add_place(place_id(id), "worker-" + std::to_string(id), amounts(total), std::move(labels))
@@ -482,6 +487,47 @@ TEST_CASE("room kept free for a large demand is given up when what runs there wa
     CHECK_FALSE(s.places().at(0).reserved);
 }
 
+TEST_CASE("room of those that were asked to end is kept for a large demand, one by one",
+          "[rt][scheduler]") {
+    scheduler s;
+    place(s, 1, "cpu=3");
+    std::vector<request_id> held;
+    for (int i = 0; i < 3; ++i) held.push_back(ask_for_life(s, "cpu=1"));
+    CHECK(grants(s).size() == 3);
+    const auto large = ask_for_life(s, "cpu=2");
+    const auto small = ask_for_life(s, "cpu=1");
+    CHECK(grants(s).empty());
+    CHECK_FALSE(s.keep_room(large)); // nobody may count on their end
+    CHECK(s.set_leaving(held.at(0)));
+    CHECK_FALSE(s.keep_room(large)); // one is not enough
+    CHECK(s.set_leaving(held.at(1)));
+    CHECK(s.keep_room(large));
+    CHECK(s.keep_room(large));
+    CHECK(s.stats().reservations == 1);
+    CHECK(s.release(held.at(0)));
+    CHECK(grants(s).empty()); // not for the small one
+    SECTION("the rest follows") {
+        CHECK(s.release(held.at(1)));
+        CHECK(grants(s).at(0).id == large);
+        CHECK(s.release(held.at(2)));
+        CHECK(grants(s).at(0).id == small);
+    }
+    SECTION("the other one goes on after all") {
+        CHECK(s.set_leaving(held.at(1), false));
+        CHECK(grants(s).at(0).id == small);
+        CHECK_FALSE(s.places().at(0).reserved);
+    }
+    SECTION("the other one waits for others, and goes on at once when it can") {
+        CHECK(s.wait_begin(held.at(1)));
+        CHECK(grants(s).at(0).id == large); // these cpus are as good
+        CHECK(s.wait_end(held.at(1)));
+        CHECK(s.wait_begin(held.at(1)));
+        CHECK(s.wait_end(held.at(1)));
+    }
+    CHECK_FALSE(s.set_leaving(held.at(0)));
+    CHECK_FALSE(s.keep_room(large));
+}
+
 // ---- placement groups ----------------------------------------------------------------------------------------
 
 namespace {
@@ -506,6 +552,36 @@ list placed(scheduler& s) {
 }
 
 } // namespace
+
+TEST_CASE("room of those that were asked to end is kept for a group", "[rt][scheduler]") {
+    scheduler s;
+    place(s, 1, "cpu=1");
+    place(s, 2, "cpu=1");
+    std::vector<request_id> held;
+    for (int i = 0; i < 2; ++i) held.push_back(ask_for_life(s, "cpu=1"));
+    CHECK(grants(s).size() == 2);
+    const auto id = *s.create_group(bundles(rt::group_strategy::strict_spread, {"cpu=1", "cpu=1"}));
+    const auto small = ask(s, "cpu=1");
+    CHECK(grants(s).empty());
+    CHECK_FALSE(s.keep_room(id));
+    CHECK(s.set_leaving(held.at(0)));
+    CHECK_FALSE(s.keep_room(id));
+    CHECK(s.set_leaving(held.at(1)));
+    CHECK(s.keep_room(id));
+    CHECK(s.release(held.at(0)));
+    CHECK(grants(s).empty()); // not for the small one, which would pass the group for ever
+    SECTION("the rest follows") {
+        CHECK(s.release(held.at(1)));
+        CHECK(placed(s).size() == 2);
+        CHECK_FALSE(s.keep_room(id)); // it waits no more
+    }
+    SECTION("the other one goes on after all: all that was kept is given up") {
+        CHECK(s.set_leaving(held.at(1), false));
+        CHECK(grants(s).at(0).id == small);
+    }
+    s.remove_group(id);
+    CHECK_FALSE(s.keep_room(id));
+}
 
 TEST_CASE("the strategies of a group decide how many places its bundles go to", "[rt][scheduler]") {
     using how = rt::group_strategy;

@@ -183,6 +183,15 @@ public:
     bool cancel(request_id id);
     /// Gives back what a granted request holds. False if it holds nothing (any more).
     bool release(request_id id);
+    /// A granted request has been asked to end: room may be kept for others that counts on it, though it is for life.
+    /// Off: it goes on after all. False if it holds nothing.
+    bool set_leaving(request_id id, bool on = true);
+    /// Keeps the place free, before anybody has passed it, where a queued request fits once what can be counted on to end
+    /// there has ended. Given up like any reservation: it got its room, or what runs there does not end after all.
+    /// False: there is no such place, or it is not queued (any more).
+    bool keep_room(request_id id);
+    /// The same for a group that waits.
+    bool keep_room(placement_group_id id);
     /// The granted request waits for others: its cpus are free meanwhile, and nothing else. False if it is
     /// not granted, or waits already.
     bool wait_begin(request_id id);
@@ -232,7 +241,7 @@ public:
         resources total, used; ///< used.cpu may be more than total.cpu, see wait_end()
         std::size_t granted = 0;
         bool draining = false;
-        bool reserved = false; ///< kept free for one that waited long
+        bool reserved = false; ///< kept free for somebody
     };
     [[nodiscard]] std::vector<place_info> places() const;
 

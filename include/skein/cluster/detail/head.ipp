@@ -140,7 +140,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
     out->on_tell<want_lease>(as_driver([this](detail::head_job& j, const want_lease& m) {
         want(j, m);
         pump();
-        make_room(j);
+        make_room(j, false);
     }));
     out->on_tell<return_lease>(as_driver([this](detail::head_job& j, const return_lease& m) {
         give_back(j, m.lease);
@@ -156,7 +156,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
         as_driver([this](detail::head_job& j, const cluster::want_group& m) {
             want_group(j, {m.group, m.strategy, m.bundles, {}});
             pump();
-            make_group_room(j);
+            make_room(j, true);
         }));
     out->on_tell<cluster::drop_group>(
         as_driver([this](detail::head_job& j, const cluster::drop_group& m) {
@@ -247,6 +247,8 @@ SKEIN_INLINE void head::books::look() {
         for (auto& [n, l] : j->leases)
             if (l->state == detail::lease_state::expected && now >= l->until)
                 lost.push_back(l.get());
+            else if (l->recalled_at != time_point{} && !is_coming(*l))
+                not_recalled(*l); // its driver has not answered
     }
     for (auto* l : lost) end(*l, true, "its node did not come back to the head");
     for (auto* j : gone) leave(*j);
@@ -365,7 +367,7 @@ SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
     (void)schedule.drain(n->place(), what.on);
     logging::info("head", what.on ? "node drains" : "node takes workers again",
                   {{"node", n->name}});
-    for (const auto& [name, l] : n->leases) l->recalled_at = {};
+    for (const auto& [name, l] : n->leases) not_recalled(*l);
     if (what.on)
         for (const auto& [name, l] : n->leases)
             recall(*l, fmt::format("node {} is drained", n->name));

@@ -95,6 +95,12 @@ struct head_share {
     std::int64_t held = 0, wanted = 0; ///< cpus, in steps; what is coming back counts as given
     double fair = 0;
     std::vector<head_lease*> may_give;
+
+    /// Whether it stays within its share with so much more, for which it gives back what it can.
+    [[nodiscard]] bool may_have(std::int64_t more) const noexcept {
+        for (const auto* l : may_give) more -= l->demand.cpu.in_steps();
+        return static_cast<double>(held + more) <= fair;
+    }
 };
 
 struct head_node {
@@ -199,7 +205,8 @@ struct head::books {
     void end(detail::head_lease& l, bool started, const std::string& why,
              const ended_lease& news = {});
     void want(detail::head_job& j, const want_lease& what);
-    void make_room(detail::head_job& j);
+    void make_room(const detail::head_job& j, bool of_groups);
+    void make_room(const detail::head_share& of);
     [[nodiscard]] bool make_room(const detail::head_lease& l, detail::head_node& n,
                                  const rt::scheduler::place_info& now);
     void give_back(detail::head_job& j, std::uint64_t number);
@@ -216,6 +223,7 @@ struct head::books {
     void granted(const rt::grant& g);
     static void tell_granted(const detail::head_lease& l);
     void recall(detail::head_lease& l, const std::string& why);
+    void not_recalled(detail::head_lease& l);
     void share_out();
     [[nodiscard]] std::int64_t take_stock(std::vector<detail::head_share>& into) const;
     [[nodiscard]] bool is_feasible(const rt::resources& demand) const;
@@ -236,8 +244,10 @@ struct head::books {
     void take_groups_over(bool all);
     void on_group(const rt::notice& n);
     static void tell_group(const detail::head_group& g);
-    void make_group_room(detail::head_job& j);
-    [[nodiscard]] bool make_group_room(detail::head_job& j, const detail::head_group& g);
+    void make_group_room(const detail::head_share& of);
+    [[nodiscard]] bool make_group_room(const detail::head_group& g, bool within_share);
+    [[nodiscard]] rt::scheduler places_for(const detail::head_group& g, bool within_share,
+                                           std::map<std::uint64_t, rt::amount>& free);
     [[nodiscard]] std::int64_t group_cpus(const detail::head_group& g) const;
 };
 

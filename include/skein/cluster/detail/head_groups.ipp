@@ -267,31 +267,42 @@ SKEIN_INLINE bool head::books::may_go(const detail::head_lease& l,
            on_loop.now() >= l.actors_until;
 }
 
-/// A driver waits for a group, and others of its leases are in the way: it is asked for those that are.
-SKEIN_INLINE void head::books::make_group_room(detail::head_job& j) {
-    for (const auto& [number, g] : j.groups)
-        if (g.id && !g.placed && !g.closing && make_group_room(j, g)) return; // one at a time
+/// A driver waits for a group, and others of its leases are in the way: it is asked for those that are. They come back
+/// one by one; what is there already is kept from others meanwhile, or the group would never have all.
+SKEIN_INLINE void head::books::make_group_room(const detail::head_share& of) {
+    for (const auto& [number, g] : of.of->groups) {
+        if (!g.id || g.placed || g.closing) continue;
+        const bool within_share = of.may_have(group_cpus(g));
+        if (within_share && schedule.keep_room(g.id)) return; // it is on its way
+        if (!make_group_room(g, within_share)) continue;
+        if (within_share) (void)schedule.keep_room(g.id);
+        return; // one at a time
+    }
 }
 
-/// Plans it on the nodes as they would be without these leases. False: there is no way.
-SKEIN_INLINE bool head::books::make_group_room(detail::head_job& j, const detail::head_group& g) {
+/// The nodes as they would be for a group without those leases of its driver that can be asked back, and what of their
+/// cpus is free now or coming back. What others give back counts for one who stays within his share.
+SKEIN_INLINE rt::scheduler head::books::places_for(const detail::head_group& g, bool within_share,
+                                                   std::map<std::uint64_t, rt::amount>& free) {
     rt::scheduler plan(rt::scheduler_options{rt::placement::spread});
-    std::map<std::uint64_t, rt::amount> now_free; // what is coming back, too
     for (const auto& p : schedule.places()) {
         const auto* const n = node_at(p.id.value());
         const bool has_one = g.strategy == rt::group_strategy::strict_spread &&
                              std::any_of(g.places.begin(), g.places.end(),
                                          [&](const auto& b) { return b.node == p.id.value(); });
-        if (n == nullptr || p.draining || has_one) continue;
+        if (n == nullptr || p.draining || p.reserved || has_one) continue;
         auto used = p.used;
-        auto& free = now_free[p.id.value()];
-        free = p.total.cpu - used.cpu;
+        auto& now = free[p.id.value()];
+        now = p.total.cpu - used.cpu;
         for (const auto& [name, l] : n->leases) {
             const bool coming = l->state == detail::lease_state::stopping || is_coming(*l);
-            if (l->of != &j || l->own || !(coming || may_go(*l, j)) || !rt::fits(l->demand, used))
-                continue;
-            used -= l->demand;
-            if (coming) free += l->demand.cpu;
+            const bool counts = coming ? within_share || l->of == g.of : may_go(*l, *g.of);
+            if (!counts || l->label.starts_with('@')) continue; // that room is a group's
+            auto gives = l->demand;
+            if (l->rests) gives.cpu = {}; // these are free already
+            if (!rt::fits(gives, used)) continue;
+            used -= gives;
+            if (coming) now += gives.cpu;
         }
         if (!rt::fits(used, p.total)) continue;
         auto room = p.total;
@@ -299,6 +310,13 @@ SKEIN_INLINE bool head::books::make_group_room(detail::head_job& j, const detail
         room.gpu = rt::amount(static_cast<int>(room.gpu.in_steps() / rt::amount::steps));
         (void)plan.add_place(p.id, p.name, room);
     }
+    return plan;
+}
+
+/// False: there is no way.
+SKEIN_INLINE bool head::books::make_group_room(const detail::head_group& g, bool within_share) {
+    std::map<std::uint64_t, rt::amount> now_free;
+    auto plan = places_for(g, within_share, now_free);
     rt::group_request lost;
     lost.strategy = g.strategy;
     for (std::size_t b = 0; b < g.bundles.size(); ++b)
@@ -317,7 +335,7 @@ SKEIN_INLINE bool head::books::make_group_room(detail::head_job& j, const detail
         auto* const n = node_at(incarnation);
         for (auto at = n->leases.rbegin(); missing > 0 && at != n->leases.rend(); ++at) {
             auto& l = *at->second;
-            if (!may_go(l, j) || is_coming(l) || !l.demand.cpu) continue;
+            if (!may_go(l, *g.of) || is_coming(l) || !l.demand.cpu) continue;
             missing -= l.demand.cpu.in_steps();
             recall(l, fmt::format("room for placement group {} on {}", g.number, n->name));
         }

@@ -94,7 +94,8 @@ SKEIN_INLINE void head::books::keep(detail::head_job& j, std::uint64_t number) {
     if (found == j.leases.end()) return;
     found->second->keep_until = deadline_after(on_loop.now(), how.keep_grace);
     found->second->actors_until = found->second->keep_until;
-    found->second->recalled_at = {};
+    not_recalled(*found->second);
+    pump();
 }
 
 SKEIN_INLINE void head::books::rest(detail::head_job& j, const lease_rests& what) {
@@ -111,6 +112,7 @@ SKEIN_INLINE void head::books::rest(detail::head_job& j, const lease_rests& what
 /// Its room stays taken until the agent says that the worker has ended.
 SKEIN_INLINE void head::books::stop_worker(detail::head_lease& l) {
     l.state = detail::lease_state::stopping;
+    (void)schedule.set_leaving(l.request);
     l.at->session->tell(stop_worker_order{{l.of->incarnation, l.number}});
 }
 
@@ -123,7 +125,14 @@ SKEIN_INLINE bool head::books::is_coming(const detail::head_lease& l) const {
 SKEIN_INLINE void head::books::recall(detail::head_lease& l, const std::string& why) {
     if (l.state != detail::lease_state::granted || is_coming(l) || l.of->session == nullptr) return;
     l.recalled_at = on_loop.now();
+    (void)schedule.set_leaving(l.request); // others may count on its room
     l.of->session->tell(lease_recalled{l.number, why});
+}
+
+/// Nobody may count on its end any more.
+SKEIN_INLINE void head::books::not_recalled(detail::head_lease& l) {
+    l.recalled_at = {};
+    if (l.state == detail::lease_state::granted) (void)schedule.set_leaving(l.request, false);
 }
 
 SKEIN_INLINE bool head::books::is_feasible(const rt::resources& demand) const {
@@ -132,7 +141,7 @@ SKEIN_INLINE bool head::books::is_feasible(const rt::resources& demand) const {
     });
 }
 
-/// What each driver has and wants. Gives the cpus that are on their way back.
+/// What each driver has, wants and should have. Gives the cpus that are on their way back.
 SKEIN_INLINE std::int64_t head::books::take_stock(std::vector<detail::head_share>& into) const {
     std::map<rt::resources, bool> feasible;
     std::int64_t coming = 0;
@@ -158,6 +167,12 @@ SKEIN_INLINE std::int64_t head::books::take_stock(std::vector<detail::head_share
         if (p.held == 0 && p.wanted == 0) continue;
         into.push_back(std::move(p));
     }
+    std::int64_t total = 0;
+    double weights = 0;
+    for (const auto& [number, n] : nodes)
+        if (!n->draining) total += n->total.cpu.in_steps();
+    for (const auto& p : into) weights += p.of->hello.weight;
+    for (auto& p : into) p.fair = static_cast<double>(total) * p.of->hello.weight / weights;
     return coming;
 }
 
@@ -167,15 +182,9 @@ SKEIN_INLINE std::int64_t head::books::take_stock(std::vector<detail::head_share
 SKEIN_INLINE void head::books::share_out() {
     std::vector<detail::head_share> parts;
     const auto coming = take_stock(parts);
-    std::int64_t total = 0;
-    double weights = 0;
-    for (const auto& [number, n] : nodes)
-        if (!n->draining) total += n->total.cpu.in_steps();
-    for (const auto& p : parts) weights += p.of->hello.weight;
     constexpr auto one = rt::amount::steps;
     std::int64_t short_of = -coming, nothing_at_all = 0;
     for (auto& p : parts) {
-        p.fair = static_cast<double>(total) * p.of->hello.weight / weights;
         const auto whole = static_cast<std::int64_t>(p.fair) / one * one;
         if (p.wanted > 0) short_of += std::min(p.wanted, std::max<std::int64_t>(whole - p.held, 0));
         if (p.wanted > 0 && p.held == 0 && whole == 0) nothing_at_all += one;
@@ -194,25 +203,40 @@ SKEIN_INLINE void head::books::share_out() {
             }
         }
     };
-    for (auto& p : parts) {
-        make_room(*p.of);
-        make_group_room(*p.of);
-    }
     ask(short_of, false);
     ask(nothing_at_all - std::max<std::int64_t>(-short_of, 0), true);
+    for (const auto& p : parts) {
+        make_room(p);
+        make_group_room(p);
+    }
+}
+
+/// It has just asked: nobody waits for the next look at all of them.
+SKEIN_INLINE void head::books::make_room(const detail::head_job& j, bool of_groups) {
+    const auto waits = [](const auto& one) {
+        const auto& l = *one.second;
+        return l.own && l.state == detail::lease_state::waits && !l.label.starts_with('@');
+    };
+    if (!of_groups && std::none_of(j.leases.begin(), j.leases.end(), waits)) return;
+    std::vector<detail::head_share> parts;
+    (void)take_stock(parts);
+    for (const auto& p : parts)
+        if (p.of == &j) of_groups ? make_group_room(p) : make_room(p);
 }
 
 /// A driver waits for a lease of its own kind, and others of its leases are in the way: it is asked for as many of
-/// those as one node needs.
-SKEIN_INLINE void head::books::make_room(detail::head_job& j) {
+/// those as one node needs. They come back one by one: what is there already is kept from others meanwhile.
+SKEIN_INLINE void head::books::make_room(const detail::head_share& of) {
     std::vector<rt::scheduler::place_info> places;
-    for (const auto& [number, l] : j.leases) {
+    for (const auto& [number, l] : of.of->leases) {
         if (!l->own || l->state != detail::lease_state::waits || l->label.starts_with('@'))
             continue;
         if (places.empty()) places = schedule.places();
         for (const auto& now : places) {
             auto* n = node_at(now.id.value());
-            if (n != nullptr && !now.draining && make_room(*l, *n, now)) return; // one at a time
+            if (n == nullptr || now.draining || !make_room(*l, *n, now)) continue;
+            if (of.may_have(l->demand.cpu.in_steps())) (void)schedule.keep_room(l->request);
+            return; // one at a time
         }
     }
 }
@@ -356,6 +380,7 @@ SKEIN_INLINE bool head::books::take_over(detail::head_node& n, const held_lease&
     mine.state = as;
     mine.at = &n;
     if (mine.rests) (void)schedule.wait_begin(mine.request);
+    if (as == detail::lease_state::stopping) (void)schedule.set_leaving(mine.request);
     mine.keep_until = deadline_after(on_loop.now(), how.share_quantum);
     n.leases.emplace(held.lease, &mine);
     return true;

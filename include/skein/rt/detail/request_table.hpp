@@ -25,7 +25,7 @@ struct request_entry {
     std::uint32_t next = no_index, prev = no_index; ///< in its queue, or among those on its place
     std::uint32_t place = no_index;
     request_state state = request_state::free;
-    bool for_life = false;
+    bool for_life = false, leaving = false;
 };
 static_assert(sizeof(request_entry) == 48);
 

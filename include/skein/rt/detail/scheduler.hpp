@@ -34,7 +34,7 @@ struct place_domain {
     std::vector<std::uint32_t> holes;
 };
 
-/// Room kept free for who waited long.
+/// Room kept free for who waited long, or for whom others are asked to leave.
 struct reservation {
     needs kept;
     std::uint32_t queue = no_index; ///< whose first request it is for
@@ -49,6 +49,7 @@ struct place_record {
     int bundle = -1;
     std::uint32_t running = 0;      ///< granted, not for life, not waiting: ends or waits some time
     std::uint32_t running_cpus = 0; ///< those of them that hold cpus
+    std::uint32_t leaving = 0;      ///< granted, not waiting, asked to end
     std::uint32_t first_held = no_index, held = 0;
     std::int64_t resuming_cpus = 0;
     place_id id;
@@ -211,6 +212,7 @@ struct schedule_books {
     void unqueue(std::uint32_t e);
     bool cancel(request_id id);
     void hold(std::uint32_t e, std::uint32_t place, gpu_set gpus);
+    bool set_leaving(request_id id, bool on);
     void count_running(const request_entry& entry, int by);
     bool release(request_id id);
     void give_back(std::uint32_t e);
@@ -269,6 +271,7 @@ struct schedule_books {
     [[nodiscard]] std::uint64_t patience() const;
     void age_all();
     void reserve_for(std::uint32_t q);
+    [[nodiscard]] bool keep_room(request_id id);
     void drop_reservation(std::uint32_t p);
     void drop_hopeless(std::uint32_t p);
     [[nodiscard]] room obtainable(const place_record& p) const;
@@ -287,6 +290,7 @@ struct schedule_books {
     void check_group(group_record& g);
     void lose_bundle(group_record& g, std::size_t bundle, std::vector<evicted>& into);
     void reserve_for(group_record& g);
+    [[nodiscard]] bool keep_room(placement_group_id id);
     void drop_reservations(group_record& g);
     void refuse_queues_of(placement_group_id id);
 

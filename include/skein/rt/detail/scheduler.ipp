@@ -232,6 +232,7 @@ SKEIN_INLINE result<request_id> schedule_books::submit(const request& r) {
     entry.order = ++submitted;
     entry.queue = q;
     entry.for_life = r.for_life;
+    entry.leaving = false;
     append(q, e);
     return request_id(requests.id(e));
 }
@@ -341,12 +342,24 @@ SKEIN_INLINE void schedule_books::hold(std::uint32_t e, std::uint32_t place, gpu
 
 /// An entry begins (1) or stops (-1) to run.
 SKEIN_INLINE void schedule_books::count_running(const request_entry& entry, int by) {
-    if (entry.for_life) return;
     const auto add = static_cast<std::uint32_t>(by);
     auto& p = all_places[entry.place];
+    if (entry.leaving) p.leaving += add;
+    if (entry.for_life) return;
     p.running += add;
     if (shapes[classes[all_queues[entry.queue].cls].shape].cpu != 0) p.running_cpus += add;
     running += static_cast<std::size_t>(static_cast<std::int64_t>(by));
+}
+
+SKEIN_INLINE bool schedule_books::set_leaving(request_id id, bool on) {
+    const auto e = requests.find(id.value());
+    if (e == no_index || requests[e].state == request_state::queued) return false;
+    auto& entry = requests[e];
+    if (std::exchange(entry.leaving, on) == on) return true;
+    if (entry.state == request_state::running) // else it counts when it goes on
+        all_places[entry.place].leaving += on ? 1u : -1u;
+    grow(entry.place); // what is kept there for others may be hopeless now
+    return true;
 }
 
 SKEIN_INLINE bool schedule_books::release(request_id id) {
@@ -533,6 +546,11 @@ SKEIN_INLINE result<request_id> scheduler::adopt(const request& r, place_id at, 
 }
 SKEIN_INLINE bool scheduler::cancel(request_id id) { return books_->cancel(id); }
 SKEIN_INLINE bool scheduler::release(request_id id) { return books_->release(id); }
+SKEIN_INLINE bool scheduler::set_leaving(request_id id, bool on) {
+    return books_->set_leaving(id, on);
+}
+SKEIN_INLINE bool scheduler::keep_room(request_id id) { return books_->keep_room(id); }
+SKEIN_INLINE bool scheduler::keep_room(placement_group_id id) { return books_->keep_room(id); }
 SKEIN_INLINE bool scheduler::wait_begin(request_id id) { return books_->wait_begin(id); }
 SKEIN_INLINE bool scheduler::wait_end(request_id id) { return books_->wait_end(id); }
 SKEIN_INLINE result<placement_group_id> scheduler::create_group(group_request g) {

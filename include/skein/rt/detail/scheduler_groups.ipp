@@ -353,6 +353,13 @@ SKEIN_INLINE void schedule_books::reserve_for(group_record& g) {
     ++reservations;
 }
 
+SKEIN_INLINE bool schedule_books::keep_room(placement_group_id id) {
+    const auto found = groups.find(id.value());
+    if (found == groups.end() || !found->second.waits || found->second.told) return false;
+    if (!found->second.reserved) reserve_for(found->second);
+    return found->second.reserved;
+}
+
 SKEIN_INLINE void schedule_books::drop_reservations(group_record& g) {
     if (!std::exchange(g.reserved, false)) return;
     g.since = grants;

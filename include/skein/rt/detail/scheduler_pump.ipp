@@ -318,7 +318,7 @@ SKEIN_INLINE room schedule_books::obtainable(const place_record& p) const {
     auto r = p.now;
     for (auto e = p.first_held; e != no_index; e = requests[e].next) {
         const auto& entry = requests[e];
-        if (entry.for_life || entry.state == request_state::waiting) continue;
+        if ((entry.for_life && !entry.leaving) || entry.state == request_state::waiting) continue;
         const auto& shape = shapes[classes[all_queues[entry.queue].cls].shape];
         r.give(shape.all, gpu_set(entry.gpus), entry.state == request_state::running);
     }
@@ -333,7 +333,7 @@ SKEIN_INLINE void schedule_books::reserve_for(std::uint32_t q) {
     double least = 0;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {
         const auto& place = all_places[p];
-        if (!is_open(place) || place.kept.exists() || place.running == 0 ||
+        if (!is_open(place) || place.kept.exists() || place.running + place.leaving == 0 ||
             !matches(constraints[cls.where].where, p))
             continue;
         double missing_part = 0;
@@ -355,6 +355,18 @@ SKEIN_INLINE void schedule_books::reserve_for(std::uint32_t q) {
     offer(best);
 }
 
+SKEIN_INLINE bool schedule_books::keep_room(request_id id) {
+    const auto e = requests.find(id.value());
+    if (e == no_index || requests[e].state != request_state::queued) return false;
+    const auto q = requests[e].queue;
+    if (all_queues[q].reserved != no_index) return true;
+    if (all_queues[q].state != queue_state::blocked) return false; // whoever has not been tried
+    reserve_for(q);
+    if (all_queues[q].reserved == no_index) return false;
+    stop_ageing(q);
+    return true;
+}
+
 SKEIN_INLINE void schedule_books::drop_reservation(std::uint32_t p) {
     auto& place = all_places[p];
     if (!place.kept.exists()) return;
@@ -370,7 +382,8 @@ SKEIN_INLINE void schedule_books::drop_reservation(std::uint32_t p) {
 
 /// Nothing is left there that ends by itself, and it is not enough: others may need the room to go on.
 SKEIN_INLINE void schedule_books::drop_hopeless(std::uint32_t p) {
-    if (all_places[p].kept.exists() && all_places[p].running == 0 && !fits_reserved(p))
+    const auto& place = all_places[p];
+    if (place.kept.exists() && place.running + place.leaving == 0 && !fits_reserved(p))
         drop_reservation(p);
 }
 
