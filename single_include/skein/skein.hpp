@@ -10389,14 +10389,14 @@ struct notice {
         infeasible,   ///< the request waits for a place that could hold it; said once for its queue
         group_placed, ///< all bundles have places
         group_infeasible, ///< the group waits: no set of places could hold it
-        group_broken      ///< a place with bundles has gone; they are placed again
+        group_broken      ///< bundles have lost their places; they are placed again
     };
     kind what = kind::refused;
     request_id id;         ///< of a request
     std::uint64_t tag = 0; ///< of the request or group
     placement_group_id group;
-    std::vector<place_id> bundles;         ///< group_placed: the place of each
-    std::vector<gpu_set> gpus;             ///< group_placed: those of each
+    std::vector<place_id> bundles; ///< group_placed, group_broken: the place of each, if it has one
+    std::vector<gpu_set> gpus;     ///< group_placed: those of each
     error why{errc::unknown, "no reason"}; ///< what is missing, and where most of it is
 };
 
@@ -10472,6 +10472,9 @@ public:
     /// Books a bundle of a group that waits, and that was there before this scheduler knew of it. It passes all that wait.
     /// False: it is placed already, or there is no such place, or not so much free there; it waits for another one.
     bool adopt_bundle(placement_group_id id, std::size_t bundle, place_id at, gpu_set gpus = {});
+    /// Bundles on a drained place that hold nothing lose it and wait for others, if there are places that could hold the
+    /// group. Those of a group that must be on one place go together. A notice tells of each group.
+    void move_bundles(place_id from);
     /// Gives its room back, and the requests that held some of it; those queued for it are refused.
     std::vector<evicted> remove_group(placement_group_id id);
 
@@ -11266,6 +11269,8 @@ struct schedule_books {
     void place_group(group_record& g);
     void place_bundle(group_record& g, std::size_t b, std::uint32_t host, gpu_set gpus);
     void group_is_placed(group_record& g);
+    void move_bundles(place_id from);
+    void group_is_broken(group_record& g, error why);
     void place_groups();
     void check_group(group_record& g);
     void lose_bundle(group_record& g, std::size_t bundle, std::vector<evicted>& into);
@@ -11864,6 +11869,7 @@ SKEIN_INLINE bool scheduler::adopt_bundle(placement_group_id id, std::size_t bun
                                           gpu_set gpus) {
     return books_->adopt_bundle(id, bundle, at, gpus);
 }
+SKEIN_INLINE void scheduler::move_bundles(place_id from) { books_->move_bundles(from); }
 SKEIN_INLINE std::vector<evicted> scheduler::remove_group(placement_group_id id) {
     return books_->remove_group(id);
 }
@@ -12181,6 +12187,48 @@ SKEIN_INLINE void schedule_books::lose_bundle(group_record& g, std::size_t bundl
     grow(host);
 }
 
+SKEIN_INLINE void schedule_books::move_bundles(place_id from) {
+    const auto host = place_of.find(from);
+    if (host == place_of.end()) return;
+    std::vector<evicted> none;
+    for (auto& [number, g] : groups) {
+        std::vector<std::size_t> empty;
+        bool all = true;
+        for (std::size_t b = 0; b < g.bundles.size(); ++b) {
+            if (g.bundles[b].place == no_index) continue;
+            const auto& place = all_places[g.bundles[b].place];
+            if (place.host != host->second) continue;
+            if (place.held == 0)
+                empty.push_back(b);
+            else
+                all = false;
+        }
+        if (empty.empty() || (!all && g.strategy == group_strategy::strict_pack) ||
+            plan(g, outlook::ever).empty())
+            continue;
+        for (const auto b : empty) lose_bundle(g, b, none);
+        ++places_version;
+        group_is_broken(
+            g, error(errc::closed, fmt::format("{} is drained", all_places[host->second].name)));
+    }
+}
+
+/// Some of its bundles have no place any more.
+SKEIN_INLINE void schedule_books::group_is_broken(group_record& g, error why) {
+    drop_reservations(g);
+    g.waits = true;
+    g.since = grants;
+    groups_may_fit = true;
+    notice n;
+    n.what = notice::kind::group_broken;
+    n.group = g.id;
+    n.tag = g.tag;
+    for (const auto& b : g.bundles)
+        n.bundles.push_back(b.place == no_index ? place_id() : all_places[b.place].id);
+    n.why = std::move(why);
+    notices.push_back(std::move(n));
+}
+
 SKEIN_INLINE std::vector<evicted> schedule_books::remove_group(placement_group_id id) {
     std::vector<evicted> out;
     const auto found = groups.find(id.value());
@@ -12388,14 +12436,7 @@ SKEIN_INLINE std::vector<evicted> schedule_books::remove_place(place_id id) {
             broken = true;
         }
         if (!broken) continue;
-        g.waits = true;
-        g.since = grants;
-        notice n;
-        n.what = notice::kind::group_broken;
-        n.group = g.id;
-        n.tag = g.tag;
-        n.why = error(errc::peer_lost, fmt::format("{} has gone", all_places[p].name));
-        notices.push_back(std::move(n));
+        group_is_broken(g, error(errc::peer_lost, fmt::format("{} has gone", all_places[p].name)));
     }
     evict(p, out);
     leave_all(p);
@@ -19741,6 +19782,7 @@ struct node_hello {
     std::vector<std::string> labels;
     std::vector<held_lease> holds;
     std::vector<ended_lease> ended; ///< since the last link
+    bool draining = false;          ///< see node_drains
 };
 /// The head takes the node in.
 struct node_welcome {
@@ -19927,6 +19969,12 @@ struct leave_cluster {
     std::string why;
 };
 
+/// The node is drained, or not any more. Its agent only remembers it, for a head that is started again.
+struct node_drains {
+    static constexpr std::uint16_t number = 29;
+    bool on = true;
+};
+
 /// Lines that one worker has printed.
 struct printed_lines {
     std::uint64_t lease = 0;
@@ -20026,9 +20074,9 @@ using cluster_messages =
                        return_lease, lease_granted, lease_waits, lease_ended, lease_recalled,
                        keep_lease, lease_rests, want_group, drop_group, group_placed, group_waits,
                        group_refused, cluster_changed, start_worker_order, stop_worker_order,
-                       worker_ended, leave_cluster, ask_status, cluster_status, ask_drain,
-                       drain_reply, ask_stop, stop_reply, output_waits, take_output, node_output,
-                       worker_output, output_printed>;
+                       worker_ended, leave_cluster, node_drains, ask_status, cluster_status,
+                       ask_drain, drain_reply, ask_stop, stop_reply, output_waits, take_output,
+                       node_output, worker_output, output_printed>;
 
 } // namespace skein::cluster
 
@@ -20448,6 +20496,7 @@ struct agent::books {
     std::map<lease_name, std::unique_ptr<worker>> workers;
     std::vector<ended_lease> untold;                ///< ends while there was no link
     std::map<std::uint64_t, driver_output> outputs; ///< by driver
+    bool draining = false;                          ///< what the head has said last
     bool leaving = false;                           ///< the link to the head has ended for good
     bool has_joined = false, is_abandoned = false;  ///< see agent_options::leaves_alone
     event stopping;
@@ -28725,6 +28774,8 @@ SKEIN_INLINE std::shared_ptr<net::request_service> agent::books::make_service() 
         [this](const stop_worker_order& m, const net::caller&) { stop_one(m.lease); });
     out->on_tell<take_output>(
         [this](const take_output& m, const net::caller&) { send_output(m.driver); });
+    out->on_tell<node_drains>(
+        [this](const node_drains& m, const net::caller&) { draining = m.on; });
     out->on_tell<leave_cluster>([this](const leave_cluster& m, const net::caller&) {
         logging::info("agent", "told to leave", {{"why", m.why}});
         stopping.set();
@@ -28739,6 +28790,7 @@ SKEIN_INLINE node_hello agent::books::hello() const {
     h.pid = how.pid;
     h.resources = rt::to_string(total);
     h.labels = how.labels;
+    h.draining = draining;
     for (const auto& [name, w] : workers) h.holds.push_back({name, w->order.demand, w->order.gpus});
     return h;
 }
@@ -30102,6 +30154,9 @@ SKEIN_INLINE void head::books::look() {
         if (n->draining)
             for (const auto& [name, l] : n->leases)
                 if (now >= l->keep_until) recall(*l, fmt::format("node {} is drained", n->name));
+    for (auto& [number, n] : nodes)
+        if (n->draining) schedule.move_bundles(n->place());
+    pump();
     share_out();
 }
 
@@ -30146,6 +30201,8 @@ SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const n
     labels.push_back("node=" + made->name);
     const auto placed = schedule.add_place(made->place(), made->name, *total, std::move(labels));
     if (!placed) throw placed.error();
+    made->draining = h.draining;
+    (void)schedule.drain(made->place(), h.draining);
     auto& n = *made;
     nodes.emplace(s->incarnation, std::move(made));
     logging::info("head", "node joined",
@@ -30163,6 +30220,7 @@ SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s,
         throw error(errc::too_large, fmt::format("a node with {} workers", h.holds.size()));
     auto& n = self->enter(s, h);
     s->node = &n;
+    if (n.draining != h.draining) s->tell(node_drains{n.draining}); // it was lost with a link
     node_welcome out;
     out.name = n.name;
     self->reconcile(n, h, out.stop);
@@ -30209,12 +30267,14 @@ SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
             .with_hint("skein status lists the nodes");
     n->draining = what.on;
     (void)schedule.drain(n->place(), what.on);
+    n->session->tell(node_drains{what.on});
     logging::info("head", what.on ? "node drains" : "node takes workers again",
                   {{"node", n->name}});
     for (const auto& [name, l] : n->leases) not_recalled(*l);
     if (what.on)
         for (const auto& [name, l] : n->leases)
             recall(*l, fmt::format("node {} is drained", n->name));
+    if (what.on) schedule.move_bundles(n->place());
     tell_size();
     pump();
     return {static_cast<std::uint32_t>(n->leases.size())};
@@ -30603,8 +30663,8 @@ SKEIN_INLINE void head::books::on_group(const rt::notice& n) {
                     g.places.push_back({n.bundles[b].value(), n.gpus[b].bits()});
                 return tell_group(g);
             }
-            for (auto& b : g.places)
-                if (node_at(b.node) == nullptr) b = {};
+            for (std::size_t b = 0; b < std::min(g.places.size(), n.bundles.size()); ++b)
+                if (!n.bundles[b]) g.places[b] = {};
             const bool impossible = n.what != rt::notice::kind::group_broken;
             if (j->session) j->session->tell(group_waits{number, impossible, n.why.what()});
             return;

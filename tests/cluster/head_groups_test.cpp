@@ -180,3 +180,79 @@ TEST_CASE("a group gets its room one worker after another, whatever else program
     };
     test::in_cluster(35, 3, body, 2, 12);
 }
+
+TEST_CASE("bundles that are empty leave a node that is drained, those in use when they are not",
+          "[G6][cluster][head]") {
+    test::in_cluster(36, 3, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+        placement_group group({"cpu=1", "cpu=1"}, group_strategy::strict_spread);
+        co_await group.ready();
+        auto asked = hosts_of(group);
+        const auto before = co_await asked;
+        auto draining = test::drain(&c, before.at(0), true);
+        co_await draining;
+        co_await sleep_for(3s);
+        auto again = hosts_of(group);
+        const auto after = co_await again;
+        CHECK(after.at(0) != before.at(0));
+        CHECK(after.at(1) == before.at(1));
+        // An actor holds the next one where it is, until it ends; what is new waits for that.
+        auto making = actor<bundle_resident>.with({.cpus = 1, .on = group.bundle(1)})();
+        auto a = co_await making;
+        auto undo = test::drain(&c, before.at(0), false);
+        co_await undo;
+        auto second = test::drain(&c, before.at(1), true);
+        co_await second;
+        auto inside = remote<&bundle_host>.with({.on = group.bundle(1)})();
+        co_await sleep_for(60s);
+        CHECK_FALSE(inside.ready());
+        auto call = a.call<&bundle_resident::host>();
+        const auto home = co_await call;
+        CHECK(home == before.at(1));
+        a = {};
+        const auto moved = co_await inside;
+        CHECK(moved == before.at(0));
+    });
+}
+
+TEST_CASE("bundles of a group that must be on one node leave a drained one together",
+          "[G6][cluster][head]") {
+    test::in_cluster(37, 2, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+        placement_group group({"cpu=1", "cpu=1"}, group_strategy::strict_pack);
+        co_await group.ready();
+        auto making = actor<bundle_resident>.with({.cpus = 1, .on = group.bundle(0)})();
+        auto a = co_await making;
+        auto call = a.call<&bundle_resident::host>();
+        const auto before = co_await call;
+        auto draining = test::drain(&c, before, true);
+        co_await draining;
+        co_await sleep_for(60s);
+        CHECK(group.is_placed()); // both are where the actor is
+        auto still = a.call<&bundle_resident::host>();
+        const auto home = co_await still;
+        CHECK(home == before);
+        a = {};
+        auto asked = hosts_of(group);
+        const auto after = co_await asked;
+        CHECK(different(after) == 1);
+        CHECK(after.at(0) != before);
+    });
+}
+
+TEST_CASE("a head that is started again knows which nodes are drained", "[cluster][head]") {
+    test::in_cluster(38, 2, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+        auto draining = test::drain(&c, "n1", true);
+        co_await draining;
+        auto killed = c.kill_head();
+        co_await killed;
+        c.start_head();
+        co_await sleep_for(20s);
+        for (const auto& n : c.head().status().nodes) CHECK(n.draining == (n.name == "n1"));
+        auto undo = test::drain(&c, "n1", false);
+        co_await undo;
+        auto again = c.kill_head();
+        co_await again;
+        c.start_head();
+        co_await sleep_for(20s);
+        for (const auto& n : c.head().status().nodes) CHECK_FALSE(n.draining);
+    });
+}

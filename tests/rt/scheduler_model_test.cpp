@@ -108,6 +108,7 @@ private:
         case 12:
         case 13:
         case 14: return wait();
+        case 15: return below(2) == 0 ? leave() : keep();
         default: break;
         }
         if (const auto id = any_held()) end(id);
@@ -150,6 +151,20 @@ private:
         const auto p = any_of(places_);
         p->second.draining = below(2) == 0;
         scheduler_.drain(p->first, p->second.draining);
+        if (p->second.draining && below(2) == 0) scheduler_.move_bundles(p->first);
+    }
+    /// Some that are asked to end stay.
+    void leave() {
+        if (const auto id = any_held()) CHECK(scheduler_.set_leaving(id, below(4) != 0));
+    }
+    /// For whoever waits. What is kept free goes to nobody else: check_nothing_fits().
+    void keep() {
+        if (!groups_.empty() && below(2) == 0) {
+            (void)scheduler_.keep_room(any_of(groups_)->first);
+        } else if (!requests_.empty()) {
+            const auto r = any_of(requests_);
+            if (scheduler_.keep_room(r->first)) CHECK(r->second.state == known_request::queued);
+        }
     }
     void change_groups() {
         if (groups_.size() >= 3 || (below(2) == 0 && !groups_.empty())) {
@@ -227,8 +242,10 @@ private:
         scheduler_.take_notices(said);
         for (const auto& n : said) {
             if (n.what == rt::notice::kind::refused) requests_.erase(n.id);
-            if (n.what != rt::notice::kind::group_placed || !groups_.contains(n.group)) continue;
+            if (!groups_.contains(n.group)) continue;
             auto& g = groups_.at(n.group);
+            if (n.what == rt::notice::kind::group_broken) g.at = n.bundles;
+            if (n.what != rt::notice::kind::group_placed) continue;
             g.at = n.bundles;
             check_group(g);
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cluster: a head, nodes with agents and worker processes, drivers, all with their real code. Heads and agents are
 // killed and started again, machines stop without a word, workers are killed and stand still, starts fail and hang,
-// links break and are cut; calls go on all the while.
+// links break and are cut, nodes are drained; calls go on all the while.
 //
 // Invariants: each call ends once, with its own value or an expected error; a task runs once and once more per retry at
 // most, a method at most once; a node never holds more than it has, and no two tasks or actors its only gpu. When faults
@@ -386,7 +386,21 @@ task<void> print(stage* s, std::string driver, std::vector<rt::worker_lines> all
     }
 }
 
-/// Kills and starts again what the cluster is made of.
+/// All nodes take workers again, once they are there.
+task<void> end_drains(stage* s) {
+    for (std::size_t i = 0; i < s->c.nodes(); ++i) {
+        bool done = false;
+        for (int tries = 0; !done && tries < 60; ++tries) {
+            auto asked = as_result(with_timeout(test::drain(&s->c, s->c.at(i).host, false), 5s));
+            const auto ok = co_await asked;
+            done = ok.has_value();
+            if (!done) co_await sleep_for(2s);
+        }
+        s->w.check(done, "a node cannot be told that it is not drained any more");
+    }
+}
+
+/// Kills and starts again what the cluster is made of, and drains some of it.
 task<void> hurt(stage* s) {
     auto& w = s->w;
     const auto blows = w.below(12);
@@ -395,6 +409,13 @@ task<void> hurt(stage* s) {
         if (w.chance(0.3)) {
             auto& on = *s->c.at(w.below(s->c.nodes())).children;
             if (const auto all = on.running(); !all.empty()) on.kill(all[w.below(all.size())].pid);
+            continue;
+        }
+        if (w.chance(0.15)) {
+            const auto which = w.below(s->c.nodes());
+            auto asked =
+                as_result(with_timeout(test::drain(&s->c, s->c.at(which).host, w.chance(0.7)), 2s));
+            (void)co_await asked;
             continue;
         }
         if (w.chance(0.4)) {
@@ -515,6 +536,8 @@ task<void> drive(stage* s) {
         co_await gone;
         c.start_agent(n);
     }
+    auto undrained = end_drains(s);
+    co_await undrained;
     s->calm = true;
     std::exception_ptr failure;
     try {

@@ -10,8 +10,10 @@
 //     });
 
 #include <skein/cluster/agent.hpp>
+#include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/leased_workers.hpp>
+#include <skein/cluster/messages.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
@@ -283,6 +285,19 @@ void in_world_of_nodes(std::uint64_t seed, Body body) {
     loop.run(all());
     REQUIRE(c.processes() == 0);
     REQUIRE(network.open_streams() == 0);
+}
+
+/// As `skein drain` does.
+inline task<void> drain(sim_nodes* c, std::string node, bool on) {
+    auto dialing =
+        net::link::connect(c->network().host("tool"), c->head_address(),
+                           cluster::detail::cluster_link(c->secret(), "tool", "tool", 1));
+    auto l = co_await dialing;
+    auto tool = net::requests::over(l);
+    auto asked = tool->call<cluster::drain_reply>(cluster::ask_drain{std::move(node), on});
+    co_await asked;
+    auto closing = tool->close();
+    co_await closing;
 }
 
 /// Runs body() as a driver's tasks, and ends the driver.

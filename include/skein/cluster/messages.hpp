@@ -71,6 +71,7 @@ struct node_hello {
     std::vector<std::string> labels;
     std::vector<held_lease> holds;
     std::vector<ended_lease> ended; ///< since the last link
+    bool draining = false;          ///< see node_drains
 };
 /// The head takes the node in.
 struct node_welcome {
@@ -257,6 +258,12 @@ struct leave_cluster {
     std::string why;
 };
 
+/// The node is drained, or not any more. Its agent only remembers it, for a head that is started again.
+struct node_drains {
+    static constexpr std::uint16_t number = 29;
+    bool on = true;
+};
+
 /// Lines that one worker has printed.
 struct printed_lines {
     std::uint64_t lease = 0;
@@ -356,8 +363,8 @@ using cluster_messages =
                        return_lease, lease_granted, lease_waits, lease_ended, lease_recalled,
                        keep_lease, lease_rests, want_group, drop_group, group_placed, group_waits,
                        group_refused, cluster_changed, start_worker_order, stop_worker_order,
-                       worker_ended, leave_cluster, ask_status, cluster_status, ask_drain,
-                       drain_reply, ask_stop, stop_reply, output_waits, take_output, node_output,
-                       worker_output, output_printed>;
+                       worker_ended, leave_cluster, node_drains, ask_status, cluster_status,
+                       ask_drain, drain_reply, ask_stop, stop_reply, output_waits, take_output,
+                       node_output, worker_output, output_printed>;
 
 } // namespace skein::cluster

@@ -120,14 +120,14 @@ struct notice {
         infeasible,   ///< the request waits for a place that could hold it; said once for its queue
         group_placed, ///< all bundles have places
         group_infeasible, ///< the group waits: no set of places could hold it
-        group_broken      ///< a place with bundles has gone; they are placed again
+        group_broken      ///< bundles have lost their places; they are placed again
     };
     kind what = kind::refused;
     request_id id;         ///< of a request
     std::uint64_t tag = 0; ///< of the request or group
     placement_group_id group;
-    std::vector<place_id> bundles;         ///< group_placed: the place of each
-    std::vector<gpu_set> gpus;             ///< group_placed: those of each
+    std::vector<place_id> bundles; ///< group_placed, group_broken: the place of each, if it has one
+    std::vector<gpu_set> gpus;     ///< group_placed: those of each
     error why{errc::unknown, "no reason"}; ///< what is missing, and where most of it is
 };
 
@@ -203,6 +203,9 @@ public:
     /// Books a bundle of a group that waits, and that was there before this scheduler knew of it. It passes all that wait.
     /// False: it is placed already, or there is no such place, or not so much free there; it waits for another one.
     bool adopt_bundle(placement_group_id id, std::size_t bundle, place_id at, gpu_set gpus = {});
+    /// Bundles on a drained place that hold nothing lose it and wait for others, if there are places that could hold the
+    /// group. Those of a group that must be on one place go together. A notice tells of each group.
+    void move_bundles(place_id from);
     /// Gives its room back, and the requests that held some of it; those queued for it are refused.
     std::vector<evicted> remove_group(placement_group_id id);
 

@@ -82,6 +82,8 @@ SKEIN_INLINE std::shared_ptr<net::request_service> agent::books::make_service() 
         [this](const stop_worker_order& m, const net::caller&) { stop_one(m.lease); });
     out->on_tell<take_output>(
         [this](const take_output& m, const net::caller&) { send_output(m.driver); });
+    out->on_tell<node_drains>(
+        [this](const node_drains& m, const net::caller&) { draining = m.on; });
     out->on_tell<leave_cluster>([this](const leave_cluster& m, const net::caller&) {
         logging::info("agent", "told to leave", {{"why", m.why}});
         stopping.set();
@@ -96,6 +98,7 @@ SKEIN_INLINE node_hello agent::books::hello() const {
     h.pid = how.pid;
     h.resources = rt::to_string(total);
     h.labels = how.labels;
+    h.draining = draining;
     for (const auto& [name, w] : workers) h.holds.push_back({name, w->order.demand, w->order.gpus});
     return h;
 }

@@ -41,6 +41,7 @@ struct agent::books {
     std::map<lease_name, std::unique_ptr<worker>> workers;
     std::vector<ended_lease> untold;                ///< ends while there was no link
     std::map<std::uint64_t, driver_output> outputs; ///< by driver
+    bool draining = false;                          ///< what the head has said last
     bool leaving = false;                           ///< the link to the head has ended for good
     bool has_joined = false, is_abandoned = false;  ///< see agent_options::leaves_alone
     event stopping;

@@ -258,6 +258,9 @@ SKEIN_INLINE void head::books::look() {
         if (n->draining)
             for (const auto& [name, l] : n->leases)
                 if (now >= l->keep_until) recall(*l, fmt::format("node {} is drained", n->name));
+    for (auto& [number, n] : nodes)
+        if (n->draining) schedule.move_bundles(n->place());
+    pump();
     share_out();
 }
 
@@ -302,6 +305,8 @@ SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const n
     labels.push_back("node=" + made->name);
     const auto placed = schedule.add_place(made->place(), made->name, *total, std::move(labels));
     if (!placed) throw placed.error();
+    made->draining = h.draining;
+    (void)schedule.drain(made->place(), h.draining);
     auto& n = *made;
     nodes.emplace(s->incarnation, std::move(made));
     logging::info("head", "node joined",
@@ -319,6 +324,7 @@ SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s,
         throw error(errc::too_large, fmt::format("a node with {} workers", h.holds.size()));
     auto& n = self->enter(s, h);
     s->node = &n;
+    if (n.draining != h.draining) s->tell(node_drains{n.draining}); // it was lost with a link
     node_welcome out;
     out.name = n.name;
     self->reconcile(n, h, out.stop);
@@ -365,12 +371,14 @@ SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
             .with_hint("skein status lists the nodes");
     n->draining = what.on;
     (void)schedule.drain(n->place(), what.on);
+    n->session->tell(node_drains{what.on});
     logging::info("head", what.on ? "node drains" : "node takes workers again",
                   {{"node", n->name}});
     for (const auto& [name, l] : n->leases) not_recalled(*l);
     if (what.on)
         for (const auto& [name, l] : n->leases)
             recall(*l, fmt::format("node {} is drained", n->name));
+    if (what.on) schedule.move_bundles(n->place());
     tell_size();
     pump();
     return {static_cast<std::uint32_t>(n->leases.size())};

@@ -237,8 +237,8 @@ SKEIN_INLINE void head::books::on_group(const rt::notice& n) {
                     g.places.push_back({n.bundles[b].value(), n.gpus[b].bits()});
                 return tell_group(g);
             }
-            for (auto& b : g.places)
-                if (node_at(b.node) == nullptr) b = {};
+            for (std::size_t b = 0; b < std::min(g.places.size(), n.bundles.size()); ++b)
+                if (!n.bundles[b]) g.places[b] = {};
             const bool impossible = n.what != rt::notice::kind::group_broken;
             if (j->session) j->session->tell(group_waits{number, impossible, n.why.what()});
             return;

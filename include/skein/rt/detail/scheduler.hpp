@@ -286,6 +286,8 @@ struct schedule_books {
     void place_group(group_record& g);
     void place_bundle(group_record& g, std::size_t b, std::uint32_t host, gpu_set gpus);
     void group_is_placed(group_record& g);
+    void move_bundles(place_id from);
+    void group_is_broken(group_record& g, error why);
     void place_groups();
     void check_group(group_record& g);
     void lose_bundle(group_record& g, std::size_t bundle, std::vector<evicted>& into);

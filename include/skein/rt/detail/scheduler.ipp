@@ -560,6 +560,7 @@ SKEIN_INLINE bool scheduler::adopt_bundle(placement_group_id id, std::size_t bun
                                           gpu_set gpus) {
     return books_->adopt_bundle(id, bundle, at, gpus);
 }
+SKEIN_INLINE void scheduler::move_bundles(place_id from) { books_->move_bundles(from); }
 SKEIN_INLINE std::vector<evicted> scheduler::remove_group(placement_group_id id) {
     return books_->remove_group(id);
 }

@@ -304,6 +304,48 @@ SKEIN_INLINE void schedule_books::lose_bundle(group_record& g, std::size_t bundl
     grow(host);
 }
 
+SKEIN_INLINE void schedule_books::move_bundles(place_id from) {
+    const auto host = place_of.find(from);
+    if (host == place_of.end()) return;
+    std::vector<evicted> none;
+    for (auto& [number, g] : groups) {
+        std::vector<std::size_t> empty;
+        bool all = true;
+        for (std::size_t b = 0; b < g.bundles.size(); ++b) {
+            if (g.bundles[b].place == no_index) continue;
+            const auto& place = all_places[g.bundles[b].place];
+            if (place.host != host->second) continue;
+            if (place.held == 0)
+                empty.push_back(b);
+            else
+                all = false;
+        }
+        if (empty.empty() || (!all && g.strategy == group_strategy::strict_pack) ||
+            plan(g, outlook::ever).empty())
+            continue;
+        for (const auto b : empty) lose_bundle(g, b, none);
+        ++places_version;
+        group_is_broken(
+            g, error(errc::closed, fmt::format("{} is drained", all_places[host->second].name)));
+    }
+}
+
+/// Some of its bundles have no place any more.
+SKEIN_INLINE void schedule_books::group_is_broken(group_record& g, error why) {
+    drop_reservations(g);
+    g.waits = true;
+    g.since = grants;
+    groups_may_fit = true;
+    notice n;
+    n.what = notice::kind::group_broken;
+    n.group = g.id;
+    n.tag = g.tag;
+    for (const auto& b : g.bundles)
+        n.bundles.push_back(b.place == no_index ? place_id() : all_places[b.place].id);
+    n.why = std::move(why);
+    notices.push_back(std::move(n));
+}
+
 SKEIN_INLINE std::vector<evicted> schedule_books::remove_group(placement_group_id id) {
     std::vector<evicted> out;
     const auto found = groups.find(id.value());

@@ -138,14 +138,7 @@ SKEIN_INLINE std::vector<evicted> schedule_books::remove_place(place_id id) {
             broken = true;
         }
         if (!broken) continue;
-        g.waits = true;
-        g.since = grants;
-        notice n;
-        n.what = notice::kind::group_broken;
-        n.group = g.id;
-        n.tag = g.tag;
-        n.why = error(errc::peer_lost, fmt::format("{} has gone", all_places[p].name));
-        notices.push_back(std::move(n));
+        group_is_broken(g, error(errc::peer_lost, fmt::format("{} has gone", all_places[p].name)));
     }
     evict(p, out);
     leave_all(p);
