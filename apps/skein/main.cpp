@@ -94,6 +94,12 @@ int drain(const arguments& args) {
             fmt::print("node {} takes no new workers; {} there\n", args.drained,
                        now.workers == 1 ? "1 still runs"
                                         : fmt::format("{} still run", now.workers));
+        if (now.open == 0)
+            fmt::print(
+                stderr,
+                "skein drain: it was the last one: no node takes workers now, and what programs "
+                "ask for waits; skein join adds a node, skein drain {} --undo takes this back\n",
+                args.drained);
         return skein::exit_code::done;
     });
 }

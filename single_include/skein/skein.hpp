@@ -19747,7 +19747,7 @@ SKEIN_INLINE print_lines print_to_standard_files(bool prefix) {
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 3;
+inline constexpr std::uint32_t cluster_version = 4;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -20056,6 +20056,7 @@ struct ask_drain {
 struct drain_reply {
     static constexpr std::uint16_t number = 18;
     std::uint32_t workers = 0; ///< that still run there
+    std::uint32_t open = 0;    ///< nodes that take new workers now, of all
 };
 /// The cluster is to end.
 struct ask_stop {
@@ -30277,7 +30278,9 @@ SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
     if (what.on) schedule.move_bundles(n->place());
     tell_size();
     pump();
-    return {static_cast<std::uint32_t>(n->leases.size())};
+    const auto open = std::count_if(nodes.begin(), nodes.end(),
+                                    [](const auto& one) { return !one.second->draining; });
+    return {static_cast<std::uint32_t>(n->leases.size()), static_cast<std::uint32_t>(open)};
 }
 
 // ---- drivers -------------------------------------------------------------------------------------------------

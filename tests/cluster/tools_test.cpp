@@ -135,9 +135,11 @@ TEST_CASE("a tool sees who is in a cluster") {
 
 TEST_CASE("a tool drains a node, and takes it back") {
     asked_cluster c;
-    CHECK(cluster::drain_node(c.how, "a").workers == 0);
+    const auto told = cluster::drain_node(c.how, "a");
+    CHECK(told.workers == 0);
+    CHECK(told.open == 0); // the last one
     CHECK(cluster::get_status(c.how).nodes.at(0).draining);
-    (void)cluster::drain_node(c.how, "a", false);
+    CHECK(cluster::drain_node(c.how, "a", false).open == 1);
     CHECK_FALSE(cluster::get_status(c.how).nodes.at(0).draining);
     const auto unknown = error_of([&] { (void)cluster::drain_node(c.how, "b"); });
     CHECK(unknown.code() == errc::not_found);

@@ -286,12 +286,17 @@ def drained():
     """A drained node gets no workers of programs that come later, until the drain is taken back."""
     with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=1"])]) as c:
         code, out, err = c.tool("drain", "a", "--address", c.address)
-        assert code == 0 and "a takes no new workers" in out, (code, out, err)
+        assert code == 0 and "a takes no new workers" in out and not err, (code, out, err)
         assert c.node("a")["draining"] and not c.node("b")["draining"], c.status()
         driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
         c.wait_until(lambda: (c.cwd / "begun").exists(), "a call")
         assert c.node("b")["workers"] == 1 and c.node("a")["workers"] == 0, c.status()
         assert not workers_of(c.nodes["a"]), "a worker on the drained node"
+        code, out, err = c.tool("drain", "b", "--address", c.address)
+        assert code == 0 and "b takes no new workers; 1 still runs" in out, (code, out, err)
+        assert "it was the last one" in err[0] and "skein drain b --undo takes this back" in err[0], (code, out, err)
+        code, out, err = c.tool("drain", "b", "--undo", "--address", c.address)
+        assert code == 0 and not err, (code, out, err)
         code, out, err = c.tool("drain", "a", "--undo", "--address", c.address)
         assert code == 0, (code, out, err)
         c.wait_until(lambda: (c.node("a") or {}).get("workers") == 1, "a worker on the node that takes them again")

@@ -36,7 +36,7 @@
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 3;
+inline constexpr std::uint32_t cluster_version = 4;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -345,6 +345,7 @@ struct ask_drain {
 struct drain_reply {
     static constexpr std::uint16_t number = 18;
     std::uint32_t workers = 0; ///< that still run there
+    std::uint32_t open = 0;    ///< nodes that take new workers now, of all
 };
 /// The cluster is to end.
 struct ask_stop {

@@ -381,7 +381,9 @@ SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
     if (what.on) schedule.move_bundles(n->place());
     tell_size();
     pump();
-    return {static_cast<std::uint32_t>(n->leases.size())};
+    const auto open = std::count_if(nodes.begin(), nodes.end(),
+                                    [](const auto& one) { return !one.second->draining; });
+    return {static_cast<std::uint32_t>(n->leases.size()), static_cast<std::uint32_t>(open)};
 }
 
 // ---- drivers -------------------------------------------------------------------------------------------------
