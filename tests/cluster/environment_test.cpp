@@ -136,6 +136,25 @@ TEST_CASE("MPICH's variables give rank and size") {
     CHECK(e.local_rank == 2);
 }
 
+TEST_CASE("mpirun inside a Slurm step is what started the process, not the step that carries it") {
+    auto open_mpi = srun, mpich = srun, own = srun;
+    open_mpi["OMPI_COMM_WORLD_RANK"] = "3";
+    open_mpi["OMPI_COMM_WORLD_SIZE"] = "4";
+    const auto e = discover_in(open_mpi);
+    CHECK(e.source == "openmpi");
+    CHECK(e.rank == 3);
+    CHECK(e.world_size == 4);
+    mpich["PMI_RANK"] = "1";
+    mpich["PMI_SIZE"] = "2";
+    CHECK(discover_in(mpich).source == "pmi");
+    CHECK(discover_in(mpich).rank == 1);
+    // srun --mpi=pmi2 sets both, and means the same.
+    own["PMI_RANK"] = own.at("SLURM_PROCID");
+    own["PMI_SIZE"] = own.at("SLURM_STEP_NUM_TASKS");
+    CHECK(discover_in(own).source == "slurm");
+    CHECK(discover_in(own).job_id == "77.2");
+}
+
 TEST_CASE("what differs between the ranks of an MPI job is not its id") {
     const auto e = discover_in(
         {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_ID", "1"}, {"HYDI_CONTROL_FD", "9"}});

@@ -228,6 +228,10 @@ SKEIN_INLINE std::optional<launch_environment> from_openmpi(const variable_reade
 SKEIN_INLINE std::optional<launch_environment> from_pmi(const variable_reader& read) {
     const variables v(read, "MPI (PMI)");
     if (!v.has("PMI_RANK")) return std::nullopt;
+    // srun sets these, too, where Slurm itself starts MPI's processes: its own say more.
+    if (v.has("SLURM_STEP_ID") && v.text("SLURM_PROCID") == v.text("PMI_RANK") &&
+        v.text("SLURM_STEP_NUM_TASKS") == v.text("PMI_SIZE"))
+        return std::nullopt;
     launch_environment e;
     e.source = "pmi";
     e.rank = v.number("PMI_RANK");
@@ -308,8 +312,10 @@ SKEIN_INLINE std::optional<launch_environment> from_skypilot(const variable_read
 } // namespace detail
 
 SKEIN_INLINE launch_environment discover(const variable_reader& read) {
-    for (auto* row : {&detail::from_skein, &detail::from_torch, &detail::from_slurm,
-                      &detail::from_kubernetes, &detail::from_openmpi, &detail::from_pmi,
+    // Inner launchers first: mpirun in an allocation reaches other hosts by a step of its own, whose variables its
+    // processes have as well.
+    for (auto* row : {&detail::from_skein, &detail::from_torch, &detail::from_openmpi,
+                      &detail::from_pmi, &detail::from_slurm, &detail::from_kubernetes,
                       &detail::from_sagemaker, &detail::from_skypilot}) {
         auto found = row(read);
         if (!found) continue;
