@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Actors with options: a name, a saved state, and many that stand for each other.
+// Actors with options: a name, a saved state, groups of methods, and many that stand for each other.
 //
 //     065_actor_pool --workers 2
 // [includes]
@@ -52,6 +52,38 @@ task<void> named() {
 }
 // [/state]
 
+// [groups]
+// Two readers at a time, and one who tidies up. Who looks waits for neither.
+struct archive {
+    int reading = 0, most = 0;
+    task<int> read(int page) {
+        most = std::max(most, ++reading);
+        co_await skein::sleep_for(100ms);
+        --reading;
+        co_return page;
+    }
+    task<void> tidy_up() { co_await skein::sleep_for(1h); }
+    int most_readers() const { return most; }
+
+    using concurrency_groups =
+        skein::method_groups<skein::method_group<"reading", 2, &archive::read>,
+                             skein::method_group<"upkeep", 1, &archive::tidy_up>>;
+};
+
+task<void> grouped() {
+    auto papers = co_await skein::actor<archive>();
+    auto tidied = papers.call<&archive::tidy_up>();
+    auto again = papers.call<&archive::tidy_up>(); // waits until the first has ended
+    std::vector<skein::ref<int>> pages;
+    for (int i = 0; i < 6; ++i) pages.push_back(papers.call<&archive::read>(i));
+    for (auto& page : pages) co_await page;
+    const int most = co_await papers.call<&archive::most_readers>();
+    fmt::print("{} pages, {} at a time\n", pages.size(), most);
+    again.cancel(); // it has not run
+    tidied.cancel();
+}
+// [/groups]
+
 // [pool]
 struct scorer {
     int scale = 1;
@@ -96,10 +128,12 @@ task<void> some_of_them() {
 task<int> app() {
     auto first = named();
     co_await std::move(first);
-    auto second = pooled();
+    auto second = grouped();
     co_await std::move(second);
-    auto third = some_of_them();
+    auto third = pooled();
     co_await std::move(third);
+    auto fourth = some_of_them();
+    co_await std::move(fourth);
     co_return 0;
 }
 

@@ -11,6 +11,7 @@
 #include <skein/rt/children.hpp>
 #include <skein/rt/failures.hpp>
 #include <skein/rt/local_workers.hpp>
+#include <skein/rt/method_group.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/rt/output.hpp>
 #include <skein/rt/placement_group.hpp>

@@ -4094,6 +4094,10 @@ SKEIN_INLINE std::optional<launch_environment> from_openmpi(const variable_reade
 SKEIN_INLINE std::optional<launch_environment> from_pmi(const variable_reader& read) {
     const variables v(read, "MPI (PMI)");
     if (!v.has("PMI_RANK")) return std::nullopt;
+    // srun sets these, too, where Slurm itself starts MPI's processes: its own say more.
+    if (v.has("SLURM_STEP_ID") && v.text("SLURM_PROCID") == v.text("PMI_RANK") &&
+        v.text("SLURM_STEP_NUM_TASKS") == v.text("PMI_SIZE"))
+        return std::nullopt;
     launch_environment e;
     e.source = "pmi";
     e.rank = v.number("PMI_RANK");
@@ -4174,8 +4178,10 @@ SKEIN_INLINE std::optional<launch_environment> from_skypilot(const variable_read
 } // namespace detail
 
 SKEIN_INLINE launch_environment discover(const variable_reader& read) {
-    for (auto* row : {&detail::from_skein, &detail::from_torch, &detail::from_slurm,
-                      &detail::from_kubernetes, &detail::from_openmpi, &detail::from_pmi,
+    // Inner launchers first: mpirun in an allocation reaches other hosts by a step of its own, whose variables its
+    // processes have as well.
+    for (auto* row : {&detail::from_skein, &detail::from_torch, &detail::from_openmpi,
+                      &detail::from_pmi, &detail::from_slurm, &detail::from_kubernetes,
                       &detail::from_sagemaker, &detail::from_skypilot}) {
         auto found = row(read);
         if (!found) continue;
@@ -21558,8 +21564,10 @@ struct function_record {
     const char* mangled = nullptr; ///< typeid name: unique per function
     const char* shown = nullptr;   ///< typeid name that the readable name comes from
     bool is_constructor = false;
-    const std::type_info* actor = nullptr;            ///< of a method or constructor: whose
-    bool is_coroutine = false;                        ///< starts from the run queue, in order
+    const std::type_info* actor = nullptr; ///< of a method or constructor: whose
+    bool is_coroutine = false;             ///< starts from the run queue, in order
+    std::uint16_t group = 0;               ///< of a method: see group_number()
+    std::string_view group_name;
     void (*invoke)(detail::incoming_call&) = nullptr; ///< decodes, calls, replies
     std::uint64_t (*signature_hash)() = nullptr;
     std::string (*signature_text)() = nullptr;
@@ -22284,9 +22292,10 @@ struct actor_options {
     /// With restarts: times a call that was under way is sent again. 0: it fails with worker_lost; else it may run
     /// more than once.
     int call_retries = 0;
-    int snapshot_every = 1;     ///< a restorable actor is saved after so many calls
-    int max_pending = 0;        ///< calls of one process without an outcome; one more fails; 0: any
-    int max_concurrency = 0;    ///< coroutine methods under way at a time; 0: any
+    int snapshot_every = 1; ///< a restorable actor is saved after so many calls
+    int max_pending = 0;    ///< calls of one process without an outcome; one more fails; 0: any
+    /// Coroutine methods under way at a time, of those that are in no method_group; 0: any.
+    int max_concurrency = 0;
     std::string_view name{};    ///< unique among the actors of the program; copied at submit
     bool get_if_exists = false; ///< gives the actor that has the name already, if there is one
 };
@@ -22309,22 +22318,27 @@ concept restorable = requires(const T& from, T& into) {
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <typeinfo>
 
 namespace skein::rt::detail {
 
-/// The line in front of an actor that takes few coroutine calls at a time: first come, first started.
+/// The line in front of methods of which few may be under way at a time: first come, first started.
 class start_gate {
 public:
-    /// Coroutine calls under way at a time; 0: any number, and nobody waits here.
+    /// Calls under way at a time; 0: any number, and nobody waits here.
     std::uint32_t limit = 0;
 
-    /// A place in the line. A plain call takes no seat: it starts when all before it have.
+    /// A call that takes a seat would have to wait for one.
+    [[nodiscard]] bool is_full() const noexcept { return limit != 0 && taken_ >= limit; }
+
+    /// A place in the line. A plain call that is in no group takes no seat: it starts when all before it have.
     class turn : public waiter {
     public:
         turn(start_gate& at, bool takes_seat) noexcept : at_(at), takes_seat_(takes_seat) {}
         bool await_ready() noexcept {
-            if (!at_.waiting_.empty() || (takes_seat_ && at_.taken_ >= at_.limit)) return false;
+            if (!at_.waiting_.empty() || at_.woken_ != 0 || (takes_seat_ && at_.is_full()))
+                return false;
             at_.taken_ += takes_seat_ ? 1U : 0U;
             return true;
         }
@@ -22332,9 +22346,13 @@ public:
         bool await_suspend(std::coroutine_handle<Promise> h) {
             if (!arm(h)) return false;
             at_.waiting_.push_back(*this);
+            at_.admit(); // it may have waited only for those that have been woken
             return true;
         }
-        void await_resume() const { throw_if_cancelled(); }
+        void await_resume() {
+            at_.woken_ -= is_admitted_ ? 1U : 0U;
+            throw_if_cancelled();
+        }
 
     protected:
         void cancel_requested() noexcept override {
@@ -22347,9 +22365,10 @@ public:
         friend class start_gate;
         start_gate& at_;
         bool takes_seat_;
+        bool is_admitted_ = false;
     };
 
-    /// A seat, given back at the end. Of an actor without a limit: nothing.
+    /// A seat, given back at the end. Of a gate without a limit: nothing.
     class seat {
     public:
         explicit seat(start_gate* at) noexcept : at_(at) {}
@@ -22369,14 +22388,17 @@ private:
     void admit() noexcept {
         while (!waiting_.empty()) {
             auto& next = static_cast<turn&>(waiting_.front());
-            if (next.takes_seat_ && taken_ >= limit) return;
+            if (next.takes_seat_ && is_full()) return;
             taken_ += next.takes_seat_ ? 1U : 0U;
+            next.is_admitted_ = true;
+            ++woken_;
             next.wake();
         }
     }
 
     intrusive_list<waiter, waiter> waiting_;
     std::uint32_t taken_ = 0;
+    std::uint32_t woken_ = 0; ///< admitted, in the run queue: who comes now stands behind them
 };
 
 /// An actor of any type.
@@ -22387,6 +22409,10 @@ struct actor_box {
     virtual void save(wire::writer&) const {}
     virtual result<void> load(wire::reader&) { return {}; }
     [[nodiscard]] virtual bool is_restorable() const noexcept { return false; }
+    /// Of a group of its methods, by group_number().
+    [[nodiscard]] start_gate& gate_of(std::uint16_t group) noexcept {
+        return group == 0 ? gate : groups[group - 1U];
+    }
 
     const std::type_info& type;
     std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
@@ -22396,7 +22422,8 @@ struct actor_box {
     call_id last;                 ///< the actor ends after this one, which has called leave_actor()
     std::uint32_t save_every = 0; ///< calls; 0: nobody keeps its state
     std::uint32_t not_saved = 0;  ///< calls since it was saved
-    start_gate gate;
+    start_gate gate;              ///< .max_concurrency: of the methods that are in no group
+    std::unique_ptr<start_gate[]> groups; ///< of its type, see rt/method_group.hpp
 };
 
 } // namespace skein::rt::detail
@@ -22800,7 +22827,7 @@ public:
     /// A method is done and replies next. May throw what save() throws.
     void method_ended(peer& to, detail::actor_box& box, bool changes);
     void method_failed(peer& to, detail::actor_box& box, bool changes) noexcept;
-    /// Waits for the turn of a coroutine call of an actor that takes few at a time. False: it has replied.
+    /// Waits for the turn of a call behind a gate with a limit. False: it has replied.
     [[nodiscard]] task<bool> take_turn(std::shared_ptr<peer> from, slot_id id,
                                        const function_record* fn,
                                        std::shared_ptr<detail::actor_box> box);
@@ -22886,8 +22913,15 @@ private:
     void send_scratch(peer& to, std::uint16_t outcome, slot_id id);
     void execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
                  std::shared_ptr<detail::actor_box> box, time_point came);
+    void hold_back(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
+                   const detail::call_head& head, const function_record& fn,
+                   std::shared_ptr<detail::actor_box> box, time_point came);
     task<void> execute_later(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
                              std::shared_ptr<detail::actor_box> box, time_point came);
+    task<void> execute_in_turn(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
+                               const function_record* fn, std::shared_ptr<detail::actor_box> box,
+                               time_point came);
+    void begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits, task<void> work);
     task<void> run_call(std::shared_ptr<peer> from, slot_id id, detail::running_call* running,
                         task<void> work);
     task<void> tell_started();
@@ -26287,10 +26321,24 @@ SKEIN_INLINE void runtime::reply_over(peer& to, slot_id id, const function_recor
          nullptr});
 }
 
+namespace detail {
+
+SKEIN_INLINE error cancelled_in_line(const function_record& fn, std::uint32_t limit) {
+    auto text = fn.name + " was cancelled; it did not run";
+    if (fn.group != 0)
+        text += fmt::format(": it waited for others of group \"{}\", which takes {} at a time",
+                            fn.group_name, limit);
+    return error(errc::cancelled, std::move(text));
+}
+
+} // namespace detail
+
 SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id id,
                                            const function_record* fn,
                                            std::shared_ptr<detail::actor_box> box) {
-    detail::start_gate::turn turn(box->gate, true);
+    auto& gate = box->gate_of(fn->group);
+    const bool takes_seat = fn->is_coroutine || fn->group != 0;
+    detail::start_gate::turn turn(gate, takes_seat);
     bool cancelled = false;
     try {
         co_await turn;
@@ -26299,22 +26347,21 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
     }
     --box->not_started;
     if (!cancelled && box->over == nullptr) {
-        if (auto* const found = from->running.find(id)) {
+        auto* const found = from->running.find(id);
+        if (found != nullptr && fn->is_coroutine) { // a plain call replies at once
             (*found)->waits = false;
             books_->fresh.emplace_back(from, id);
             if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
         }
         co_return true;
     }
-    if (!cancelled) { // it has its seat, and gives it back
-        const detail::start_gate::seat unused(&box->gate);
+    if (!cancelled && takes_seat) { // it has its seat, and gives it back
+        const detail::start_gate::seat unused(&gate);
     }
     if (box->over != nullptr)
         reply_over(*from, id, *fn, *box);
     else
-        reply_failure(
-            *from, id,
-            {error(errc::cancelled, fn->name + " was cancelled; it did not run"), nullptr});
+        reply_failure(*from, id, {detail::cancelled_in_line(*fn, gate.limit), nullptr});
     co_return false;
 }
 
@@ -26690,11 +26737,9 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
         box = found->second;
         if (box->type != *fn.actor)
             throw detail::wrong_actor(from->who, fn, head.target, box->type);
-        if (box->not_started > 0 && !fn.is_coroutine) {
-            ++box->not_started;
-            books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box), came));
-            return;
-        }
+        const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
+        if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
+            return hold_back(from, id, body, head, fn, std::move(box), came);
     }
     if (box && box->over != nullptr) return reply_over(*from, id, fn, *box);
     ++books_->stats.executed;
@@ -26720,34 +26765,57 @@ SKEIN_INLINE detail::call_context& runtime::context_for(const detail::call_head&
     return *spare;
 }
 
+/// A plain call that may not start yet. Where it may wait for long, it can be cancelled.
+SKEIN_INLINE void runtime::hold_back(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
+                                     const detail::call_head& head, const function_record& fn,
+                                     std::shared_ptr<detail::actor_box> box, time_point came) {
+    ++box->not_started;
+    if (box->gate_of(fn.group).limit == 0) {
+        books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box), came));
+        return;
+    }
+    const task_context::use under(&context_for(head, fn));
+    begin_call(from, id, true,
+               execute_in_turn(from, id, to_buffer(body), &fn, std::move(box), came));
+}
+
 SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_id id,
                                                byte_buffer body,
                                                std::shared_ptr<detail::actor_box> box,
                                                time_point came) {
-    if (box->gate.limit != 0) {
-        detail::start_gate::turn turn(box->gate, false);
-        try {
-            co_await turn;
-        } catch (const error&) { // its driver has gone
-            co_return;
-        }
-    }
     --box->not_started;
     execute(from, id, body, std::move(box), came);
+    co_return;
+}
+
+SKEIN_INLINE task<void> runtime::execute_in_turn(std::shared_ptr<peer> from, slot_id id,
+                                                 byte_buffer body, const function_record* fn,
+                                                 std::shared_ptr<detail::actor_box> box,
+                                                 time_point came) {
+    auto turn = take_turn(from, id, fn, box);
+    const bool may_start = co_await turn;
+    if (!may_start) co_return;
+    const detail::start_gate::seat seat(fn->group != 0 ? &box->gate_of(fn->group) : nullptr);
+    execute(from, id, body, box, came);
 }
 
 SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
-    if (call.from->running.find(call.slot) != nullptr)
-        throw error(errc::malformed,
-                    fmt::format("a second call {} from {}", call.slot, call.from->who));
+    const bool waits = call.box && call.box->gate_of(call.fn.group).limit != 0;
+    begin_call(call.from, call.slot, waits, std::move(work));
+    books_->fresh.emplace_back(call.from, call.slot);
+    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
+}
+
+SKEIN_INLINE void runtime::begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits,
+                                      task<void> work) {
+    if (from->running.find(id) != nullptr)
+        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from->who));
     std::unique_ptr<detail::running_call> made(new detail::running_call);
     auto& running = *made;
     running.context = books_->spare;
-    running.waits = call.box && call.box->gate.limit != 0;
-    call.from->running.enter(call.slot, std::move(made));
-    books_->calls.spawn(run_call(call.from, call.slot, &running, std::move(work)));
-    books_->fresh.emplace_back(call.from, call.slot);
-    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
+    running.waits = waits;
+    from->running.enter(id, std::move(made));
+    books_->calls.spawn(run_call(from, id, &running, std::move(work)));
 }
 
 SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id,
@@ -33607,7 +33675,8 @@ SKEIN_INLINE task<void> detail::pause(duration length) {
 // gone and its calls fail with worker_lost, unless it was made with .restarts. The actor ends with the
 // last handle to it, in whatever process of the program that is.
 //
-// Options: actor<T>.with({.restarts = 3, .name = "table"})(args...), see rt/actor_options.hpp.
+// Options: actor<T>.with({.restarts = 3, .name = "table"})(args...), see rt/actor_options.hpp. Bounds on how many
+// calls are under way at a time, for groups of methods: rt/method_group.hpp.
 
 
 // ======== skein/rt/detail/actor.hpp
@@ -33618,6 +33687,167 @@ SKEIN_INLINE task<void> detail::pause(duration length) {
 // The templates behind rt/remote.hpp: what a function's record does with a call that arrives, and how a
 // call's arguments leave. All that does not depend on the function is in runtime.
 
+
+// ======== skein/rt/method_group.hpp
+// Groups of an actor's methods, each with a bound of its own on how many are under way at a time.
+//
+//     struct store {
+//         task<row> read(key k);
+//         task<std::vector<key>> list();
+//         task<void> compact();
+//         using concurrency_groups =
+//             skein::method_groups<skein::method_group<"io", 8, &store::read, &store::list>,
+//                                  skein::method_group<"upkeep", 1, &store::compact>>;
+//     };
+//
+// The type says it, publicly and behind its methods; calls are made as ever. The calls of a group start in the order in
+// which they came, as others of it end; a full group does not hold back those of others. Methods that are in none are
+// under .max_concurrency. A type has the groups of its base class unless it has its own.
+//
+// A plain method of a group waits for its turn, too, and then holds its worker until it returns: nothing else of the
+// actor runs meanwhile, whatever the bounds. Only coroutine methods are ever under way together.
+
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+namespace skein {
+
+/// The name of a method_group; made from a literal.
+template <std::size_t Size>
+struct group_name {
+    consteval group_name(const char (&literal)[Size]) noexcept { // NOLINT: a literal is a name
+        std::copy_n(literal, Size, text);
+    }
+    [[nodiscard]] constexpr std::string_view view() const noexcept { return {text, Size - 1}; }
+    char text[Size]{}; ///< with its zero
+};
+
+/// Methods of which no more than Bound are under way at a time. The name is for errors and readers.
+template <group_name Name, int Bound, auto... Methods>
+struct method_group;
+
+/// The groups of one actor type: `using concurrency_groups = method_groups<...>;` in it.
+template <class... Groups>
+struct method_groups;
+
+namespace rt::detail {
+
+template <auto M>
+struct method_key {};
+/// How often the first is among the others.
+template <class Key, class... Keys>
+inline constexpr std::size_t times_among =
+    (std::size_t{0} + ... + (std::is_same_v<Key, Keys> ? 1 : 0));
+
+template <class... Key>
+struct method_keys {
+    template <class... Other>
+    method_keys<Key..., Other...> operator+(method_keys<Other...>) const;
+    static constexpr bool differ = (true && ... && (times_among<Key, Key...> == 1));
+};
+
+/// Is M a method of T, or of a base of it?
+template <class T, class M>
+consteval bool is_method_of() {
+    if constexpr (std::is_member_function_pointer_v<M>)
+        return std::is_base_of_v<typename signature<M>::class_type, T>;
+    else
+        return true; // its group has said so
+}
+
+template <class>
+inline constexpr bool is_group = false;
+template <group_name Name, int Bound, auto... Methods>
+inline constexpr bool is_group<method_group<Name, Bound, Methods...>> = true;
+template <class>
+inline constexpr bool are_groups = false;
+template <class... Groups>
+inline constexpr bool are_groups<method_groups<Groups...>> = true;
+
+/// Those of an actor type, or of a function's void.
+template <class T>
+struct groups_of {
+    using type = method_groups<>;
+};
+template <class T>
+    requires requires { typename T::concurrency_groups; }
+struct groups_of<T> {
+    using type = typename T::concurrency_groups;
+    static_assert(are_groups<type>,
+                  "skein: concurrency_groups of an actor type must be a skein::method_groups<...>");
+    static_assert(type::template are_of<T>(),
+                  "skein: a method_group names a method that is not one of the actor's own type");
+};
+
+/// What a call of method F of T is under. 0: no group; else its number, from 1.
+template <auto F, class T>
+consteval std::uint16_t group_number() {
+    return groups_of<T>::type::template number_of<method_key<F>>();
+}
+
+} // namespace rt::detail
+
+template <group_name Name, int Bound, auto... Methods>
+struct method_group {
+    static constexpr std::string_view name = Name.view();
+    static constexpr std::uint32_t bound = static_cast<std::uint32_t>(Bound);
+
+    using methods = rt::detail::method_keys<rt::detail::method_key<Methods>...>;
+    template <class Key>
+    static constexpr bool has =
+        rt::detail::times_among<Key, rt::detail::method_key<Methods>...> != 0;
+    template <class T>
+    static consteval bool is_of() {
+        return (true && ... && rt::detail::is_method_of<T, decltype(Methods)>());
+    }
+
+    // Behind the members, so that what uses them adds no errors.
+    static_assert(!Name.view().empty(), "skein: a method_group needs a name");
+    static_assert(Bound > 0, "skein: the bound of a method_group must be at least 1");
+    static_assert(sizeof...(Methods) > 0, "skein: a method_group without methods bounds nothing");
+    static_assert((true && ... && std::is_member_function_pointer_v<decltype(Methods)>),
+                  "skein: a method_group takes methods: &store::read");
+};
+
+template <class... Groups>
+struct method_groups {
+    static_assert((true && ... && rt::detail::is_group<Groups>),
+                  "skein: method_groups takes skein::method_group<...>");
+    static_assert(sizeof...(Groups) < 65536, "skein: more groups than can be numbered");
+    static constexpr std::size_t count = sizeof...(Groups);
+    static constexpr std::array<std::uint32_t, count> bounds{Groups::bound...};
+    static constexpr std::array<std::string_view, count> names{Groups::name...};
+
+    static consteval bool names_differ() {
+        for (std::size_t i = 0; i < count; ++i)
+            for (std::size_t j = 0; j < i; ++j)
+                if (names[i] == names[j]) return false;
+        return true;
+    }
+    static_assert(names_differ(), "skein: two method_groups of an actor type have the same name");
+    static_assert(decltype((rt::detail::method_keys<>() + ... +
+                            typename Groups::methods()))::differ,
+                  "skein: a method is in two method_groups, or twice in one");
+
+    template <class T>
+    static consteval bool are_of() {
+        return (true && ... && Groups::template is_of<T>());
+    }
+    /// 0: it is in none.
+    template <class Key>
+    static consteval std::uint16_t number_of() {
+        std::uint16_t number = 0, next = 0;
+        (void)(false || ... || (++next, Groups::template has<Key> && (number = next, true)));
+        return number;
+    }
+};
+
+} // namespace skein
 
 // ======== skein/rt/ref.hpp
 // ref<T>: the value of a remote call, now or later.
@@ -33796,7 +34026,13 @@ template <class T>
 struct box_of : actor_box {
     template <class... A>
     explicit box_of(std::in_place_t, A&&... args)
-        : actor_box(typeid(T)), value(make(std::forward<A>(args)...)) {}
+        : actor_box(typeid(T)), value(make(std::forward<A>(args)...)) {
+        using of_type = typename groups_of<T>::type;
+        if constexpr (of_type::count > 0) {
+            groups = std::make_unique<start_gate[]>(of_type::count);
+            for (std::size_t i = 0; i < of_type::count; ++i) groups[i].limit = of_type::bounds[i];
+        }
+    }
     void save(wire::writer& to) const override {
         if constexpr (restorable<T>) wire::encode(to, value.save());
     }
@@ -33860,7 +34096,8 @@ task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
                          const function_record* fn, std::shared_ptr<actor_box> box,
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
-    if (box && box->gate.limit != 0) {
+    auto* const gate = box ? &box->gate_of(fn->group) : nullptr;
+    if (box && gate->limit != 0) {
         auto turn = self->take_turn(from, id, fn, box);
         const bool may_start = co_await turn;
         if (!may_start) co_return;
@@ -33871,7 +34108,7 @@ task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
             co_return;
         }
     }
-    const start_gate::seat seat(box ? &box->gate : nullptr);
+    const start_gate::seat seat(gate);
     try {
         if constexpr (std::is_void_v<result_type>) {
             {
@@ -33977,7 +34214,12 @@ struct record {
             r.mangled = std::is_void_v<T> ? typeid(plain_name<F>).name()
                                           : typeid(function_tag<F, T>).name();
             r.shown = typeid(plain_name<F>).name();
-            if constexpr (!std::is_void_v<T>) r.actor = &typeid(T);
+            if constexpr (!std::is_void_v<T>) {
+                r.actor = &typeid(T);
+                r.group = group_number<F, T>();
+                if constexpr (group_number<F, T>() != 0)
+                    r.group_name = groups_of<T>::type::names[group_number<F, T>() - 1U];
+            }
             r.invoke = &invoke<F, T>;
             r.is_coroutine = traits::is_coroutine;
             r.signature_hash = &signature_hash;

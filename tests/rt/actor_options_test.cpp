@@ -347,6 +347,12 @@ TEST_CASE("no more coroutine methods than .max_concurrency are under way, and th
         }
         b.call<&busy::mark>(100); // behind those that have not started
         expected.push_back(100);
+        auto never = b.call<&busy::mark>(101);
+        never.cancel();
+        auto unmarked = failure_of(never);
+        const auto told = co_await unmarked;
+        CHECK(told.code() == errc::cancelled);
+        CHECK(told.text().find("did not run") != std::string::npos);
         all[3].cancel();
         std::erase(expected, 3);
         for (int i = 0; i < 7; ++i) {

@@ -5,7 +5,8 @@
 //
 // Invariants: every call ends exactly once, with its own value or an expected error; a value means it
 // ran, "did not run" means it did not; a call runs at most once on one worker process, a method at most
-// once at all; calls to an actor run in the order in which they were made; the state of an actor that is made again
+// once at all; calls to an actor run in the order in which they were made, those of a group of its methods in their
+// own; no more of them are under way than it takes; the state of an actor that is made again
 // has all calls that were answered; an actor lives while anybody holds it; after the calm all calls
 // end, and no call, coroutine, actor, name or stream is left.
 #include "sim/scenario.hpp"
@@ -272,7 +273,7 @@ task<void> check_nothing_left(sim::world* w, test::sim_cluster* cluster) {
 /// Its state is what has run.
 struct ledger {
     std::vector<int> seen;
-    int under_way = 0;
+    int under_way = 0, in_group = 0;
     struct presence {
         explicit presence(int& in) : count(in) { ++count; }
         presence(const presence&) = delete;
@@ -292,11 +293,26 @@ struct ledger {
         co_await sleep_for(std::chrono::milliseconds(ms));
         co_return position;
     }
+    task<int> note_in_group(int position, int ms) {
+        seen.push_back(position);
+        const presence here(in_group);
+        if (in_group > 2) now->violation = "more calls of a group are under way than it takes";
+        co_await sleep_for(std::chrono::milliseconds(ms));
+        co_return position;
+    }
+    /// Plain, and of the same group.
+    int note_in_turn(int position) {
+        seen.push_back(position);
+        if (in_group >= 2) now->violation = "a plain call of a full group runs";
+        return position;
+    }
     int last(int position) {
         leave_actor();
         return position;
     }
     std::vector<int> all() const { return seen; }
+    using concurrency_groups =
+        method_groups<method_group<"few", 2, &ledger::note_in_group, &ledger::note_in_turn>>;
     std::vector<int> save() const { return seen; }
     void load(std::vector<int> saved) { seen = std::move(saved); }
 };
@@ -337,18 +353,25 @@ struct lasting {
     bool is_over = false; ///< killed, or told to leave
     std::vector<std::pair<int, ref<int>>> calls;
     std::vector<int> through_handle; ///< positions of those that were made through it
+    std::vector<int> through_group;  ///< the same of those of the group
 };
 
 /// One random call; gives false if the actor is ended by it.
 void use(sim::world* w, lasting* one, int position) {
     const int ms = static_cast<int>(w->below(100));
-    const auto kind = w->below(10);
+    const auto kind = w->below(13);
     if (one->handle && kind < 8) one->through_handle.push_back(position);
+    if (one->handle && kind > 9) one->through_group.push_back(position);
     if (one->handle && kind < 5) {
         one->calls.emplace_back(position, one->handle.call<&ledger::note>(position));
     } else if (one->handle && kind < 8) {
         one->calls.emplace_back(position,
                                 one->handle.call<&ledger::note_slowly>(position, ms, one->most));
+        if (w->chance(0.1)) one->calls.back().second.cancel();
+    } else if (one->handle && kind > 9) {
+        one->calls.emplace_back(
+            position, kind == 10 ? one->handle.call<&ledger::note_in_turn>(position)
+                                 : one->handle.call<&ledger::note_in_group>(position, ms));
         if (w->chance(0.1)) one->calls.back().second.cancel();
     } else if (one->holder && kind == 8) {
         one->calls.emplace_back(
@@ -387,12 +410,13 @@ task<void> check_state(sim::world* w, lasting* one) {
     for (const int position : *seen) ++times[position];
     for (const int position : answered)
         w->check(times.contains(position), "an actor has forgotten a call that was answered");
-    std::vector<int> own;
-    for (const int position : *seen)
-        if (std::binary_search(one->through_handle.begin(), one->through_handle.end(), position))
-            own.push_back(position);
-    w->check(!one->runs_once || std::is_sorted(own.begin(), own.end()),
-             "calls to an actor that was made again ran out of order");
+    for (const auto* line : {&one->through_handle, &one->through_group}) {
+        std::vector<int> own;
+        for (const int position : *seen)
+            if (std::binary_search(line->begin(), line->end(), position)) own.push_back(position);
+        w->check(!one->runs_once || std::is_sorted(own.begin(), own.end()),
+                 "calls to an actor that was made again ran out of order");
+    }
     for (const auto& [position, n] : times)
         w->check(n == 1 || !one->runs_once, "a call is in the state of an actor twice");
 }

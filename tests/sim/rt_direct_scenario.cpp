@@ -4,7 +4,8 @@
 //
 // Invariants: every call ends exactly once, with its own value or an expected error; a value means that it ran, "did
 // not run" that it did not; a call runs at most once; the calls of one process to one actor run in the order in which
-// they were made; an actor lives while anybody holds it; after the calm nothing is left.
+// they were made, those of a group of its methods in their own; no more of them are under way than it takes; an actor
+// lives while anybody holds it; after the calm nothing is left.
 #include "sim/scenario.hpp"
 
 #include <tests/support/sim_cluster.hpp>
@@ -27,6 +28,8 @@ using namespace std::chrono_literals;
 struct history {
     std::map<int, int> runs;                                     ///< of a call
     std::map<std::pair<std::int64_t, std::uint64_t>, int> asked; ///< (caller's pid, actor) -> calls
+    std::map<std::pair<std::int64_t, std::uint64_t>, int>
+        asked_group; ///< the same of those of its group
     int last_call = 0;
     bool is_calm = false; ///< nothing dies or breaks, nobody kills
     std::string violation;
@@ -50,11 +53,12 @@ struct stamp {
 };
 
 template <class Handle>
-stamp stamp_for(const Handle& to) {
+stamp stamp_for(const Handle& to, bool of_group = false) {
     stamp out;
     out.call = ++now->last_call;
     out.caller = own_pid();
-    out.position = ++now->asked[{out.caller, to.id().value().number ^ to.id().value().incarnation}];
+    auto& asked = of_group ? now->asked_group : now->asked;
+    out.position = ++asked[{out.caller, to.id().value().number ^ to.id().value().incarnation}];
     return out;
 }
 
@@ -94,13 +98,16 @@ task<void> check_call(stamp of, ref<int> r) {
 }
 
 struct post {
-    std::map<std::int64_t, int> last; ///< of each caller
+    std::map<std::int64_t, int> last, last_in_group; ///< of each caller
     std::vector<actor_handle<post>> kept;
+    int in_group = 0; ///< under way
 
-    void arrive(const stamp& s) {
+    void arrive(const stamp& s, bool of_group = false) {
+        auto& before = of_group ? last_in_group[s.caller] : last[s.caller];
         now->check(++now->runs[s.call] == 1, "a call ran twice");
-        now->check(s.position > last[s.caller], "the calls of one process ran out of order");
-        last[s.caller] = s.position;
+        now->check(s.position > before, "the calls of one process ran out of order");
+        before = s.position;
+        now->check(!of_group || in_group < 2, "more calls of a group are under way than it takes");
     }
     int note(stamp s) {
         arrive(s);
@@ -114,6 +121,22 @@ struct post {
         arrive(s);
         co_await sleep_for(std::chrono::milliseconds(ms));
         co_return s.call;
+    }
+    task<int> note_few(stamp s, int ms) {
+        arrive(s, true);
+        struct presence {
+            explicit presence(int& in) : count(in) { ++count; }
+            presence(const presence&) = delete;
+            ~presence() { --count; } // also of a cancelled one
+            int& count;
+        } const here(in_group);
+        co_await sleep_for(std::chrono::milliseconds(ms));
+        co_return s.call;
+    }
+    /// Plain, and of the same group.
+    int note_in_turn(stamp s) {
+        arrive(s, true);
+        return s.call;
     }
     int keep(stamp s, actor_handle<post> other) {
         arrive(s);
@@ -136,12 +159,14 @@ struct post {
     }
     /// Calls another one, perhaps itself, and waits for it.
     task<int> pass(stamp s, actor_handle<post> to, int depth);
+    using concurrency_groups =
+        method_groups<method_group<"few", 2, &post::note_few, &post::note_in_turn>>;
 };
 
 /// A random call of an actor; the reader of its outcome goes into `readers`.
 void call_one(const post_handle& to, const std::vector<post_handle>& others, int kind,
               scope* readers) {
-    const auto s = stamp_for(to);
+    const auto s = stamp_for(to, kind == 10 || kind == 11);
     const auto& other = others[static_cast<std::size_t>(s.call) % others.size()];
     ref<int> r;
     switch (kind) {
@@ -160,6 +185,14 @@ void call_one(const post_handle& to, const std::vector<post_handle>& others, int
         r.cancel();
         break;
     case 9: r = remote<&post::note_slowly>.with({.deadline = 5ms})(to, s, s.call % 10); break;
+    case 10:
+        r = to.call<&post::note_few>(s, s.call % 80);
+        if (s.call % 7 == 0) r.cancel();
+        break;
+    case 11:
+        r = to.call<&post::note_in_turn>(s);
+        if (s.call % 7 == 0) r.cancel();
+        break;
     default: (void)to.call<&post::note>(s); return; // for its effect alone
     }
     readers->spawn(check_call(s, r));
@@ -232,7 +265,7 @@ task<int> chatter(std::vector<post_handle> posts, int count, std::uint64_t seed)
             } else if (draw(100) == 0 && !now->is_calm) {
                 kill(to);
             } else {
-                call_one(to, posts, draw(11), &readers);
+                call_one(to, posts, draw(13), &readers);
             }
             if (draw(3) == 0) co_await sleep_for(std::chrono::milliseconds(draw(100)));
         }
@@ -274,7 +307,7 @@ task<void> everything(sim::world* w, test::sim_cluster* cluster) {
             const auto seed = w->loop.random().next();
             tasks.push_back(remote<&chatter>.with({.cpus = 0, .retries = 0})(posts, words, seed));
             const auto whom = w->below(posts.size());
-            call_one(posts[whom], posts, static_cast<int>(w->below(10)), &readers);
+            call_one(posts[whom], posts, static_cast<int>(w->below(12)), &readers);
             if (w->chance(0.05)) tasks[w->below(tasks.size())].cancel();
             if (w->chance(0.1) && posts.size() > 1) posts.pop_back();
             if (w->chance(kill_rate))

@@ -13,7 +13,8 @@
 // gone and its calls fail with worker_lost, unless it was made with .restarts. The actor ends with the
 // last handle to it, in whatever process of the program that is.
 //
-// Options: actor<T>.with({.restarts = 3, .name = "table"})(args...), see rt/actor_options.hpp.
+// Options: actor<T>.with({.restarts = 3, .name = "table"})(args...), see rt/actor_options.hpp. Bounds on how many
+// calls are under way at a time, for groups of methods: rt/method_group.hpp.
 
 #include <skein/rt/actor_options.hpp>
 #include <skein/rt/detail/actor.hpp>

@@ -44,9 +44,10 @@ struct actor_options {
     /// With restarts: times a call that was under way is sent again. 0: it fails with worker_lost; else it may run
     /// more than once.
     int call_retries = 0;
-    int snapshot_every = 1;     ///< a restorable actor is saved after so many calls
-    int max_pending = 0;        ///< calls of one process without an outcome; one more fails; 0: any
-    int max_concurrency = 0;    ///< coroutine methods under way at a time; 0: any
+    int snapshot_every = 1; ///< a restorable actor is saved after so many calls
+    int max_pending = 0;    ///< calls of one process without an outcome; one more fails; 0: any
+    /// Coroutine methods under way at a time, of those that are in no method_group; 0: any.
+    int max_concurrency = 0;
     std::string_view name{};    ///< unique among the actors of the program; copied at submit
     bool get_if_exists = false; ///< gives the actor that has the name already, if there is one
 };

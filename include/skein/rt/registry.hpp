@@ -43,8 +43,10 @@ struct function_record {
     const char* mangled = nullptr; ///< typeid name: unique per function
     const char* shown = nullptr;   ///< typeid name that the readable name comes from
     bool is_constructor = false;
-    const std::type_info* actor = nullptr;            ///< of a method or constructor: whose
-    bool is_coroutine = false;                        ///< starts from the run queue, in order
+    const std::type_info* actor = nullptr; ///< of a method or constructor: whose
+    bool is_coroutine = false;             ///< starts from the run queue, in order
+    std::uint16_t group = 0;               ///< of a method: see group_number()
+    std::string_view group_name;
     void (*invoke)(detail::incoming_call&) = nullptr; ///< decodes, calls, replies
     std::uint64_t (*signature_hash)() = nullptr;
     std::string (*signature_text)() = nullptr;

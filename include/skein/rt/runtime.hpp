@@ -223,7 +223,7 @@ public:
     /// A method is done and replies next. May throw what save() throws.
     void method_ended(peer& to, detail::actor_box& box, bool changes);
     void method_failed(peer& to, detail::actor_box& box, bool changes) noexcept;
-    /// Waits for the turn of a coroutine call of an actor that takes few at a time. False: it has replied.
+    /// Waits for the turn of a call behind a gate with a limit. False: it has replied.
     [[nodiscard]] task<bool> take_turn(std::shared_ptr<peer> from, slot_id id,
                                        const function_record* fn,
                                        std::shared_ptr<detail::actor_box> box);
@@ -309,8 +309,15 @@ private:
     void send_scratch(peer& to, std::uint16_t outcome, slot_id id);
     void execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
                  std::shared_ptr<detail::actor_box> box, time_point came);
+    void hold_back(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
+                   const detail::call_head& head, const function_record& fn,
+                   std::shared_ptr<detail::actor_box> box, time_point came);
     task<void> execute_later(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
                              std::shared_ptr<detail::actor_box> box, time_point came);
+    task<void> execute_in_turn(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
+                               const function_record* fn, std::shared_ptr<detail::actor_box> box,
+                               time_point came);
+    void begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits, task<void> work);
     task<void> run_call(std::shared_ptr<peer> from, slot_id id, detail::running_call* running,
                         task<void> work);
     task<void> tell_started();

@@ -10,22 +10,27 @@
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <typeinfo>
 
 namespace skein::rt::detail {
 
-/// The line in front of an actor that takes few coroutine calls at a time: first come, first started.
+/// The line in front of methods of which few may be under way at a time: first come, first started.
 class start_gate {
 public:
-    /// Coroutine calls under way at a time; 0: any number, and nobody waits here.
+    /// Calls under way at a time; 0: any number, and nobody waits here.
     std::uint32_t limit = 0;
 
-    /// A place in the line. A plain call takes no seat: it starts when all before it have.
+    /// A call that takes a seat would have to wait for one.
+    [[nodiscard]] bool is_full() const noexcept { return limit != 0 && taken_ >= limit; }
+
+    /// A place in the line. A plain call that is in no group takes no seat: it starts when all before it have.
     class turn : public waiter {
     public:
         turn(start_gate& at, bool takes_seat) noexcept : at_(at), takes_seat_(takes_seat) {}
         bool await_ready() noexcept {
-            if (!at_.waiting_.empty() || (takes_seat_ && at_.taken_ >= at_.limit)) return false;
+            if (!at_.waiting_.empty() || at_.woken_ != 0 || (takes_seat_ && at_.is_full()))
+                return false;
             at_.taken_ += takes_seat_ ? 1U : 0U;
             return true;
         }
@@ -33,9 +38,13 @@ public:
         bool await_suspend(std::coroutine_handle<Promise> h) {
             if (!arm(h)) return false;
             at_.waiting_.push_back(*this);
+            at_.admit(); // it may have waited only for those that have been woken
             return true;
         }
-        void await_resume() const { throw_if_cancelled(); }
+        void await_resume() {
+            at_.woken_ -= is_admitted_ ? 1U : 0U;
+            throw_if_cancelled();
+        }
 
     protected:
         void cancel_requested() noexcept override {
@@ -48,9 +57,10 @@ public:
         friend class start_gate;
         start_gate& at_;
         bool takes_seat_;
+        bool is_admitted_ = false;
     };
 
-    /// A seat, given back at the end. Of an actor without a limit: nothing.
+    /// A seat, given back at the end. Of a gate without a limit: nothing.
     class seat {
     public:
         explicit seat(start_gate* at) noexcept : at_(at) {}
@@ -70,14 +80,17 @@ private:
     void admit() noexcept {
         while (!waiting_.empty()) {
             auto& next = static_cast<turn&>(waiting_.front());
-            if (next.takes_seat_ && taken_ >= limit) return;
+            if (next.takes_seat_ && is_full()) return;
             taken_ += next.takes_seat_ ? 1U : 0U;
+            next.is_admitted_ = true;
+            ++woken_;
             next.wake();
         }
     }
 
     intrusive_list<waiter, waiter> waiting_;
     std::uint32_t taken_ = 0;
+    std::uint32_t woken_ = 0; ///< admitted, in the run queue: who comes now stands behind them
 };
 
 /// An actor of any type.
@@ -88,6 +101,10 @@ struct actor_box {
     virtual void save(wire::writer&) const {}
     virtual result<void> load(wire::reader&) { return {}; }
     [[nodiscard]] virtual bool is_restorable() const noexcept { return false; }
+    /// Of a group of its methods, by group_number().
+    [[nodiscard]] start_gate& gate_of(std::uint16_t group) noexcept {
+        return group == 0 ? gate : groups[group - 1U];
+    }
 
     const std::type_info& type;
     std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
@@ -97,7 +114,8 @@ struct actor_box {
     call_id last;                 ///< the actor ends after this one, which has called leave_actor()
     std::uint32_t save_every = 0; ///< calls; 0: nobody keeps its state
     std::uint32_t not_saved = 0;  ///< calls since it was saved
-    start_gate gate;
+    start_gate gate;              ///< .max_concurrency: of the methods that are in no group
+    std::unique_ptr<start_gate[]> groups; ///< of its type, see rt/method_group.hpp
 };
 
 } // namespace skein::rt::detail

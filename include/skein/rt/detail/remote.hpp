@@ -3,6 +3,7 @@
 // The templates behind rt/remote.hpp: what a function's record does with a call that arrives, and how a
 // call's arguments leave. All that does not depend on the function is in runtime.
 
+#include <skein/rt/method_group.hpp>
 #include <skein/rt/ref.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/wire/decode.hpp>
@@ -35,7 +36,13 @@ template <class T>
 struct box_of : actor_box {
     template <class... A>
     explicit box_of(std::in_place_t, A&&... args)
-        : actor_box(typeid(T)), value(make(std::forward<A>(args)...)) {}
+        : actor_box(typeid(T)), value(make(std::forward<A>(args)...)) {
+        using of_type = typename groups_of<T>::type;
+        if constexpr (of_type::count > 0) {
+            groups = std::make_unique<start_gate[]>(of_type::count);
+            for (std::size_t i = 0; i < of_type::count; ++i) groups[i].limit = of_type::bounds[i];
+        }
+    }
     void save(wire::writer& to) const override {
         if constexpr (restorable<T>) wire::encode(to, value.save());
     }
@@ -99,7 +106,8 @@ task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
                          const function_record* fn, std::shared_ptr<actor_box> box,
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
-    if (box && box->gate.limit != 0) {
+    auto* const gate = box ? &box->gate_of(fn->group) : nullptr;
+    if (box && gate->limit != 0) {
         auto turn = self->take_turn(from, id, fn, box);
         const bool may_start = co_await turn;
         if (!may_start) co_return;
@@ -110,7 +118,7 @@ task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
             co_return;
         }
     }
-    const start_gate::seat seat(box ? &box->gate : nullptr);
+    const start_gate::seat seat(gate);
     try {
         if constexpr (std::is_void_v<result_type>) {
             {
@@ -216,7 +224,12 @@ struct record {
             r.mangled = std::is_void_v<T> ? typeid(plain_name<F>).name()
                                           : typeid(function_tag<F, T>).name();
             r.shown = typeid(plain_name<F>).name();
-            if constexpr (!std::is_void_v<T>) r.actor = &typeid(T);
+            if constexpr (!std::is_void_v<T>) {
+                r.actor = &typeid(T);
+                r.group = group_number<F, T>();
+                if constexpr (group_number<F, T>() != 0)
+                    r.group_name = groups_of<T>::type::names[group_number<F, T>() - 1U];
+            }
             r.invoke = &invoke<F, T>;
             r.is_coroutine = traits::is_coroutine;
             r.signature_hash = &signature_hash;

@@ -158,10 +158,24 @@ SKEIN_INLINE void runtime::reply_over(peer& to, slot_id id, const function_recor
          nullptr});
 }
 
+namespace detail {
+
+SKEIN_INLINE error cancelled_in_line(const function_record& fn, std::uint32_t limit) {
+    auto text = fn.name + " was cancelled; it did not run";
+    if (fn.group != 0)
+        text += fmt::format(": it waited for others of group \"{}\", which takes {} at a time",
+                            fn.group_name, limit);
+    return error(errc::cancelled, std::move(text));
+}
+
+} // namespace detail
+
 SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id id,
                                            const function_record* fn,
                                            std::shared_ptr<detail::actor_box> box) {
-    detail::start_gate::turn turn(box->gate, true);
+    auto& gate = box->gate_of(fn->group);
+    const bool takes_seat = fn->is_coroutine || fn->group != 0;
+    detail::start_gate::turn turn(gate, takes_seat);
     bool cancelled = false;
     try {
         co_await turn;
@@ -170,22 +184,21 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
     }
     --box->not_started;
     if (!cancelled && box->over == nullptr) {
-        if (auto* const found = from->running.find(id)) {
+        auto* const found = from->running.find(id);
+        if (found != nullptr && fn->is_coroutine) { // a plain call replies at once
             (*found)->waits = false;
             books_->fresh.emplace_back(from, id);
             if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
         }
         co_return true;
     }
-    if (!cancelled) { // it has its seat, and gives it back
-        const detail::start_gate::seat unused(&box->gate);
+    if (!cancelled && takes_seat) { // it has its seat, and gives it back
+        const detail::start_gate::seat unused(&gate);
     }
     if (box->over != nullptr)
         reply_over(*from, id, *fn, *box);
     else
-        reply_failure(
-            *from, id,
-            {error(errc::cancelled, fn->name + " was cancelled; it did not run"), nullptr});
+        reply_failure(*from, id, {detail::cancelled_in_line(*fn, gate.limit), nullptr});
     co_return false;
 }
 

@@ -376,11 +376,9 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
         box = found->second;
         if (box->type != *fn.actor)
             throw detail::wrong_actor(from->who, fn, head.target, box->type);
-        if (box->not_started > 0 && !fn.is_coroutine) {
-            ++box->not_started;
-            books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box), came));
-            return;
-        }
+        const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
+        if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
+            return hold_back(from, id, body, head, fn, std::move(box), came);
     }
     if (box && box->over != nullptr) return reply_over(*from, id, fn, *box);
     ++books_->stats.executed;
@@ -406,34 +404,57 @@ SKEIN_INLINE detail::call_context& runtime::context_for(const detail::call_head&
     return *spare;
 }
 
+/// A plain call that may not start yet. Where it may wait for long, it can be cancelled.
+SKEIN_INLINE void runtime::hold_back(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
+                                     const detail::call_head& head, const function_record& fn,
+                                     std::shared_ptr<detail::actor_box> box, time_point came) {
+    ++box->not_started;
+    if (box->gate_of(fn.group).limit == 0) {
+        books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box), came));
+        return;
+    }
+    const task_context::use under(&context_for(head, fn));
+    begin_call(from, id, true,
+               execute_in_turn(from, id, to_buffer(body), &fn, std::move(box), came));
+}
+
 SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_id id,
                                                byte_buffer body,
                                                std::shared_ptr<detail::actor_box> box,
                                                time_point came) {
-    if (box->gate.limit != 0) {
-        detail::start_gate::turn turn(box->gate, false);
-        try {
-            co_await turn;
-        } catch (const error&) { // its driver has gone
-            co_return;
-        }
-    }
     --box->not_started;
     execute(from, id, body, std::move(box), came);
+    co_return;
+}
+
+SKEIN_INLINE task<void> runtime::execute_in_turn(std::shared_ptr<peer> from, slot_id id,
+                                                 byte_buffer body, const function_record* fn,
+                                                 std::shared_ptr<detail::actor_box> box,
+                                                 time_point came) {
+    auto turn = take_turn(from, id, fn, box);
+    const bool may_start = co_await turn;
+    if (!may_start) co_return;
+    const detail::start_gate::seat seat(fn->group != 0 ? &box->gate_of(fn->group) : nullptr);
+    execute(from, id, body, box, came);
 }
 
 SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
-    if (call.from->running.find(call.slot) != nullptr)
-        throw error(errc::malformed,
-                    fmt::format("a second call {} from {}", call.slot, call.from->who));
+    const bool waits = call.box && call.box->gate_of(call.fn.group).limit != 0;
+    begin_call(call.from, call.slot, waits, std::move(work));
+    books_->fresh.emplace_back(call.from, call.slot);
+    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
+}
+
+SKEIN_INLINE void runtime::begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits,
+                                      task<void> work) {
+    if (from->running.find(id) != nullptr)
+        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from->who));
     std::unique_ptr<detail::running_call> made(new detail::running_call);
     auto& running = *made;
     running.context = books_->spare;
-    running.waits = call.box && call.box->gate.limit != 0;
-    call.from->running.enter(call.slot, std::move(made));
-    books_->calls.spawn(run_call(call.from, call.slot, &running, std::move(work)));
-    books_->fresh.emplace_back(call.from, call.slot);
-    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
+    running.waits = waits;
+    from->running.enter(id, std::move(made));
+    books_->calls.spawn(run_call(from, id, &running, std::move(work)));
 }
 
 SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id,
