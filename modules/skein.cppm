@@ -40,6 +40,7 @@ using skein::as_text;
 using skein::available_cores;
 using skein::available_memory;
 using skein::awaited_t;
+using skein::blocking_group;
 using skein::boot_id;
 using skein::byte_buffer;
 using skein::byte_span;

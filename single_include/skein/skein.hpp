@@ -22315,11 +22315,191 @@ concept restorable = requires(const T& from, T& into) {
 // An actor where it lives: its value, the order in which its calls start, and what is kept of its options.
 
 
+// ======== skein/net/offload.hpp
+// Work that would block the loop (a file, a long computation) on a small pool of threads.
+//
+//     auto sum = net::offload([data] { return checksum(data); });
+//     auto value = co_await sum;           // resumed on the loop it was called from
+//
+// On a simulated loop the work runs inline and its end comes after a drawn time.
+
+
+#include <concepts>
+#include <condition_variable>
+#include <coroutine>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein::net {
+
+/// A pool of threads for blocking work. The destructor waits for the work in it.
+class offload_pool {
+public:
+    explicit offload_pool(unsigned threads);
+    offload_pool(const offload_pool&) = delete;
+    offload_pool& operator=(const offload_pool&) = delete;
+    ~offload_pool();
+
+    /// Thread-safe.
+    void submit(unique_function<void()> work);
+
+    /// The process's own pool: as many threads as there are cores, two at least, made when first used.
+    static offload_pool& shared();
+
+private:
+    void main();
+
+    std::mutex mutex_; // guards queue_ and stopping_
+    std::condition_variable wake_;
+    std::deque<unique_function<void()>> queue_;
+    bool stopping_ = false;
+    std::vector<std::thread> threads_;
+};
+
+namespace detail {
+
+/// Suspends until the pool has run the call. Not cancellable: the work refers to the frame.
+class pool_wait : public waiter {
+public:
+    pool_wait(offload_pool& pool, unique_function<void()> call)
+        : pool_(pool), call_(std::move(call)) {}
+    bool await_ready() const noexcept { return false; }
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        (void)arm(h, false);
+        loop* const home = &loop::current();
+        pool_.submit([this, home] {
+            call_();
+            home->post_from_any_thread([this] { wake(); });
+        });
+        return true;
+    }
+    void await_resume() const noexcept {}
+
+private:
+    offload_pool& pool_;
+    unique_function<void()> call_;
+};
+
+task<void> pause(duration length);
+
+} // namespace detail
+
+/// Runs f on a thread of the pool; gives its result or rethrows its exception.
+///   f       must not touch the loop's objects; it is destroyed on the loop's thread
+///   errors  those of f. A cancelled task still waits for the end of f, then throws cancelled at its
+///           next await
+///   resumes the caller, on its own loop
+template <class F>
+    requires std::invocable<F&>
+[[nodiscard]] task<std::invoke_result_t<F&>> offload(F f, offload_pool* pool = nullptr) {
+    using T = std::invoke_result_t<F&>;
+    std::exception_ptr failure;
+    std::conditional_t<std::is_void_v<T>, std::optional<bool>, std::optional<T>> value;
+    const auto work = [&f, &value, &failure] {
+        try {
+            if constexpr (std::is_void_v<T>) {
+                f();
+                value = true;
+            } else {
+                value.emplace(f());
+            }
+        } catch (...) {
+            failure = std::current_exception();
+        }
+    };
+    if (const auto length = loop::current().simulated_work_time()) {
+        work();
+        auto pausing = detail::pause(*length);
+        auto shielded = shield(std::move(pausing));
+        co_await shielded;
+    } else {
+        detail::pool_wait done(pool != nullptr ? *pool : offload_pool::shared(), work);
+        co_await done;
+    }
+    if (failure) std::rethrow_exception(std::move(failure));
+    if constexpr (!std::is_void_v<T>) co_return std::move(*value);
+}
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/offload.ipp
+// The threads of an offload_pool.
+
+
+#include <algorithm>
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace skein::net {
+
+SKEIN_INLINE offload_pool::offload_pool(unsigned threads) {
+    SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
+    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
+}
+
+SKEIN_INLINE offload_pool::~offload_pool() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    wake_.notify_all();
+    for (auto& t : threads_) t.join();
+}
+
+SKEIN_INLINE void offload_pool::submit(unique_function<void()> work) {
+    {
+        const std::lock_guard lock(mutex_);
+        queue_.push_back(std::move(work));
+    }
+    wake_.notify_one();
+}
+
+SKEIN_INLINE offload_pool& offload_pool::shared() {
+    static offload_pool pool(static_cast<unsigned>(std::max(2, available_cores())));
+    return pool;
+}
+
+SKEIN_INLINE void offload_pool::main() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+        if (queue_.empty()) return;
+        auto work = std::move(queue_.front());
+        queue_.pop_front();
+        lock.unlock();
+        work();
+        work = nullptr;
+        lock.lock();
+    }
+}
+
+SKEIN_INLINE task<void> detail::pause(duration length) {
+    auto sleeping = sleep_for(length);
+    co_await sleeping;
+}
+
+} // namespace skein::net
+
+
+// ======== skein/rt/detail/actor_box.hpp, continued
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <typeinfo>
+#include <vector>
 
 namespace skein::rt::detail {
 
@@ -22414,6 +22594,14 @@ struct actor_box {
         return group == 0 ? gate : groups[group - 1U];
     }
 
+    /// The threads of a blocking_group, made when its first call starts. One that has a seat finds one free.
+    [[nodiscard]] net::offload_pool& threads_of(std::uint16_t group) {
+        if (threads.size() < group) threads.resize(group);
+        auto& mine = threads[group - 1U];
+        if (!mine) mine = std::make_unique<net::offload_pool>(gate_of(group).limit);
+        return *mine;
+    }
+
     const std::type_info& type;
     std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
     actor_id id;
@@ -22424,6 +22612,7 @@ struct actor_box {
     std::uint32_t not_saved = 0;  ///< calls since it was saved
     start_gate gate;              ///< .max_concurrency: of the methods that are in no group
     std::unique_ptr<start_gate[]> groups; ///< of its type, see rt/method_group.hpp
+    std::vector<std::unique_ptr<net::offload_pool>> threads; ///< of its blocking groups, by number
 };
 
 } // namespace skein::rt::detail
@@ -33479,183 +33668,6 @@ private:
 // Written by scripts/check_mirror.py --write.
 
 
-// ======== skein/net/offload.hpp
-// Work that would block the loop (a file, a long computation) on a small pool of threads.
-//
-//     auto sum = net::offload([data] { return checksum(data); });
-//     auto value = co_await sum;           // resumed on the loop it was called from
-//
-// On a simulated loop the work runs inline and its end comes after a drawn time.
-
-
-#include <concepts>
-#include <condition_variable>
-#include <coroutine>
-#include <deque>
-#include <exception>
-#include <mutex>
-#include <optional>
-#include <thread>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-namespace skein::net {
-
-/// A pool of threads for blocking work. The destructor waits for the work in it.
-class offload_pool {
-public:
-    explicit offload_pool(unsigned threads);
-    offload_pool(const offload_pool&) = delete;
-    offload_pool& operator=(const offload_pool&) = delete;
-    ~offload_pool();
-
-    /// Thread-safe.
-    void submit(unique_function<void()> work);
-
-    /// The process's own pool: as many threads as there are cores, two at least, made when first used.
-    static offload_pool& shared();
-
-private:
-    void main();
-
-    std::mutex mutex_; // guards queue_ and stopping_
-    std::condition_variable wake_;
-    std::deque<unique_function<void()>> queue_;
-    bool stopping_ = false;
-    std::vector<std::thread> threads_;
-};
-
-namespace detail {
-
-/// Suspends until the pool has run the call. Not cancellable: the work refers to the frame.
-class pool_wait : public waiter {
-public:
-    pool_wait(offload_pool& pool, unique_function<void()> call)
-        : pool_(pool), call_(std::move(call)) {}
-    bool await_ready() const noexcept { return false; }
-    template <skein::detail::promise_with_context Promise>
-    bool await_suspend(std::coroutine_handle<Promise> h) {
-        (void)arm(h, false);
-        loop* const home = &loop::current();
-        pool_.submit([this, home] {
-            call_();
-            home->post_from_any_thread([this] { wake(); });
-        });
-        return true;
-    }
-    void await_resume() const noexcept {}
-
-private:
-    offload_pool& pool_;
-    unique_function<void()> call_;
-};
-
-task<void> pause(duration length);
-
-} // namespace detail
-
-/// Runs f on a thread of the pool; gives its result or rethrows its exception.
-///   f       must not touch the loop's objects; it is destroyed on the loop's thread
-///   errors  those of f. A cancelled task still waits for the end of f, then throws cancelled at its
-///           next await
-///   resumes the caller, on its own loop
-template <class F>
-    requires std::invocable<F&>
-[[nodiscard]] task<std::invoke_result_t<F&>> offload(F f, offload_pool* pool = nullptr) {
-    using T = std::invoke_result_t<F&>;
-    std::exception_ptr failure;
-    std::conditional_t<std::is_void_v<T>, std::optional<bool>, std::optional<T>> value;
-    const auto work = [&f, &value, &failure] {
-        try {
-            if constexpr (std::is_void_v<T>) {
-                f();
-                value = true;
-            } else {
-                value.emplace(f());
-            }
-        } catch (...) {
-            failure = std::current_exception();
-        }
-    };
-    if (const auto length = loop::current().simulated_work_time()) {
-        work();
-        auto pausing = detail::pause(*length);
-        auto shielded = shield(std::move(pausing));
-        co_await shielded;
-    } else {
-        detail::pool_wait done(pool != nullptr ? *pool : offload_pool::shared(), work);
-        co_await done;
-    }
-    if (failure) std::rethrow_exception(std::move(failure));
-    if constexpr (!std::is_void_v<T>) co_return std::move(*value);
-}
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/offload.ipp
-// The threads of an offload_pool.
-
-
-#include <algorithm>
-
-#include <pthread.h>
-#include <signal.h>
-
-namespace skein::net {
-
-SKEIN_INLINE offload_pool::offload_pool(unsigned threads) {
-    SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
-    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
-}
-
-SKEIN_INLINE offload_pool::~offload_pool() {
-    {
-        const std::lock_guard lock(mutex_);
-        stopping_ = true;
-    }
-    wake_.notify_all();
-    for (auto& t : threads_) t.join();
-}
-
-SKEIN_INLINE void offload_pool::submit(unique_function<void()> work) {
-    {
-        const std::lock_guard lock(mutex_);
-        queue_.push_back(std::move(work));
-    }
-    wake_.notify_one();
-}
-
-SKEIN_INLINE offload_pool& offload_pool::shared() {
-    static offload_pool pool(static_cast<unsigned>(std::max(2, available_cores())));
-    return pool;
-}
-
-SKEIN_INLINE void offload_pool::main() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
-    std::unique_lock lock(mutex_);
-    for (;;) {
-        wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-        if (queue_.empty()) return;
-        auto work = std::move(queue_.front());
-        queue_.pop_front();
-        lock.unlock();
-        work();
-        work = nullptr;
-        lock.lock();
-    }
-}
-
-SKEIN_INLINE task<void> detail::pause(duration length) {
-    auto sleeping = sleep_for(length);
-    co_await sleeping;
-}
-
-} // namespace skein::net
-
 // ======== skein/rt.hpp
 // Every public header of the layer rt.
 // Written by scripts/check_mirror.py --write.
@@ -33706,6 +33718,16 @@ SKEIN_INLINE task<void> detail::pause(duration length) {
 //
 // A plain method of a group waits for its turn, too, and then holds its worker until it returns: nothing else of the
 // actor runs meanwhile, whatever the bounds. Only coroutine methods are ever under way together.
+//
+// Unless it blocks, and says so: plain methods of a blocking_group run on threads of the actor's own.
+//
+//     using concurrency_groups = skein::method_groups<skein::blocking_group<"disk", 4, &store::load, &store::flush>>;
+//
+// For callers they are like coroutine methods. Up to 4 of them run at the same time, beside each other and beside the
+// actor's other methods: what they share is theirs to guard, with one thread only against the other methods. Such a
+// thread is not the worker's loop: remote calls are made by coroutine methods. What runs is not interrupted; a call that
+// is cancelled before it got a thread does not run. save() of a restorable actor runs on the loop, beside what is on the
+// threads at that moment, which is nothing of the group where it has one thread.
 
 
 #include <algorithm>
@@ -33730,6 +33752,10 @@ struct group_name {
 /// Methods of which no more than Bound are under way at a time. The name is for errors and readers.
 template <group_name Name, int Bound, auto... Methods>
 struct method_group;
+
+/// Plain methods that run on Threads threads of the actor's own, so many at a time.
+template <group_name Name, int Threads, auto... Methods>
+struct blocking_group;
 
 /// The groups of one actor type: `using concurrency_groups = method_groups<...>;` in it.
 template <class... Groups>
@@ -33764,6 +33790,8 @@ template <class>
 inline constexpr bool is_group = false;
 template <group_name Name, int Bound, auto... Methods>
 inline constexpr bool is_group<method_group<Name, Bound, Methods...>> = true;
+template <group_name Name, int Threads, auto... Methods>
+inline constexpr bool is_group<blocking_group<Name, Threads, Methods...>> = true;
 template <class>
 inline constexpr bool are_groups = false;
 template <class... Groups>
@@ -33790,10 +33818,25 @@ consteval std::uint16_t group_number() {
     return groups_of<T>::type::template number_of<method_key<F>>();
 }
 
+/// Whether method F of T runs on a thread of the actor's own.
+template <auto F, class T>
+consteval bool is_blocking() {
+    return groups_of<T>::type::template is_blocking<method_key<F>>();
+}
+
+template <class M>
+consteval bool is_plain_method() {
+    if constexpr (std::is_member_function_pointer_v<M>)
+        return !signature<M>::is_coroutine;
+    else
+        return true; // its group has said so
+}
+
 } // namespace rt::detail
 
 template <group_name Name, int Bound, auto... Methods>
 struct method_group {
+    static constexpr bool is_blocking = false;
     static constexpr std::string_view name = Name.view();
     static constexpr std::uint32_t bound = static_cast<std::uint32_t>(Bound);
 
@@ -33812,6 +33855,17 @@ struct method_group {
     static_assert(sizeof...(Methods) > 0, "skein: a method_group without methods bounds nothing");
     static_assert((true && ... && std::is_member_function_pointer_v<decltype(Methods)>),
                   "skein: a method_group takes methods: &store::read");
+};
+
+template <group_name Name, int Threads, auto... Methods>
+struct blocking_group : method_group<Name, Threads, Methods...> {
+    static constexpr bool is_blocking = true;
+
+    static_assert(Threads <= 256, "skein: a blocking_group has up to 256 threads");
+    static_assert(
+        (true && ... && rt::detail::is_plain_method<decltype(Methods)>()),
+        "skein: a blocking_group takes plain methods; a coroutine method runs on the worker's loop "
+        "and awaits skein::net::offload(...) for what blocks");
 };
 
 template <class... Groups>
@@ -33837,6 +33891,10 @@ struct method_groups {
     template <class T>
     static consteval bool are_of() {
         return (true && ... && Groups::template is_of<T>());
+    }
+    template <class Key>
+    static consteval bool is_blocking() {
+        return (false || ... || (Groups::is_blocking && Groups::template has<Key>));
     }
     /// 0: it is in none.
     template <class Key>
@@ -34090,7 +34148,21 @@ void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
     if (box != nullptr) self.method_ended(to, *box, !is_const_method<decltype(F)>);
 }
 
-/// A coroutine call: owns its arguments and its actor until it has replied.
+/// Begins a call that does not end at once. box: stays until it has.
+template <auto F, class T, class Arguments>
+auto begin_now(actor_box* box, std::uint16_t group, Arguments& arguments) {
+    if constexpr (is_blocking<F, T>()) {
+        using result_type = typename signature<decltype(F)>::result;
+        return net::offload(
+            [box, &arguments]() -> result_type { return call_now<F, T>(box, arguments); },
+            &box->threads_of(group));
+    } else {
+        (void)group;
+        return call_now<F, T>(box, arguments);
+    }
+}
+
+/// A coroutine call, or one on a thread: owns its arguments and its actor until it has replied.
 template <auto F, class T>
 task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
                          const function_record* fn, std::shared_ptr<actor_box> box,
@@ -34112,13 +34184,14 @@ task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
     try {
         if constexpr (std::is_void_v<result_type>) {
             {
-                auto work = call_now<F, T>(box.get(), arguments);
+                auto work = begin_now<F, T>(box.get(), fn->group, arguments);
                 co_await work;
             }
             after_call<F>(*self, *from, box.get(), arguments);
             self->reply(*from, id, [](wire::writer&) {});
         } else {
-            auto value = co_await call_now<F, T>(box.get(), arguments);
+            auto work = begin_now<F, T>(box.get(), fn->group, arguments);
+            auto value = co_await work;
             after_call<F>(*self, *from, box.get(), arguments);
             self->reply(*from, id, [&](wire::writer& w) { wire::encode(w, value); });
         }
@@ -34157,7 +34230,7 @@ void invoke(incoming_call& call) {
         decoded = decode_arguments(call.arguments, arguments);
     }
     if (!decoded) return call.refuse(decoded.error());
-    if constexpr (traits::is_coroutine) {
+    if constexpr (traits::is_coroutine || is_blocking<F, T>()) {
         if (call.box) ++call.box->not_started;
         call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
                                                   call.box, std::move(arguments)));
@@ -34221,7 +34294,7 @@ struct record {
                     r.group_name = groups_of<T>::type::names[group_number<F, T>() - 1U];
             }
             r.invoke = &invoke<F, T>;
-            r.is_coroutine = traits::is_coroutine;
+            r.is_coroutine = traits::is_coroutine || is_blocking<F, T>();
             r.signature_hash = &signature_hash;
             r.signature_text = &signature_text;
             return r;
@@ -34363,6 +34436,10 @@ auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, 
             !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
+        static_assert(!is_blocking<M, T>() || !any_holds_view<typename traits::arguments>,
+                      "skein: a method of a blocking_group cannot take a span or string_view: it "
+                      "outlives the "
+                      "message the view points into; take a vector or string");
         (void)record<M, T>::registered;
         auto& by = runtime_of(lane);
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);

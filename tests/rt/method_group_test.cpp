@@ -6,6 +6,9 @@
 #include <skein/rt/actor.hpp>
 
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -304,6 +307,127 @@ TEST_CASE("worker processes keep to the groups", "[D1][O13][rt][method_group]") 
         CHECK(came >= 3);
         const int got = co_await there;
         CHECK(got == 100);
+    });
+}
+
+// ---- threads -----------------------------------------------------------------------------------
+
+/// Plain methods that wait for each other, or for the actor's other methods: on one thread none would return.
+struct reader {
+    std::mutex lock;
+    std::condition_variable changed;
+    int here = 0, done = 0;
+    bool open = false;
+
+    int meet(int i) {
+        std::unique_lock held(lock);
+        ++here;
+        changed.notify_all();
+        changed.wait(held, [&] { return here >= 2; });
+        return i;
+    }
+    std::string block(std::string text) {
+        std::unique_lock held(lock);
+        ++here;
+        changed.notify_all();
+        changed.wait(held, [&] { return open; });
+        ++done;
+        return text;
+    }
+    void fail() { throw std::runtime_error("on a thread"); }
+    bool is_elsewhere() { return loop::try_current() == nullptr; }
+    const std::string& text_of(const std::string& text) { return text; }
+
+    task<int> inside() {
+        const std::lock_guard held(lock);
+        co_return here;
+    }
+    int ended() {
+        const std::lock_guard held(lock);
+        return done;
+    }
+    void unlock() {
+        const std::lock_guard held(lock);
+        open = true;
+        changed.notify_all();
+    }
+    using concurrency_groups =
+        method_groups<blocking_group<"meeting", 2, &reader::meet>,
+                      blocking_group<"disk", 1, &reader::block, &reader::fail,
+                                     &reader::is_elsewhere, &reader::text_of>>;
+};
+
+static_assert(rt::detail::is_blocking<&reader::block, reader>());
+static_assert(!rt::detail::is_blocking<&reader::ended, reader>());
+static_assert(!rt::detail::is_blocking<&store::reset, store>());
+
+TEST_CASE("plain methods of a blocking group run beside each other and beside the worker's loop",
+          "[O15][rt][method_group]") {
+    rt_test::pool p(rt_test::options(1));
+    p.run([](rt_test::pool&) -> task<void> {
+        auto r = co_await actor<reader>();
+        auto a = r.call<&reader::meet>(1), b = r.call<&reader::meet>(2);
+        const int one = co_await a;
+        const int two = co_await b;
+        CHECK(one == 1);
+        CHECK(two == 2);
+        // One is on its thread, two wait for it, and the actor answers meanwhile.
+        std::vector<ref<std::string>> all;
+        for (const char* text : {"x", "y", "z"}) all.push_back(r.call<&reader::block>(text));
+        for (;;) {
+            const int inside = co_await r.call<&reader::inside>();
+            if (inside == 3) break;
+        }
+        const int ended = co_await r.call<&reader::ended>();
+        CHECK(ended == 0);
+        all[1].cancel();
+        auto asked = failure_of(all[1]);
+        const auto why = co_await asked;
+        CHECK(why.code() == errc::cancelled);
+        CHECK(why.text().find("did not run") != std::string::npos);
+        CHECK(why.text().find("\"disk\"") != std::string::npos);
+        co_await r.call<&reader::unlock>();
+        const auto first = co_await all[0];
+        const auto last = co_await all[2];
+        CHECK(first == "x");
+        CHECK(last == "z");
+        const int both = co_await r.call<&reader::ended>();
+        CHECK(both == 2);
+        auto thrown = failure_of(r.call<&reader::fail>());
+        const auto what = co_await thrown;
+        CHECK(what.code() == errc::remote_exception);
+        CHECK(what.text().find("on a thread") != std::string::npos);
+        const bool elsewhere = co_await r.call<&reader::is_elsewhere>();
+        CHECK(elsewhere);
+        const auto text = co_await r.call<&reader::text_of>("copied");
+        CHECK(text == "copied");
+    });
+}
+
+/// Keeps its state over a restart.
+struct keeper {
+    int n = 0;
+    int add(int k) { return n += k; }
+    int worker() const { return static_cast<int>(rt::runtime::current().name().pid / 100) - 1; }
+    int save() const { return n; }
+    void load(int saved) { n = saved; }
+    using concurrency_groups = method_groups<blocking_group<"adding", 1, &keeper::add>>;
+};
+
+TEST_CASE("what a method on a thread has changed is saved before its reply",
+          "[O2][O15][rt][method_group]") {
+    in_sim(9, 2, [](sim_cluster& c) -> task<void> {
+        auto k = co_await actor<keeper>.with({.restarts = 1})();
+        std::vector<ref<int>> all;
+        for (int i = 0; i < 5; ++i) all.push_back(k.call<&keeper::add>(1));
+        for (int i = 0; i < 5; ++i) {
+            const int got = co_await all[std::size_t(i)];
+            CHECK(got == i + 1); // in order: it has one thread
+        }
+        const int at = co_await k.call<&keeper::worker>();
+        c.kill(at);
+        const int after = co_await k.call<&keeper::add>(1);
+        CHECK(after == 6);
     });
 }
 

@@ -17,6 +17,16 @@
 //
 // A plain method of a group waits for its turn, too, and then holds its worker until it returns: nothing else of the
 // actor runs meanwhile, whatever the bounds. Only coroutine methods are ever under way together.
+//
+// Unless it blocks, and says so: plain methods of a blocking_group run on threads of the actor's own.
+//
+//     using concurrency_groups = skein::method_groups<skein::blocking_group<"disk", 4, &store::load, &store::flush>>;
+//
+// For callers they are like coroutine methods. Up to 4 of them run at the same time, beside each other and beside the
+// actor's other methods: what they share is theirs to guard, with one thread only against the other methods. Such a
+// thread is not the worker's loop: remote calls are made by coroutine methods. What runs is not interrupted; a call that
+// is cancelled before it got a thread does not run. save() of a restorable actor runs on the loop, beside what is on the
+// threads at that moment, which is nothing of the group where it has one thread.
 
 #include <skein/rt/detail/signature.hpp>
 
@@ -42,6 +52,10 @@ struct group_name {
 /// Methods of which no more than Bound are under way at a time. The name is for errors and readers.
 template <group_name Name, int Bound, auto... Methods>
 struct method_group;
+
+/// Plain methods that run on Threads threads of the actor's own, so many at a time.
+template <group_name Name, int Threads, auto... Methods>
+struct blocking_group;
 
 /// The groups of one actor type: `using concurrency_groups = method_groups<...>;` in it.
 template <class... Groups>
@@ -76,6 +90,8 @@ template <class>
 inline constexpr bool is_group = false;
 template <group_name Name, int Bound, auto... Methods>
 inline constexpr bool is_group<method_group<Name, Bound, Methods...>> = true;
+template <group_name Name, int Threads, auto... Methods>
+inline constexpr bool is_group<blocking_group<Name, Threads, Methods...>> = true;
 template <class>
 inline constexpr bool are_groups = false;
 template <class... Groups>
@@ -102,10 +118,25 @@ consteval std::uint16_t group_number() {
     return groups_of<T>::type::template number_of<method_key<F>>();
 }
 
+/// Whether method F of T runs on a thread of the actor's own.
+template <auto F, class T>
+consteval bool is_blocking() {
+    return groups_of<T>::type::template is_blocking<method_key<F>>();
+}
+
+template <class M>
+consteval bool is_plain_method() {
+    if constexpr (std::is_member_function_pointer_v<M>)
+        return !signature<M>::is_coroutine;
+    else
+        return true; // its group has said so
+}
+
 } // namespace rt::detail
 
 template <group_name Name, int Bound, auto... Methods>
 struct method_group {
+    static constexpr bool is_blocking = false;
     static constexpr std::string_view name = Name.view();
     static constexpr std::uint32_t bound = static_cast<std::uint32_t>(Bound);
 
@@ -124,6 +155,17 @@ struct method_group {
     static_assert(sizeof...(Methods) > 0, "skein: a method_group without methods bounds nothing");
     static_assert((true && ... && std::is_member_function_pointer_v<decltype(Methods)>),
                   "skein: a method_group takes methods: &store::read");
+};
+
+template <group_name Name, int Threads, auto... Methods>
+struct blocking_group : method_group<Name, Threads, Methods...> {
+    static constexpr bool is_blocking = true;
+
+    static_assert(Threads <= 256, "skein: a blocking_group has up to 256 threads");
+    static_assert(
+        (true && ... && rt::detail::is_plain_method<decltype(Methods)>()),
+        "skein: a blocking_group takes plain methods; a coroutine method runs on the worker's loop "
+        "and awaits skein::net::offload(...) for what blocks");
 };
 
 template <class... Groups>
@@ -149,6 +191,10 @@ struct method_groups {
     template <class T>
     static consteval bool are_of() {
         return (true && ... && Groups::template is_of<T>());
+    }
+    template <class Key>
+    static consteval bool is_blocking() {
+        return (false || ... || (Groups::is_blocking && Groups::template has<Key>));
     }
     /// 0: it is in none.
     template <class Key>

@@ -4,6 +4,7 @@
 
 #include <skein/core/ids.hpp>
 #include <skein/core/wait.hpp>
+#include <skein/net/offload.hpp>
 #include <skein/wire/reader.hpp>
 #include <skein/wire/writer.hpp>
 
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <typeinfo>
+#include <vector>
 
 namespace skein::rt::detail {
 
@@ -106,6 +108,14 @@ struct actor_box {
         return group == 0 ? gate : groups[group - 1U];
     }
 
+    /// The threads of a blocking_group, made when its first call starts. One that has a seat finds one free.
+    [[nodiscard]] net::offload_pool& threads_of(std::uint16_t group) {
+        if (threads.size() < group) threads.resize(group);
+        auto& mine = threads[group - 1U];
+        if (!mine) mine = std::make_unique<net::offload_pool>(gate_of(group).limit);
+        return *mine;
+    }
+
     const std::type_info& type;
     std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
     actor_id id;
@@ -116,6 +126,7 @@ struct actor_box {
     std::uint32_t not_saved = 0;  ///< calls since it was saved
     start_gate gate;              ///< .max_concurrency: of the methods that are in no group
     std::unique_ptr<start_gate[]> groups; ///< of its type, see rt/method_group.hpp
+    std::vector<std::unique_ptr<net::offload_pool>> threads; ///< of its blocking groups, by number
 };
 
 } // namespace skein::rt::detail

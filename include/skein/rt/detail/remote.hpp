@@ -100,7 +100,21 @@ void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
     if (box != nullptr) self.method_ended(to, *box, !is_const_method<decltype(F)>);
 }
 
-/// A coroutine call: owns its arguments and its actor until it has replied.
+/// Begins a call that does not end at once. box: stays until it has.
+template <auto F, class T, class Arguments>
+auto begin_now(actor_box* box, std::uint16_t group, Arguments& arguments) {
+    if constexpr (is_blocking<F, T>()) {
+        using result_type = typename signature<decltype(F)>::result;
+        return net::offload(
+            [box, &arguments]() -> result_type { return call_now<F, T>(box, arguments); },
+            &box->threads_of(group));
+    } else {
+        (void)group;
+        return call_now<F, T>(box, arguments);
+    }
+}
+
+/// A coroutine call, or one on a thread: owns its arguments and its actor until it has replied.
 template <auto F, class T>
 task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
                          const function_record* fn, std::shared_ptr<actor_box> box,
@@ -122,13 +136,14 @@ task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
     try {
         if constexpr (std::is_void_v<result_type>) {
             {
-                auto work = call_now<F, T>(box.get(), arguments);
+                auto work = begin_now<F, T>(box.get(), fn->group, arguments);
                 co_await work;
             }
             after_call<F>(*self, *from, box.get(), arguments);
             self->reply(*from, id, [](wire::writer&) {});
         } else {
-            auto value = co_await call_now<F, T>(box.get(), arguments);
+            auto work = begin_now<F, T>(box.get(), fn->group, arguments);
+            auto value = co_await work;
             after_call<F>(*self, *from, box.get(), arguments);
             self->reply(*from, id, [&](wire::writer& w) { wire::encode(w, value); });
         }
@@ -167,7 +182,7 @@ void invoke(incoming_call& call) {
         decoded = decode_arguments(call.arguments, arguments);
     }
     if (!decoded) return call.refuse(decoded.error());
-    if constexpr (traits::is_coroutine) {
+    if constexpr (traits::is_coroutine || is_blocking<F, T>()) {
         if (call.box) ++call.box->not_started;
         call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
                                                   call.box, std::move(arguments)));
@@ -231,7 +246,7 @@ struct record {
                     r.group_name = groups_of<T>::type::names[group_number<F, T>() - 1U];
             }
             r.invoke = &invoke<F, T>;
-            r.is_coroutine = traits::is_coroutine;
+            r.is_coroutine = traits::is_coroutine || is_blocking<F, T>();
             r.signature_hash = &signature_hash;
             r.signature_text = &signature_text;
             return r;
@@ -373,6 +388,10 @@ auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, 
             !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
+        static_assert(!is_blocking<M, T>() || !any_holds_view<typename traits::arguments>,
+                      "skein: a method of a blocking_group cannot take a span or string_view: it "
+                      "outlives the "
+                      "message the view points into; take a vector or string");
         (void)record<M, T>::registered;
         auto& by = runtime_of(lane);
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
