@@ -106,7 +106,8 @@ def stopped():
     """A stop signal for all, as scancel sends it."""
     with Job(2, find_program("095_two_nodes"), "9") as job:
         driver, others = job.start_all()
-        driver.wait_until(lambda: len(driver.marked.processes()) > 1, "a worker", SECONDS)
+        for run in (driver, *others): # the driver's worker alone may come before the other process hears signals
+            run.wait_until(lambda run=run: len(run.marked.processes()) > 1, "a worker", SECONDS)
         for run in (driver, *others):
             run.process.send_signal(signal.SIGTERM)
         check_ends(driver, 143)

@@ -13,6 +13,7 @@
 #include <skein/core/log.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/core/stop_signals.hpp>
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/rt/children.hpp>
@@ -228,6 +229,10 @@ SKEIN_INLINE int run_job_node(const launch_environment& where, const std::string
     net::real_network network(loop);
     rt::local_children children(loop);
     agent a(loop, network, children, std::move(how));
+    // A launcher tells all of a job to stop. If the driver was quicker, that comes while this process is ending: it is
+    // not to look like one that was killed. Never destroyed: the process exits under it.
+    static const auto* const until_exit = new stop_signals;
+    (void)until_exit;
     return loop.run(detail::serve_role(&loop, &a));
 }
 
