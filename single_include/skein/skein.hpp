@@ -3910,6 +3910,11 @@ SKEIN_INLINE void take_launch_variables() {
          {"SKEIN_RANK", "SKEIN_WORLD_SIZE", "SKEIN_LOCAL_RANK", "SKEIN_LOCAL_SIZE", "SKEIN_ATTEMPT",
           "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"})
         take_variable(name);
+    // A rank has its part in what a launcher has started: skein::run in it, and what it starts, has no other one. The
+    // name is in_job_variable of cluster/job.hpp.
+    for (const char* name :
+         {"SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX"})
+        if (std::getenv(name) != nullptr) ::setenv("SKEIN_IN_JOB", "1", 1);
 }
 
 SKEIN_INLINE void take_variable(const char* name) {
@@ -26646,10 +26651,13 @@ SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
         return false;
     auto& attempts = call.rare->failed_attempts;
     ++attempts;
-    if (call.retries_left == 0 || books_->closing) {
-        if (why.what.hint().empty())
-            why.what.with_hint(
-                fmt::format("it failed {} times, and has no retries left", attempts));
+    const bool is_over = books_->closing || books_->given_up;
+    if (call.retries_left == 0 || is_over) {
+        auto hint = why.what.hint().empty() ? std::string() : why.what.hint() + "; ";
+        hint += attempts == 1 ? "it failed once" : fmt::format("it failed {} times", attempts);
+        hint += call.retries_left == 0 ? ", and has no retries left"
+                                       : ", and runs no more: its program takes no more tasks";
+        why.what.with_hint(std::move(hint));
         return false;
     }
     --call.retries_left;
@@ -32001,6 +32009,10 @@ SKEIN_INLINE int run_job_node(const launch_environment& where, const std::string
     net::real_network network(loop);
     rt::local_children children(loop);
     agent a(loop, network, children, std::move(how));
+    // A launcher tells all of a job to stop. If the driver was quicker, that comes while this process is ending: it is
+    // not to look like one that was killed. Never destroyed: the process exits under it.
+    static const auto* const until_exit = new stop_signals;
+    (void)until_exit;
     return loop.run(detail::serve_role(&loop, &a));
 }
 

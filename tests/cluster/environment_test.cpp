@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/cluster/environment.hpp>
+#include <skein/cluster/job.hpp>
 #include <skein/core/error.hpp>
 
 #include <cstdlib>
@@ -257,7 +258,13 @@ int take_and_look() {
         if (!process_environment()(name)) return 2;
     }
     const auto here = discover();
-    return here.source == "skein" && here.rank == 1 ? 0 : 3;
+    if (here.source != "skein" || here.rank != 1) return 3;
+    // A rank of a training that Slurm has started is no node of a cluster of the same step.
+    if (std::getenv(in_job_variable) != nullptr) return 4;
+    for (const auto& [name, value] : srun) ::setenv(name.c_str(), value.c_str(), 1);
+    if (!job_of_launcher()) return 5;
+    take_launch_variables();
+    return job_of_launcher() ? 6 : 0;
 }
 
 } // namespace

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hostile connections against the open doors of a cluster, its head and a driver, while calls go on.
 
-    cluster_hostile_test.py [--connections N] [--at-once N]
+    cluster_hostile_test.py [--connections N] [--at-once N] [--control]
 
 They say nothing, send random bytes, stop within a handshake, know another token, replay what a peer with the token has
 said, close one half, send a byte a second, or name huge lengths. Nothing may crash, calls give what they gave, and what
@@ -22,6 +22,7 @@ import resource
 import selectors
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -299,7 +300,44 @@ def family_of(host):
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def hostile(count, at_once):
+BYSTANDER = """
+import selectors, socket, sys, time
+door = socket.create_server(("127.0.0.1", 0), backlog=4096)
+door.setblocking(False)
+print(door.getsockname()[1], flush=True)
+watched, until = selectors.DefaultSelector(), {}
+watched.register(door, selectors.EVENT_READ)
+while True:
+    for key, _ in watched.select(0.1):
+        if key.fileobj is door:
+            s, _ = door.accept()
+            s.setblocking(False)
+            watched.register(s, selectors.EVENT_READ)
+            until[s] = time.monotonic() + 1
+        else:
+            try:
+                if not key.fileobj.recv(65536):
+                    until[key.fileobj] = 0
+            except OSError:
+                until[key.fileobj] = 0
+    now = time.monotonic()
+    for s in [s for s, end in until.items() if end < now]:
+        watched.unregister(s)
+        s.close()
+        del until[s]
+"""
+
+
+def beside_a_bystander(words, count, at_once):
+    """The same connections to a process that has nothing to do with the cluster: what they cost on this machine alone."""
+    with subprocess.Popen([sys.executable, "-c", BYSTANDER], stdout=subprocess.PIPE, text=True) as other:
+        try:
+            Campaign([(socket.AF_INET, ("127.0.0.1", int(other.stdout.readline())))], words, count, at_once).run()
+        finally:
+            other.kill()
+
+
+def hostile(count, at_once, has_control=False):
     with Cluster([("a", ["--resources", "cpu=1"])]) as c:
         token = bytes.fromhex((c.folder / "config" / "skein" / "token").read_text().strip())
         log, stop = c.cwd / "log", c.cwd / "stop"
@@ -312,6 +350,11 @@ def hostile(count, at_once):
         words = Words(token, recorded(head_door, token))
         begin = time.monotonic()
         driver.wait_until(lambda: percentiles(log, begin, time.monotonic())[0] > 2000 and time.monotonic() > begin + 1, "more calls", SECONDS)
+        quiet = time.monotonic()
+        describe("before", log, begin, quiet)
+        if has_control:
+            beside_a_bystander(words, count, at_once)
+            describe("while a bystander has them", log, quiet, time.monotonic())
         gauge = Gauge(pids)
         quiet = time.monotonic()
         campaign = Campaign(doors, words, count, at_once)
@@ -322,7 +365,6 @@ def hostile(count, at_once):
         ended = time.monotonic()
         print(f"        {campaign.opened} connections ({', '.join(f'{n} {kind}' for kind, n in sorted(campaign.by_kind.items()))}), "
               f"at most {campaign.most} at a time, {campaign.dropped} dropped by the other side, {campaign.failed} not accepted", flush=True)
-        describe("before", log, begin, quiet)
         calls = describe("meanwhile", log, quiet, ended)
         driver.check(calls > 0, "no call ended meanwhile")
         for run in (c.head, driver, c.nodes["a"]):
@@ -349,12 +391,13 @@ def main():
     parser = argparse.ArgumentParser(description="hostile connections against a head and a driver")
     parser.add_argument("--connections", type=int, default=500)
     parser.add_argument("--at-once", type=int, default=1000)
+    parser.add_argument("--control", action="store_true", help="first the same against a process that has nothing to do with the cluster")
     given = parser.parse_args()
     if "ASAN_OPTIONS" in os.environ:    # what was freed and is kept by ASan is not the program's growth
         os.environ["ASAN_OPTIONS"] += ":quarantine_size_mb=4"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, given.at_once + 1000)), hard))
-    run_cases([(f"{given.connections} hostile connections", lambda: hostile(given.connections, given.at_once))])
+    run_cases([(f"{given.connections} hostile connections", lambda: hostile(given.connections, given.at_once, given.control))])
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ using test::sim_cluster;
 namespace {
 /// How often the tasks below were run, in all workers of a world.
 int tried = 0;
+int fails_with_a_hint() { throw error(errc::io, "no paper").with_hint("load the tray"); }
+
 } // namespace
 
 namespace rt_test {
@@ -150,6 +152,21 @@ TEST_CASE("other failures, and more of them than .retries allows, are the outcom
         const auto once = co_await std::move(without);
         CHECK_FALSE(once);
         CHECK(tried == 1);
+    });
+}
+
+TEST_CASE("how often it failed is said beside the error's own hint", "[F11][rt][failures]") {
+    in_sim(15, 1, [](sim_cluster&) -> task<void> {
+        for (const int retries : {0, 1}) {
+            auto asked = as_result(
+                remote<&fails_with_a_hint>.with({.retries = retries, .retry_on = {errc::io}})());
+            const auto failed = co_await std::move(asked);
+            REQUIRE_FALSE(failed);
+            CHECK(contains(failed.error().hint(), "load the tray; "));
+            CHECK(contains(failed.error().hint(),
+                           retries == 0 ? "it failed once, and has no retries left"
+                                        : "it failed 2 times, and has no retries left"));
+        }
     });
 }
 

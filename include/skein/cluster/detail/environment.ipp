@@ -44,6 +44,11 @@ SKEIN_INLINE void take_launch_variables() {
          {"SKEIN_RANK", "SKEIN_WORLD_SIZE", "SKEIN_LOCAL_RANK", "SKEIN_LOCAL_SIZE", "SKEIN_ATTEMPT",
           "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"})
         take_variable(name);
+    // A rank has its part in what a launcher has started: skein::run in it, and what it starts, has no other one. The
+    // name is in_job_variable of cluster/job.hpp.
+    for (const char* name :
+         {"SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX"})
+        if (std::getenv(name) != nullptr) ::setenv("SKEIN_IN_JOB", "1", 1);
 }
 
 SKEIN_INLINE void take_variable(const char* name) {

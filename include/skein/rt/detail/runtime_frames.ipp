@@ -96,10 +96,13 @@ SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
         return false;
     auto& attempts = call.rare->failed_attempts;
     ++attempts;
-    if (call.retries_left == 0 || books_->closing) {
-        if (why.what.hint().empty())
-            why.what.with_hint(
-                fmt::format("it failed {} times, and has no retries left", attempts));
+    const bool is_over = books_->closing || books_->given_up;
+    if (call.retries_left == 0 || is_over) {
+        auto hint = why.what.hint().empty() ? std::string() : why.what.hint() + "; ";
+        hint += attempts == 1 ? "it failed once" : fmt::format("it failed {} times", attempts);
+        hint += call.retries_left == 0 ? ", and has no retries left"
+                                       : ", and runs no more: its program takes no more tasks";
+        why.what.with_hint(std::move(hint));
         return false;
     }
     --call.retries_left;
