@@ -257,7 +257,7 @@ TEST_CASE("what this process prints itself is not mixed into lines", "[rt][outpu
 
 namespace {
 
-rt::child_options shell(std::string script) {
+rt::child_options child_of(std::string script) {
     rt::child_options how;
     how.role = "shell";
     how.name = "shell-1";
@@ -271,7 +271,7 @@ rt::child_options shell(std::string script) {
 /// What a shell printed, and how it ended.
 task<std::string> output_of(net::real_loop* loop, std::string script) {
     rt::local_children here(*loop);
-    auto starting = here.start(shell(std::move(script)));
+    auto starting = here.start(child_of(std::move(script)));
     const auto child = co_await starting;
     rt::line_queue lines(1 << 24);
     auto reading = rt::read_lines(child.get(), &lines, [] {});
@@ -314,7 +314,7 @@ TEST_CASE("what a process prints is passed on in order", "[rt][output]") {
     // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): it outlives the run
     const auto body = [&]() -> task<void> {
         rt::local_children here(loop);
-        auto starting = here.start(shell("for i in 1 2 3 4 5; do echo $i; done"));
+        auto starting = here.start(child_of("for i in 1 2 3 4 5; do echo $i; done"));
         const auto child = co_await starting;
         auto passing = rt::pass_lines_on(child.get(), "worker-9", &keep);
         co_await passing;
