@@ -92,9 +92,10 @@ SKEIN_INLINE void leased_workers::books::open_door() {
     if (at.host.empty())
         at = head.notice().this_host_only ? net::address::tcp("127.0.0.1", at.port)
                                           : net::address::any(at.port);
-    net::acceptor_options bounds; // many workers load at the same time
-    bounds.places = 4096;
-    bounds.places_per_address = 1024;
+    net::acceptor_options bounds; // all workers of a cluster may come at the same time, each with one try
+    bounds.places = 512;
+    bounds.places_per_address = 256;
+    bounds.grace = std::chrono::milliseconds(200); // for as many handshakes, one after the other
     door = std::make_unique<net::endpoint>(network, at, std::move(options), bounds);
     served.spawn(door->serve(
         [this](net::connection::handle wire) { return serve_one(this, std::move(wire)); }));
