@@ -92,7 +92,7 @@ SKEIN_INLINE void leased_workers::books::open_door() {
     if (at.host.empty())
         at = head.notice().this_host_only ? net::address::tcp("127.0.0.1", at.port)
                                           : net::address::any(at.port);
-    net::acceptor_options bounds; // all workers of a cluster may come at the same time, each with one try
+    net::acceptor_options bounds; // all workers of a cluster may come at once, with one try each
     bounds.places = 512;
     bounds.places_per_address = 256;
     bounds.grace = std::chrono::milliseconds(200); // for as many handshakes, one after the other
