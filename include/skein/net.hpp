@@ -5,6 +5,7 @@
 
 #include <skein/net/acceptor.hpp>
 #include <skein/net/address.hpp>
+#include <skein/net/channel.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/dial.hpp>
 #include <skein/net/endpoint.hpp>

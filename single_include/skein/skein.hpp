@@ -5066,14 +5066,18 @@ struct time_constants {
     ms close_timeout{2000};   ///< for what is queued and the peer's goodbye
     ms reconnect_first{50};   ///< delay before the second attempt; doubles up to reconnect_most
     ms reconnect_most{2000};
-    ms accept_pause{100};       ///< after a failed accept
-    ms accept_grace{20};        ///< no stream is dropped for another one before
-    ms refusal_line{10'000};    ///< at most one log line per kind of refused stream in this time
-    ms shutdown_grace{2000};    ///< from the request to stop until the kill
-    ms farewell_first{100};     ///< for a process to end by itself when its link has ended
-    ms farewell_stopping{300};  ///< the same when it was told to
-    ms idle_worker{250};        ///< a worker for one demand that has nothing to do leaves
-    ms child_restart_first{50}; ///< before a worker is started again; doubles
+    ms accept_pause{100};         ///< after a failed accept
+    ms accept_grace{20};          ///< no stream is dropped for another one before
+    ms refusal_line{10'000};      ///< at most one log line per kind of refused stream in this time
+    ms shutdown_grace{2000};      ///< from the request to stop until the kill
+    ms farewell_first{100};       ///< for a process to end by itself when its link has ended
+    ms farewell_stopping{300};    ///< the same when it was told to
+    ms idle_probe{5000};          ///< at least so often a link to a worker carries something
+    ms unconfirmed_after{15'000}; ///< the other host's kernel answers nothing on such a link
+    ms worker_resume{30'000};     ///< for a broken link to a worker: the worker may compute
+    ms worker_refused{500};       ///< after which nobody will ever listen there again
+    ms idle_worker{250};          ///< a worker for one demand that has nothing to do leaves
+    ms child_restart_first{50};   ///< before a worker is started again; doubles
     ms child_restart_most{60000};
     ms rendezvous_timeout{60000};
     ms join_first{5}; ///< before a second attempt to join: ranks of a host start together; doubles
@@ -6629,6 +6633,9 @@ struct keep_alive {
     /// While we read nothing (paused, or the receive queue is full) a peer is judged by what it takes: given
     /// up when bytes wait for it and it has taken none for so long.
     duration stalled_after = time_constants::lan().stalled_after;
+    /// Of a peer that may be silent because it computes: given up when its host has confirmed nothing of what we
+    /// have sent for so long, see stream::unconfirmed(). Looked at once in ping_after.
+    duration unconfirmed_after = duration::max();
 };
 
 } // namespace skein::net
@@ -6805,207 +6812,15 @@ private:
 //     co_await c->close();                         // flushes, then waits for the peer's goodbye
 
 
-// ======== skein/net/detail/out_queue.hpp
-// The outgoing bytes of a connection: small pieces are copied one behind the other into a buffer,
-// large ones stay where they are and are gathered by the system call.
+// ======== skein/net/channel.hpp
+// What a connection and a link have in common, for code that does not care which of them it has: messages
+// to one authenticated peer, in order, each at most once.
+//
+//     void greet(net::channel& to) { to.send(7, 0, id, head, body); }
+//
+// A connection ends when it breaks. A link may live on: it is open, and takes messages, while is_connected()
+// is false.
 
-
-#include <cstddef>
-#include <cstring>
-#include <deque>
-#include <memory>
-#include <span>
-#include <utility>
-#include <vector>
-
-namespace skein::net::detail {
-
-/// Bytes that grow without being zeroed first.
-class raw_buffer {
-public:
-    raw_buffer() = default;
-    raw_buffer(raw_buffer&& other) noexcept
-        : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)),
-          capacity_(std::exchange(other.capacity_, 0)) {}
-    raw_buffer& operator=(raw_buffer&& other) noexcept {
-        data_ = std::move(other.data_);
-        size_ = std::exchange(other.size_, 0);
-        capacity_ = std::exchange(other.capacity_, 0);
-        return *this;
-    }
-
-    /// Room for n more bytes at the end; the caller fills it.
-    std::byte* grab(std::size_t n) {
-        if (capacity_ - size_ < n) grow(n);
-        std::byte* const at = data_.get() + size_;
-        size_ += n;
-        return at;
-    }
-    void append(byte_span bytes) {
-        if (!bytes.empty()) std::memcpy(grab(bytes.size()), bytes.data(), bytes.size());
-    }
-    [[nodiscard]] byte_span view() const noexcept { return {data_.get(), size_}; }
-    [[nodiscard]] std::size_t size() const noexcept { return size_; }
-    [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
-    void clear() noexcept { size_ = 0; }
-
-private:
-    void grow(std::size_t n);
-    std::unique_ptr<std::byte[]> data_;
-    std::size_t size_ = 0, capacity_ = 0;
-};
-
-/// A queue of bytes in pieces. The last piece is open: small writes go there.
-class out_queue {
-public:
-    [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-    [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
-    /// Memory it holds, without what is borrowed.
-    [[nodiscard]] std::size_t capacity() const noexcept;
-
-    /// Room in the open piece.
-    std::byte* grab(std::size_t n) {
-        bytes_ += n;
-        return open_.grab(n);
-    }
-    void copy(byte_span bytes) {
-        bytes_ += bytes.size();
-        open_.append(bytes);
-    }
-    /// A large piece of its own.
-    void move(byte_buffer bytes);
-    /// A piece that others hold, too.
-    void share(std::shared_ptr<const byte_buffer> bytes);
-    /// A piece that the caller keeps alive until it is written.
-    void borrow(byte_span bytes);
-
-    /// Copies what is left of a borrowed last piece, so that the lender may go.
-    void own_last();
-
-    /// Views of all pieces, in order.
-    void views(std::vector<byte_span>& into) const;
-    /// True when all bytes lie in the open piece; then open() is all there is.
-    [[nodiscard]] bool simple() const noexcept { return pieces_.empty(); }
-    [[nodiscard]] byte_span open() const noexcept { return open_.view().subspan(skip_); }
-
-    /// Forgets the first n bytes, which were written.
-    void consume(std::size_t n) noexcept;
-
-    void clear() noexcept;
-
-private:
-    struct piece {
-        byte_buffer owned;
-        raw_buffer small;
-        std::shared_ptr<const byte_buffer> shared;
-        byte_span view;
-    };
-    static constexpr std::size_t keep_bytes = std::size_t{1} << 20;
-
-    void seal();
-
-    std::deque<piece> pieces_;
-    raw_buffer open_;
-    std::size_t skip_ = 0; // written bytes at the front of open_
-    std::size_t bytes_ = 0;
-};
-
-} // namespace skein::net::detail
-
-
-// ======== skein/net/detail/out_queue.ipp
-// The pieces of an outgoing queue.
-
-#include <algorithm>
-
-namespace skein::net::detail {
-
-SKEIN_INLINE void raw_buffer::grow(std::size_t n) {
-    const std::size_t wanted = std::max({size_ + n, capacity_ * 2, std::size_t{4096}});
-    auto larger = std::make_unique_for_overwrite<std::byte[]>(wanted);
-    if (size_ > 0) std::memcpy(larger.get(), data_.get(), size_);
-    data_ = std::move(larger);
-    capacity_ = wanted;
-}
-
-SKEIN_INLINE std::size_t out_queue::capacity() const noexcept {
-    std::size_t sum = open_.capacity();
-    for (const auto& p : pieces_) sum += p.owned.capacity() + p.small.capacity();
-    return sum;
-}
-
-SKEIN_INLINE void out_queue::move(byte_buffer bytes) {
-    if (bytes.empty()) return;
-    seal();
-    bytes_ += bytes.size();
-    pieces_.emplace_back();
-    pieces_.back().owned = std::move(bytes);
-    pieces_.back().view = pieces_.back().owned;
-}
-
-SKEIN_INLINE void out_queue::share(std::shared_ptr<const byte_buffer> bytes) {
-    if (bytes->empty()) return;
-    seal();
-    bytes_ += bytes->size();
-    pieces_.emplace_back();
-    pieces_.back().view = *bytes;
-    pieces_.back().shared = std::move(bytes);
-}
-
-SKEIN_INLINE void out_queue::borrow(byte_span bytes) {
-    if (bytes.empty()) return;
-    seal();
-    bytes_ += bytes.size();
-    pieces_.emplace_back();
-    pieces_.back().view = bytes;
-}
-
-SKEIN_INLINE void out_queue::own_last() {
-    if (pieces_.empty()) return;
-    auto& last = pieces_.back();
-    last.owned = to_buffer(last.view);
-    last.view = last.owned;
-}
-
-SKEIN_INLINE void out_queue::views(std::vector<byte_span>& into) const {
-    into.clear();
-    for (const auto& p : pieces_) into.push_back(p.view);
-    if (open_.size() > skip_) into.push_back(open_.view().subspan(skip_));
-}
-
-SKEIN_INLINE void out_queue::consume(std::size_t n) noexcept {
-    bytes_ -= n;
-    while (n > 0 && !pieces_.empty()) {
-        auto& first = pieces_.front();
-        const std::size_t part = std::min(n, first.view.size());
-        first.view = first.view.subspan(part);
-        n -= part;
-        if (first.view.empty()) pieces_.pop_front();
-    }
-    skip_ += n;
-    if (skip_ == open_.size()) {
-        skip_ = 0;
-        if (open_.capacity() > keep_bytes) open_ = raw_buffer();
-        open_.clear();
-    }
-}
-
-SKEIN_INLINE void out_queue::clear() noexcept {
-    pieces_.clear();
-    open_ = raw_buffer();
-    skip_ = bytes_ = 0;
-}
-
-SKEIN_INLINE void out_queue::seal() {
-    if (open_.size() == skip_) return;
-    pieces_.emplace_back();
-    auto& p = pieces_.back();
-    p.small = std::exchange(open_, raw_buffer());
-    p.view = p.small.view().subspan(skip_);
-    skip_ = 0;
-}
-
-} // namespace skein::net::detail
 
 // ======== skein/net/frame.hpp
 // Frames: what a connection carries. A header of 24 bytes, then the body.
@@ -7258,6 +7073,307 @@ SKEIN_INLINE result<frame_header> frame_header::decode(const std::byte* from,
 
 } // namespace skein::net
 
+// ======== skein/net/options.hpp
+// Who we are and what we ask of a peer: given to connection::connect, connection::accept, endpoint.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::net {
+
+/// Who a peer says it is; exchanged in the handshake, after both have proven the token.
+struct identity {
+    std::string name;
+    std::uint64_t build_id = 0;      ///< of the program
+    std::uint64_t registry_hash = 0; ///< of its remote functions and message types
+    std::int64_t pid = 0;
+    std::string host;
+    std::string purpose; ///< what the connection is for; both sides must say the same
+    byte_buffer extra;   ///< the upper layer's own bytes, at most limits::max_identity in all
+};
+
+/// "name (pid 7 at host)", without what the identity does not tell.
+[[nodiscard]] std::string to_string(const identity& who);
+
+/// How a connection is made; both sides give one.
+struct connection_options {
+    token secret;
+    identity self;
+    limits bounds;
+    keep_alive alive;
+    bool require_same_build = false; ///< refuse a peer of another build_id or registry_hash
+    bool checksum_bodies = true;     ///< CRC32C of bodies we send (headers always have one)
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/options.ipp
+// How a peer is named in messages.
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+SKEIN_INLINE std::string to_string(const identity& who) {
+    const std::string name = who.name.empty() ? "peer" : who.name;
+    if (who.pid == 0) return who.host.empty() ? name : fmt::format("{} (at {})", name, who.host);
+    if (who.host.empty()) return fmt::format("{} (pid {})", name, who.pid);
+    return fmt::format("{} (pid {} at {})", name, who.pid, who.host);
+}
+
+} // namespace skein::net
+
+
+// ======== skein/net/channel.hpp, continued
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace skein::net {
+
+/// One end. Belongs to one loop; share it by shared_ptr. Every member does what that of net::connection or
+/// net::link says.
+class channel {
+public:
+    using handle = std::shared_ptr<channel>;
+
+    channel(const channel&) = delete;
+    channel& operator=(const channel&) = delete;
+    virtual ~channel() = default;
+
+    [[nodiscard]] virtual const identity& peer() const noexcept = 0;
+    [[nodiscard]] virtual const std::string& peer_name() const noexcept = 0;
+    [[nodiscard]] virtual const std::string& peer_host() const noexcept = 0;
+
+    virtual void send(frame f) = 0;
+    virtual void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
+                      byte_span body = {}) = 0;
+    virtual void flush() noexcept = 0;
+
+    virtual void set_handler(unique_function<void(const frame_view&)> handler) = 0;
+    virtual void set_closed_handler(unique_function<void(const error*)> handler) = 0;
+    virtual void pause_reading() noexcept = 0;
+    virtual void resume_reading() noexcept = 0;
+
+    virtual task<void> close() = 0;
+    virtual void abort(error why) noexcept = 0;
+    virtual task<void> wait_closed() = 0;
+
+    /// Takes messages.
+    [[nodiscard]] virtual bool is_open() const noexcept = 0;
+    /// A connection is there that can carry them.
+    [[nodiscard]] virtual bool is_connected() const noexcept = 0;
+
+protected:
+    channel() = default;
+};
+
+} // namespace skein::net
+
+// ======== skein/net/detail/out_queue.hpp
+// The outgoing bytes of a connection: small pieces are copied one behind the other into a buffer,
+// large ones stay where they are and are gathered by the system call.
+
+
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace skein::net::detail {
+
+/// Bytes that grow without being zeroed first.
+class raw_buffer {
+public:
+    raw_buffer() = default;
+    raw_buffer(raw_buffer&& other) noexcept
+        : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)),
+          capacity_(std::exchange(other.capacity_, 0)) {}
+    raw_buffer& operator=(raw_buffer&& other) noexcept {
+        data_ = std::move(other.data_);
+        size_ = std::exchange(other.size_, 0);
+        capacity_ = std::exchange(other.capacity_, 0);
+        return *this;
+    }
+
+    /// Room for n more bytes at the end; the caller fills it.
+    std::byte* grab(std::size_t n) {
+        if (capacity_ - size_ < n) grow(n);
+        std::byte* const at = data_.get() + size_;
+        size_ += n;
+        return at;
+    }
+    void append(byte_span bytes) {
+        if (!bytes.empty()) std::memcpy(grab(bytes.size()), bytes.data(), bytes.size());
+    }
+    [[nodiscard]] byte_span view() const noexcept { return {data_.get(), size_}; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+    [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
+    void clear() noexcept { size_ = 0; }
+
+private:
+    void grow(std::size_t n);
+    std::unique_ptr<std::byte[]> data_;
+    std::size_t size_ = 0, capacity_ = 0;
+};
+
+/// A queue of bytes in pieces. The last piece is open: small writes go there.
+class out_queue {
+public:
+    [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+    [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
+    /// Memory it holds, without what is borrowed.
+    [[nodiscard]] std::size_t capacity() const noexcept;
+
+    /// Room in the open piece.
+    std::byte* grab(std::size_t n) {
+        bytes_ += n;
+        return open_.grab(n);
+    }
+    void copy(byte_span bytes) {
+        bytes_ += bytes.size();
+        open_.append(bytes);
+    }
+    /// A large piece of its own.
+    void move(byte_buffer bytes);
+    /// A piece that others hold, too.
+    void share(std::shared_ptr<const byte_buffer> bytes);
+    /// A piece that the caller keeps alive until it is written.
+    void borrow(byte_span bytes);
+
+    /// Copies what is left of a borrowed last piece, so that the lender may go.
+    void own_last();
+
+    /// Views of all pieces, in order.
+    void views(std::vector<byte_span>& into) const;
+    /// True when all bytes lie in the open piece; then open() is all there is.
+    [[nodiscard]] bool simple() const noexcept { return pieces_.empty(); }
+    [[nodiscard]] byte_span open() const noexcept { return open_.view().subspan(skip_); }
+
+    /// Forgets the first n bytes, which were written.
+    void consume(std::size_t n) noexcept;
+
+    void clear() noexcept;
+
+private:
+    struct piece {
+        byte_buffer owned;
+        raw_buffer small;
+        std::shared_ptr<const byte_buffer> shared;
+        byte_span view;
+    };
+    static constexpr std::size_t keep_bytes = std::size_t{1} << 20;
+
+    void seal();
+
+    std::deque<piece> pieces_;
+    raw_buffer open_;
+    std::size_t skip_ = 0; // written bytes at the front of open_
+    std::size_t bytes_ = 0;
+};
+
+} // namespace skein::net::detail
+
+
+// ======== skein/net/detail/out_queue.ipp
+// The pieces of an outgoing queue.
+
+#include <algorithm>
+
+namespace skein::net::detail {
+
+SKEIN_INLINE void raw_buffer::grow(std::size_t n) {
+    const std::size_t wanted = std::max({size_ + n, capacity_ * 2, std::size_t{4096}});
+    auto larger = std::make_unique_for_overwrite<std::byte[]>(wanted);
+    if (size_ > 0) std::memcpy(larger.get(), data_.get(), size_);
+    data_ = std::move(larger);
+    capacity_ = wanted;
+}
+
+SKEIN_INLINE std::size_t out_queue::capacity() const noexcept {
+    std::size_t sum = open_.capacity();
+    for (const auto& p : pieces_) sum += p.owned.capacity() + p.small.capacity();
+    return sum;
+}
+
+SKEIN_INLINE void out_queue::move(byte_buffer bytes) {
+    if (bytes.empty()) return;
+    seal();
+    bytes_ += bytes.size();
+    pieces_.emplace_back();
+    pieces_.back().owned = std::move(bytes);
+    pieces_.back().view = pieces_.back().owned;
+}
+
+SKEIN_INLINE void out_queue::share(std::shared_ptr<const byte_buffer> bytes) {
+    if (bytes->empty()) return;
+    seal();
+    bytes_ += bytes->size();
+    pieces_.emplace_back();
+    pieces_.back().view = *bytes;
+    pieces_.back().shared = std::move(bytes);
+}
+
+SKEIN_INLINE void out_queue::borrow(byte_span bytes) {
+    if (bytes.empty()) return;
+    seal();
+    bytes_ += bytes.size();
+    pieces_.emplace_back();
+    pieces_.back().view = bytes;
+}
+
+SKEIN_INLINE void out_queue::own_last() {
+    if (pieces_.empty()) return;
+    auto& last = pieces_.back();
+    last.owned = to_buffer(last.view);
+    last.view = last.owned;
+}
+
+SKEIN_INLINE void out_queue::views(std::vector<byte_span>& into) const {
+    into.clear();
+    for (const auto& p : pieces_) into.push_back(p.view);
+    if (open_.size() > skip_) into.push_back(open_.view().subspan(skip_));
+}
+
+SKEIN_INLINE void out_queue::consume(std::size_t n) noexcept {
+    bytes_ -= n;
+    while (n > 0 && !pieces_.empty()) {
+        auto& first = pieces_.front();
+        const std::size_t part = std::min(n, first.view.size());
+        first.view = first.view.subspan(part);
+        n -= part;
+        if (first.view.empty()) pieces_.pop_front();
+    }
+    skip_ += n;
+    if (skip_ == open_.size()) {
+        skip_ = 0;
+        if (open_.capacity() > keep_bytes) open_ = raw_buffer();
+        open_.clear();
+    }
+}
+
+SKEIN_INLINE void out_queue::clear() noexcept {
+    pieces_.clear();
+    open_ = raw_buffer();
+    skip_ = bytes_ = 0;
+}
+
+SKEIN_INLINE void out_queue::seal() {
+    if (open_.size() == skip_) return;
+    pieces_.emplace_back();
+    auto& p = pieces_.back();
+    p.small = std::exchange(open_, raw_buffer());
+    p.view = p.small.view().subspan(skip_);
+    skip_ = 0;
+}
+
+} // namespace skein::net::detail
+
 // ======== skein/net/network.hpp
 // How streams come to be: connect and listen, the same in the real and in the simulated world.
 
@@ -7319,6 +7435,10 @@ public:
     /// The user at the other end of a Unix socket, as the kernel tells; nothing elsewhere.
     [[nodiscard]] virtual std::optional<std::uint32_t> peer_user() const { return std::nullopt; }
 
+    /// For how long the peer's host has confirmed nothing while bytes that were sent wait for that; 0: none
+    /// wait, or the kernel does not tell. A process that reads nothing does not matter: its kernel answers.
+    [[nodiscard]] virtual duration unconfirmed() const noexcept { return duration(0); }
+
     /// True when the kernel reports the death of the peer (Unix sockets): no pings needed.
     [[nodiscard]] virtual bool is_local() const noexcept { return false; }
 };
@@ -7368,58 +7488,6 @@ public:
 
 } // namespace skein::net
 
-// ======== skein/net/options.hpp
-// Who we are and what we ask of a peer: given to connection::connect, connection::accept, endpoint.
-
-
-#include <cstdint>
-#include <string>
-
-namespace skein::net {
-
-/// Who a peer says it is; exchanged in the handshake, after both have proven the token.
-struct identity {
-    std::string name;
-    std::uint64_t build_id = 0;      ///< of the program
-    std::uint64_t registry_hash = 0; ///< of its remote functions and message types
-    std::int64_t pid = 0;
-    std::string host;
-    std::string purpose; ///< what the connection is for; both sides must say the same
-    byte_buffer extra;   ///< the upper layer's own bytes, at most limits::max_identity in all
-};
-
-/// "name (pid 7 at host)", without what the identity does not tell.
-[[nodiscard]] std::string to_string(const identity& who);
-
-/// How a connection is made; both sides give one.
-struct connection_options {
-    token secret;
-    identity self;
-    limits bounds;
-    keep_alive alive;
-    bool require_same_build = false; ///< refuse a peer of another build_id or registry_hash
-    bool checksum_bodies = true;     ///< CRC32C of bodies we send (headers always have one)
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/options.ipp
-// How a peer is named in messages.
-
-#include <fmt/core.h>
-
-namespace skein::net {
-
-SKEIN_INLINE std::string to_string(const identity& who) {
-    const std::string name = who.name.empty() ? "peer" : who.name;
-    if (who.pid == 0) return who.host.empty() ? name : fmt::format("{} (at {})", name, who.host);
-    if (who.host.empty()) return fmt::format("{} (pid {})", name, who.pid);
-    return fmt::format("{} (pid {} at {})", name, who.pid, who.host);
-}
-
-} // namespace skein::net
-
 
 // ======== skein/net/connection.hpp, continued
 #include <cstdint>
@@ -7438,7 +7506,7 @@ struct connection_statistics {
 
 /// One end of a connection. Belongs to one loop; share it by shared_ptr. Dropping the last
 /// shared_ptr aborts it; close() first for an orderly end.
-class connection {
+class connection final : public channel {
 public:
     using handle = std::shared_ptr<connection>;
 
@@ -7454,22 +7522,19 @@ public:
     static handle over(std::unique_ptr<stream> authenticated, connection_options options,
                        identity peer);
 
-    connection(const connection&) = delete;
-    connection& operator=(const connection&) = delete;
-
-    [[nodiscard]] const identity& peer() const noexcept { return peer_; }
+    [[nodiscard]] const identity& peer() const noexcept override { return peer_; }
     /// "name (pid 7 at host) over tcp:10.0.0.3:6380", for messages.
-    [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
+    [[nodiscard]] const std::string& peer_name() const noexcept override { return peer_name_; }
 
     /// The host at the other end, see stream::peer_host().
-    [[nodiscard]] const std::string& peer_host() const noexcept { return peer_host_; }
+    [[nodiscard]] const std::string& peer_host() const noexcept override { return peer_host_; }
 
     /// Queues a frame; small bodies are copied into the outgoing buffer, large ones moved.
     ///   errors  closed (after close), the failure of the connection, too_large
-    void send(frame f);
+    void send(frame f) override;
     /// Queues a frame whose body is head followed by body; the bytes are taken before it returns.
     void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
-              byte_span body = {});
+              byte_span body = {}) override;
     /// Queues a frame whose body others share: it is never copied, and stays until the kernel has it.
     void send_shared(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
                      std::shared_ptr<const byte_buffer> body);
@@ -7485,7 +7550,7 @@ public:
     /// Memory that its buffers hold; that of a large frame is given back soon after it.
     [[nodiscard]] std::size_t buffer_bytes() const noexcept;
     /// Hands what is queued to the kernel now instead of at the end of the turn.
-    void flush() noexcept;
+    void flush() noexcept override;
 
     /// The next frame in order; nothing after the peer's orderly close.
     ///   errors  reset, peer_lost (silent), malformed, corrupt, too_large, closed (by us), cancelled
@@ -7494,23 +7559,24 @@ public:
     /// Instead of receive(): `handler` is called from the read loop for every frame, in order. The
     /// view is valid during the call only. An exception from it aborts the connection. Frames that
     /// have arrived before are handed over inside this call. A handler may set another handler.
-    void set_handler(unique_function<void(const frame_view&)> handler);
+    void set_handler(unique_function<void(const frame_view&)> handler) override;
     /// Called once when the connection has ended: nullptr = orderly, else why. At once if it has.
-    void set_closed_handler(unique_function<void(const error*)> handler);
+    void set_closed_handler(unique_function<void(const error*)> handler) override;
     /// Back-pressure towards the peer: stops reading (we still tell it that we live) until
     /// resume_reading() or close(); nothing else undoes it.
-    void pause_reading() noexcept { paused_ = true; }
-    void resume_reading() noexcept;
+    void pause_reading() noexcept override { paused_ = true; }
+    void resume_reading() noexcept override;
 
     /// Orderly end: flushes, says goodbye, waits for the peer's (at most limits::close_deadline).
     /// Never throws; afterwards the stream is closed and all work of the connection has ended.
-    task<void> close();
+    task<void> close() override;
     /// Ends at once; the peer sees a reset or an end of stream, we see `why`.
-    void abort(error why) noexcept { end(std::move(why)); }
+    void abort(error why) noexcept override { end(std::move(why)); }
     /// Waits for the end, whoever caused it; throws only cancelled.
-    task<void> wait_closed();
+    task<void> wait_closed() override;
 
-    [[nodiscard]] bool is_open() const noexcept { return state_ == state::open; }
+    [[nodiscard]] bool is_open() const noexcept override { return state_ == state::open; }
+    [[nodiscard]] bool is_connected() const noexcept override { return is_open(); }
     /// True when the kernel reports the death of the peer (Unix sockets).
     [[nodiscard]] bool is_local() const noexcept { return local_; }
     /// Silent for longer than keep_alive::suspect_after right now.
@@ -7520,7 +7586,7 @@ public:
     [[nodiscard]] const connection_statistics& statistics() const noexcept { return statistics_; }
 
     /// Destroyed by the last owner; all its work has ended by then.
-    ~connection();
+    ~connection() override;
 
 private:
     enum class state : std::uint8_t { open, closing, ended };
@@ -7617,6 +7683,7 @@ private:
     event ended_;
     alive_timer timer_{*this};
     time_point last_heard_{}, last_taken_{}, timer_due_{};
+    std::int64_t unconfirmed_ticks_ = 0;
     int parts_ = 0;                    // loops that run
     std::shared_ptr<connection> self_; // while they do
     scope tasks_;
@@ -9105,6 +9172,15 @@ SKEIN_INLINE std::optional<error> connection::judge(time_point now) {
             .with_hint("its host is down, its process is stopped, or it has ceased to read");
     }
     suspect_ = silence >= alive.suspect_after;
+    if (alive.unconfirmed_after == duration::max()) return std::nullopt;
+    // What is sent after a pause waits for a moment, too: a second look, and a third.
+    const bool stuck = !late && stream_->unconfirmed() >= alive.ping_after;
+    unconfirmed_ticks_ = stuck ? unconfirmed_ticks_ + 1 : 0;
+    if (stuck && alive.ping_after * unconfirmed_ticks_ >= alive.unconfirmed_after) {
+        return error(errc::peer_lost, fmt::format("{}: its host has confirmed nothing for {:.0f} s",
+                                                  peer_name_, to_seconds(stream_->unconfirmed())))
+            .with_hint("its host is down or cut off, or something between has forgotten us");
+    }
     return std::nullopt;
 }
 
@@ -9965,6 +10041,14 @@ task<connection::handle> connect_patiently(network& via, address to, connection_
                                            reconnect_policy policy, random_source& random);
 task<connection::handle> connect_patiently(network& via, address to, connection_options options,
                                            reconnect_policy policy = {});
+
+namespace detail {
+
+/// One try: a stream, within its own limit, and the handshake.
+task<authenticated_stream> dial_once(network* via, const address* to,
+                                     const connection_options* options, duration connect_timeout);
+
+} // namespace detail
 
 } // namespace skein::net
 
@@ -13436,7 +13520,7 @@ class loop;
 }
 
 namespace skein::net {
-class connection;
+class channel;
 class network;
 } // namespace skein::net
 
@@ -13493,7 +13577,7 @@ public:
     virtual void want(const worker_demand& what) = 0;
     /// The task on a worker that is for one demand alone waits for calls that it has made, or no longer: its cpus are
     /// free meanwhile. Returns at once.
-    virtual void rests(const net::connection& worker, bool on) = 0;
+    virtual void rests(const net::channel& worker, bool on) = 0;
     /// Room for all bundles is wanted, together or not at all. Returns at once; what becomes of it the runtime is told
     /// (group_placed, group_refused).
     virtual void want_group(const worker_group& what) = 0;
@@ -14146,6 +14230,11 @@ struct link_options {
     std::uint64_t expect = 0; ///< the incarnation to be reached; 0: whoever answers
     resume_mode resume = resume_mode::automatic;
     duration resume_within = time_constants::lan().dead_after; ///< after a break
+    /// The same when both sides have nothing more to say (close() was called): nobody waits for a result.
+    duration part_within = time_constants::lan().dead_after;
+    /// The side that dials gives up when it is refused for so long: nobody listens there any more. Of a peer
+    /// that cannot be started again under its incarnation that is the end.
+    duration refused_within = duration::max();
     std::size_t window_messages = 65'536;             ///< send_ready() waits while more are kept
     std::size_t window_bytes = std::size_t{16} << 20; ///< the same in bytes
     std::size_t most_messages = std::size_t{1} << 20; ///< send() refuses above
@@ -14189,7 +14278,7 @@ struct link_answer;
 
 /// One end of a link. Belongs to one loop; share it by shared_ptr. Dropping the last shared_ptr aborts it;
 /// close() first for an orderly end.
-class link {
+class link final : public channel {
 public:
     using handle = std::shared_ptr<link>;
 
@@ -14199,16 +14288,11 @@ public:
     static task<handle> connect(network& via, address to, connection_options options,
                                 link_options how = {});
 
-    link(const link&) = delete;
-    link& operator=(const link&) = delete;
-
-    [[nodiscard]] const identity& peer() const noexcept { return peer_; }
+    [[nodiscard]] const identity& peer() const noexcept override { return peer_; }
     /// "name (pid 7 at host) over tcp:10.0.0.3:6380", for messages.
-    [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
-    /// The peer's host, see stream::peer_host(); empty while the connection is broken.
-    [[nodiscard]] std::string peer_host() const {
-        return connection_ ? connection_->peer_host() : std::string();
-    }
+    [[nodiscard]] const std::string& peer_name() const noexcept override { return peer_name_; }
+    /// The peer's host, see stream::peer_host(), as of the newest connection.
+    [[nodiscard]] const std::string& peer_host() const noexcept override { return peer_host_; }
     [[nodiscard]] std::uint64_t peer_incarnation() const noexcept { return theirs_; }
     [[nodiscard]] std::uint64_t incarnation() const noexcept { return ours_; }
     /// Grows with every connection of this link.
@@ -14217,9 +14301,9 @@ public:
     /// Queues a message, also while the connection is broken. The bytes are taken before it returns.
     ///   errors  closed, the failure of the link, too_large, exhausted (link_options::most_bytes)
     void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
-              byte_span body = {});
+              byte_span body = {}) override;
     /// The same; a large body is moved and never copied.
-    void send(frame f);
+    void send(frame f) override;
     /// Waits while more than the window is not confirmed, or more than `most_queued` bytes wait for the
     /// network; throws like send.
     task<void> send_ready(std::size_t most_queued);
@@ -14230,34 +14314,34 @@ public:
     [[nodiscard]] std::size_t kept_messages() const noexcept { return window_.messages(); }
     [[nodiscard]] std::size_t kept_bytes() const noexcept { return window_.bytes(); }
     /// Hands what is queued to the kernel now instead of at the end of the turn.
-    void flush() noexcept;
+    void flush() noexcept override;
 
     /// The next message in order; nothing after the peer's orderly close.
     ///   errors  the failure of the link; closed (by us), cancelled
     task<std::optional<frame>> receive();
     /// Instead of receive(): as connection::set_handler. An exception from it aborts the link.
-    void set_handler(unique_function<void(const frame_view&)> handler);
+    void set_handler(unique_function<void(const frame_view&)> handler) override;
     /// Called once when the link has ended: nullptr = orderly, else why. At once if it has.
-    void set_closed_handler(unique_function<void(const error*)> handler);
+    void set_closed_handler(unique_function<void(const error*)> handler) override;
     /// Back-pressure towards the peer: stops reading until resume_reading() or close().
-    void pause_reading() noexcept;
-    void resume_reading() noexcept;
+    void pause_reading() noexcept override;
+    void resume_reading() noexcept override;
 
     /// Orderly end: waits until the peer has everything and has said goodbye, through breaks, at most
-    /// limits::close_deadline, and resume_within more for a link that resumes. Never throws; ending()
+    /// limits::close_deadline, and part_within more for a link that resumes. Never throws; ending()
     /// and failure() tell what came of it.
-    task<void> close();
+    task<void> close() override;
     /// Ends at once; the peer is told, if it can be.
-    void abort(error why) noexcept;
+    void abort(error why) noexcept override;
     /// Ends at once because somebody who knows (an agent, the head) says that the peer is dead. Should it
     /// come back, it is told so.
     void declare_dead(std::string why) noexcept;
     /// Waits for the end, whoever caused it; throws only cancelled.
-    task<void> wait_closed();
+    task<void> wait_closed() override;
 
     /// Takes messages: not closing, not ended. A broken connection does not matter.
-    [[nodiscard]] bool is_open() const noexcept { return state_ == state::open; }
-    [[nodiscard]] bool is_connected() const noexcept { return connected_; }
+    [[nodiscard]] bool is_open() const noexcept override { return state_ == state::open; }
+    [[nodiscard]] bool is_connected() const noexcept override { return connected_; }
     /// Survives broken connections.
     [[nodiscard]] bool resumes() const noexcept { return resumes_; }
     /// The peer is silent or the connection is broken.
@@ -14270,7 +14354,7 @@ public:
     [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
     [[nodiscard]] const link_statistics& statistics() const noexcept { return statistics_; }
 
-    ~link();
+    ~link() override;
 
 private:
     friend class detail::link_books;
@@ -14335,7 +14419,7 @@ private:
     connection_options options_;
     link_options how_;
     identity peer_;
-    std::string peer_name_;
+    std::string peer_name_, peer_host_;
     link_statistics statistics_;
 
     // Who, and by which connection.
@@ -14938,7 +15022,8 @@ SKEIN_INLINE task<void> link::close() {
         if (connected_) connection_->resume_reading();
     }
     const duration limit =
-        options_.bounds.close_deadline + (resumes_ ? how_.resume_within : duration(0));
+        options_.bounds.close_deadline +
+        (resumes_ ? std::min(how_.resume_within, how_.part_within) : duration(0));
     try {
         auto ending = with_timeout(wait_closed(), limit);
         co_await ending;
@@ -15062,6 +15147,7 @@ SKEIN_INLINE void link::release() noexcept {
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include <fmt/core.h>
@@ -15162,7 +15248,8 @@ SKEIN_INLINE task<void> link::dial_once(core self, duration limit) {
     link& l = *self;
     const auto until = deadline_after(l.loop_.now(), limit);
     ++l.generation_;
-    auto dialing = with_deadline(dial(*l.via_, l.to_, l.options_), until);
+    auto dialing = with_deadline(
+        detail::dial_once(l.via_, &l.to_, &l.options_, l.how_.first.connect_timeout), until);
     auto made = co_await dialing;
     const bool local = made.stream->is_local();
     const auto over = connection::over(std::move(made.stream), l.options_, std::move(made.peer));
@@ -15268,6 +15355,7 @@ SKEIN_INLINE task<void> link::dial_again(core self) {
     reconnect_policy pauses = l.how_.first;
     pauses.most_delay = std::min<duration>(pauses.most_delay, l.how_.resume_within / 8);
     bool was_connected = true;
+    std::optional<time_point> refused_since;
     for (int tries = 1; l.state_ != state::ended && !l.connected_; ++tries) {
         if (std::exchange(was_connected, false) && l.short_lived_ > 1) { // it breaks what it takes
             auto rest = sleep_for(pauses.delay(l.short_lived_ - 1, l.loop_.random()));
@@ -15291,6 +15379,17 @@ SKEIN_INLINE task<void> link::dial_again(core self) {
                   link_end::restarted);
             break;
         }
+        if (fault->code() != errc::refused)
+            refused_since.reset();
+        else if (!refused_since)
+            refused_since = l.loop_.now();
+        else if (l.loop_.now() - *refused_since >= l.how_.refused_within) {
+            l.end(error(errc::peer_lost, fmt::format("nobody listens at {} any more: {} has ended",
+                                                     to_string(l.to_), l.peer_name_))
+                      .with_cause(fault->what()),
+                  link_end::deadline);
+            break;
+        }
         l.break_ = *fault;
         auto pause = sleep_for(pauses.delay(tries, l.loop_.random()));
         co_await pause;
@@ -15310,6 +15409,7 @@ SKEIN_INLINE void link::attach(connection::handle over, std::uint64_t peer_has) 
     }
     deadline_.cancel();
     connection_ = std::move(over);
+    peer_host_ = connection_->peer_host();
     connected_ = true;
     attached_ = loop_.exact_now();
     finishing_ = false;
@@ -18339,6 +18439,8 @@ private:
 
 #include <fmt/core.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -18524,6 +18626,16 @@ public:
             if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0) return who.uid;
         }
         return std::nullopt;
+    }
+    [[nodiscard]] duration unconfirmed() const noexcept override {
+        if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
+            tcp_info now{};
+            socklen_t size = sizeof now;
+            const int fd = const_cast<socket_type&>(socket_).native_handle();
+            if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &now, &size) == 0 && now.tcpi_unacked > 0)
+                return std::chrono::milliseconds(now.tcpi_last_ack_recv);
+        }
+        return duration(0);
     }
     [[nodiscard]] bool is_local() const noexcept override {
         return std::is_same_v<Protocol, asio::local::stream_protocol>;
@@ -19758,7 +19870,7 @@ SKEIN_INLINE print_lines print_to_standard_files(bool prefix) {
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 4;
+inline constexpr std::uint32_t cluster_version = 5;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -20562,6 +20674,7 @@ struct worker_order {
     std::string address; ///< where to connect; empty: the inherited socket is the link
     std::uint16_t cpus = 1;
     bool direct = true;   ///< it calls actors on other workers without the driver, and is called so
+    bool resumes = false; ///< the driver awaits a link, which survives broken connections
     bool is_read = false; ///< somebody reads what it prints: by lines
 };
 
@@ -20578,6 +20691,9 @@ struct worker_link {
 /// The options of the connection between them, for both sides.
 [[nodiscard]] net::connection_options worker_connection(const runtime& self,
                                                         const worker_link& how);
+/// How both live through a broken connection between hosts. The process at the other end is dead when an agent or
+/// the head says so, when nobody listens there any more, or when it has not come back in time: it may compute.
+[[nodiscard]] net::link_options worker_links(const runtime& self);
 
 } // namespace skein::rt
 
@@ -22784,8 +22900,8 @@ struct incoming_call {
 #include <cstdint>
 
 namespace skein::net {
-class connection;
-class endpoint;
+class channel;
+class link_endpoint;
 class network;
 class token;
 struct address;
@@ -22908,17 +23024,17 @@ public:
     /// Driver: takes a worker in and serves it until it has gone; then settles the calls it took
     /// along. Never throws but for cancellation, which aborts the link. page: what both share, if they
     /// are on one host.
-    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, obituary after,
                                           detail::claims page = {});
     /// The same for a worker that says where it is, or that serves one demand only.
-    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, obituary after,
                                           detail::claims page, worker_room room);
     /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what runs there has
     /// ended. False: it stays, for it has actors, or it has gone already.
     ///   errors  cancelled: it takes new work again
-    [[nodiscard]] task<bool> retire(std::shared_ptr<net::connection> wire);
+    [[nodiscard]] task<bool> retire(std::shared_ptr<net::channel> wire);
     /// Worker: executes the driver's calls until it has gone; cancels what still runs and waits for it.
-    [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::connection> wire,
+    [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::channel> wire,
                                           detail::claims page = {});
     /// Worker, before it meets its driver: listens for other workers, and calls actors on those without the driver.
     /// Where it cannot listen it does not; then its actors are called through the driver.
@@ -22930,7 +23046,7 @@ public:
     /// What a worker tells of itself to its driver.
     [[nodiscard]] detail::worker_hello hello() const;
     /// Driver: nothing runs on the worker of this connection, and no actor is there.
-    [[nodiscard]] bool is_idle(const std::shared_ptr<net::connection>& wire) const;
+    [[nodiscard]] bool is_idle(const std::shared_ptr<net::channel>& wire) const;
     /// Says goodbye to all peers; calls that are not done fail with errc::closed.
     [[nodiscard]] task<void> close();
 
@@ -23133,9 +23249,9 @@ private:
     void on_relayed(const net::frame_view& f);
     void refuse_relayed(const net::frame_view& f);
     static task<void> reach(runtime* self, std::uint64_t incarnation);
-    task<std::shared_ptr<net::connection>> dial(std::uint64_t incarnation);
+    task<std::shared_ptr<net::channel>> dial(std::uint64_t incarnation);
     static task<void> talk(runtime* self, std::uint64_t incarnation,
-                           std::shared_ptr<net::connection> wire);
+                           std::shared_ptr<net::channel> wire);
     static task<void> hear_of_end(runtime* self, std::uint64_t incarnation);
     void lose_target(detail::direct_target& at, peer& l);
     void close_lane(actor_id id, const failure& why);
@@ -23143,9 +23259,8 @@ private:
     void direct_call_began(detail::call_base& call);
     void tell_wait(const detail::call_context& waiting, bool on) noexcept;
     void on_direct_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
-    static task<void> serve_door(runtime* self, net::endpoint* door);
-    [[nodiscard]] static task<void> serve_caller(runtime* self,
-                                                 std::shared_ptr<net::connection> wire);
+    static task<void> serve_door(runtime* self, net::link_endpoint* door);
+    [[nodiscard]] static task<void> serve_caller(runtime* self, std::shared_ptr<net::channel> wire);
     void drop_caller(peer& caller);
     void cut_caller(std::uint64_t incarnation);
     template <class F>
@@ -23167,7 +23282,7 @@ private:
     [[nodiscard]] peer* link_of(std::uint64_t incarnation) const;
     [[nodiscard]] peer* link_at(peer_id number) const;
 
-    std::shared_ptr<peer> attach(std::shared_ptr<net::connection> wire, detail::claims page);
+    std::shared_ptr<peer> attach(std::shared_ptr<net::channel> wire, detail::claims page);
     void listen_to(const std::shared_ptr<peer>& l);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
     [[nodiscard]] task<void> part_from(std::shared_ptr<peer> l);
@@ -23857,7 +23972,7 @@ enum class peer_role : std::uint8_t {
 
 /// A connection as the runtime sees it. Owned by the task that serves it.
 struct peer {
-    std::shared_ptr<net::connection> wire; ///< none of a worker itself
+    std::shared_ptr<net::channel> wire; ///< none of a worker itself
     detail::direct_books* loopback = nullptr;
     detail::peer_role role = detail::peer_role::program;
     peer_id number;
@@ -24292,6 +24407,104 @@ SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_state>& lane) {
 // The books of a worker about its calls of actors that it makes without its driver. Part of detail/runtime_books.hpp.
 
 
+// ======== skein/net/link_endpoint.hpp
+// The accepting side of links: a table that gives returning peers back to their links, and a whole server.
+//
+//     net::link_endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
+//     auto serving = server.serve([](net::link::handle l) { return talk(std::move(l)); });
+//
+// A peer is authenticated on every connection. A hello of an older generation than the present connection's
+// is refused; one of a newer generation takes its place.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace skein::net {
+
+namespace detail {
+class link_books;
+}
+
+/// How many links a table takes.
+struct link_table_bounds {
+    std::size_t most_links = 4096;
+    std::size_t most_waiting =
+        1024; ///< for their peers to come back; beyond, the oldest is given up
+};
+
+/// The links of one accepting process. Links may outlive it; then a broken connection ends them.
+class link_table {
+public:
+    explicit link_table(connection_options options, link_options how = {},
+                        link_table_bounds bounds = {});
+    link_table(const link_table&) = delete;
+    link_table& operator=(const link_table&) = delete;
+    ~link_table();
+
+    /// Reads the hello on a fresh connection and answers it.
+    ///   result  a new link; nothing when the connection went to a link that is known, or was refused
+    ///   errors  those of connection::receive; malformed, mismatch, too_large (no hello), timeout
+    [[nodiscard]] task<link::handle> admit(connection::handle over);
+
+    /// Of this process, as links tell it to their peers.
+    [[nodiscard]] std::uint64_t incarnation() const noexcept;
+    [[nodiscard]] std::size_t links() const noexcept;
+    /// Links whose peer may come back.
+    [[nodiscard]] std::size_t waiting() const noexcept;
+    /// Hellos so far that were refused, and those that a link has resumed with.
+    [[nodiscard]] std::uint64_t refused() const noexcept;
+    [[nodiscard]] std::uint64_t resumed() const noexcept;
+
+private:
+    std::shared_ptr<detail::link_books> books_;
+};
+
+/// Listens and serves links until it is closed or cancelled.
+class link_endpoint {
+public:
+    using handler = unique_function<task<void>(link::handle)>;
+
+    /// Binds at once.
+    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
+    ///           without a token
+    link_endpoint(network& via, const address& at, connection_options options,
+                  link_options how = {}, link_table_bounds links = {},
+                  acceptor_options bounds = {});
+    ~link_endpoint();
+
+    [[nodiscard]] address local() const { return door_.local(); }
+    [[nodiscard]] link_table& table() noexcept { return table_; }
+
+    /// What the peers of later connections read in link::peer().extra.
+    void introduce(byte_buffer extra) { options_.self.extra = std::move(extra); }
+
+    /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call, and is
+    /// closed when that ends; an error of one is logged and ends that one only. Returns when all ended.
+    ///   errors  as endpoint::serve
+    [[nodiscard]] task<void> serve(handler serve_one);
+
+    /// Stops accepting; links that are served go on, until their connection breaks.
+    void close() noexcept { door_.close(); }
+
+private:
+    static task<void> one(link_endpoint* self, std::unique_ptr<stream> from, admission* place);
+
+    connection_options options_;
+    acceptor door_;
+    link_table table_;
+    handler handler_;
+    std::uint64_t failed_ = 0; ///< links whose handler threw
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/link_endpoint.ipp
+// Who a hello belongs to, and what it is told.
+
+
 // ======== skein/net/endpoint.hpp
 // The listening side of connections as a whole: an acceptor, the handshake, one task per connection.
 //
@@ -24403,6 +24616,270 @@ SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> fr
     if (!fault) co_return;
     if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
     logging::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
+}
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/link_endpoint.ipp, continued
+#include <bit>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE link_books::link_books(connection_options options, link_options how,
+                                    std::size_t most_links, std::size_t most_waiting,
+                                    std::uint64_t incarnation)
+    : options_(std::move(options)), how_(how), most_links_(most_links), most_waiting_(most_waiting),
+      incarnation_(incarnation) {
+    how_.incarnation = incarnation;
+}
+
+SKEIN_INLINE link_answer link_books::answer(link_verdict verdict, std::string why) const {
+    link_answer a;
+    a.verdict = static_cast<std::uint8_t>(verdict);
+    a.incarnation = incarnation_;
+    a.window_messages = how_.window_messages;
+    a.window_bytes = how_.window_bytes;
+    a.why = std::move(why);
+    return a;
+}
+
+SKEIN_INLINE link_answer link_books::judge(const connection& over, const link_hello& h,
+                                           link* known) const {
+    if (h.to != 0 && h.to != incarnation_) return answer(link_verdict::restarted);
+    if (known == nullptr) {
+        if (const auto found = epitaphs_.find({h.from, h.number}); found != epitaphs_.end()) {
+            auto a = answer(found->second.verdict, found->second.why);
+            a.received = found->second.received;
+            a.generation = found->second.generation;
+            return a;
+        }
+        if (!h.fresh) return answer(link_verdict::forgotten);
+        if (h.received != 0) return answer(link_verdict::not_allowed, "messages of a new link");
+        if (shut_) return answer(link_verdict::no_place, "it is closing");
+        if (links_.size() >= most_links_) {
+            return answer(link_verdict::no_place, fmt::format("{} are there", links_.size()));
+        }
+        return answer(link_verdict::good);
+    }
+    auto a = answer(link_verdict::good);
+    a.generation = known->generation_;
+    a.received = known->received_;
+    a.resume = known->resumes_;
+    const auto refuse = [&](link_verdict v, std::string why) {
+        a.verdict = static_cast<std::uint8_t>(v);
+        a.why = std::move(why);
+    };
+    if (h.generation <= known->generation_) {
+        refuse(link_verdict::stale,
+               fmt::format("generation {} after {}", h.generation, known->generation_));
+    } else if (over.peer().name != known->peer_.name) {
+        refuse(link_verdict::not_allowed, "the link is that of " + known->peer_name_);
+    } else if (!known->resumes_ || !known->window_.can_acknowledge(h.received) ||
+               (h.fresh && known->received_ != 0)) {
+        refuse(link_verdict::not_allowed,
+               fmt::format("{} messages received of {} sent, {} confirmed", h.received,
+                           known->window_.pushed(), known->window_.acknowledged()));
+    }
+    return a;
+}
+
+SKEIN_INLINE link::handle link_books::admit(connection::handle over, const link_hello& h,
+                                            bool& refused) {
+    forget_old();
+    if (!over->is_open()) { // it has ended behind its hello: nothing may change for that
+        throw over->failure().value_or(error(errc::reset, over->peer_name() + " has left"));
+    }
+    const auto found = links_.find({h.from, h.number});
+    link* const known = found == links_.end() ? nullptr : found->second;
+    const auto keep = known != nullptr ? known->self_ : nullptr;
+    auto a = judge(*over, h, known);
+    if (static_cast<link_verdict>(a.verdict) != link_verdict::good) {
+        ++refused_;
+        refused = true;
+        over->send(link_answer_kind, 0, 0, wire::encode(a));
+        return nullptr;
+    }
+    if (known == nullptr) return make(std::move(over), h);
+    ++resumed_;
+    a.generation = known->generation_ = h.generation;
+    if (known->connected_) {
+        ++known->statistics_.breaks;
+        known->break_ = error(errc::reset, "the peer has dialled again");
+    }
+    over->send(link_answer_kind, 0, 0, wire::encode(a));
+    known->attach(std::move(over), h.received);
+    return nullptr;
+}
+
+SKEIN_INLINE link::handle link_books::make(connection::handle over, const link_hello& h) {
+    const link::core made(new link(options_, how_, false));
+    made->self_ = made;
+    made->books_ = shared_from_this();
+    made->number_ = h.number;
+    made->generation_ = h.generation;
+    const bool resumes = h.resume && (how_.resume == resume_mode::on ||
+                                      (how_.resume == resume_mode::automatic && !over->is_local()));
+    made->begin(over->peer(), over->peer_name(), h.from, resumes, h.window_messages,
+                h.window_bytes);
+    links_.emplace(key(h.from, h.number), made.get());
+    auto a = answer(link_verdict::good);
+    a.generation = h.generation;
+    a.resume = resumes;
+    over->send(link_answer_kind, 0, 0, wire::encode(a));
+    auto out = link::handle_of(made);
+    made->attach(std::move(over), 0);
+    return out;
+}
+
+SKEIN_INLINE void link_books::leave(link& l) noexcept {
+    const key k(l.theirs_, l.number_);
+    const auto found = links_.find(k);
+    if (found == links_.end() || found->second != &l) return;
+    links_.erase(found);
+    const bool closed = l.ending_ == link_end::orderly;
+    const bool dead = l.ending_ == link_end::declared_dead;
+    epitaph e{closed ? link_verdict::closed
+              : dead ? link_verdict::dead
+                     : link_verdict::ended,
+              l.received_, l.generation_, l.failure_ ? l.failure_->what() : "",
+              deadline_after(l.loop_.now(), 4 * how_.resume_within)};
+    if (dead && l.failure_) e.why = l.failure_->cause();
+    if (e.why.size() > 1024) e.why.resize(1024);
+    try {
+        epitaphs_.insert_or_assign(k, std::move(e));
+        order_.push_back(k);
+        if (order_.size() > most_epitaphs) {
+            epitaphs_.erase(order_.front());
+            order_.pop_front();
+        }
+    } catch (const std::bad_alloc&) { // then it is forgotten
+    }
+}
+
+SKEIN_INLINE void link_books::forget_old() noexcept {
+    const auto now = loop::current().now();
+    while (!order_.empty()) {
+        const auto first = epitaphs_.find(order_.front());
+        if (first != epitaphs_.end() && first->second.until > now) return;
+        if (first != epitaphs_.end()) epitaphs_.erase(first);
+        order_.pop_front();
+    }
+}
+
+SKEIN_INLINE std::size_t link_books::waiting() const noexcept {
+    std::size_t n = 0;
+    for (const auto& [k, l] : links_) n += !l->connected_;
+    return n;
+}
+
+SKEIN_INLINE bool link_books::wait_for(link& l) {
+    if (shut_) return false;
+    std::erase(broken_, key(l.theirs_, l.number_));
+    broken_.emplace_back(l.theirs_, l.number_);
+    const auto is_waiting = [&](const key& k) {
+        const auto found = links_.find(k);
+        return found != links_.end() && !found->second->connected_;
+    };
+    if (broken_.size() <= most_waiting_) return true;
+    std::erase_if(broken_, [&](const key& k) { return !is_waiting(k); });
+    while (broken_.size() > most_waiting_) { // each once, and each of them waits
+        link* const oldest = links_.find(broken_.front())->second;
+        broken_.pop_front();
+        oldest->end(error(errc::exhausted,
+                          fmt::format("more than {} links wait for their peers; that of {} has "
+                                      "waited longest",
+                                      most_waiting_, oldest->peer_name_)),
+                    link_end::deadline);
+    }
+    return l.state_ != link::state::ended;
+}
+
+} // namespace detail
+
+SKEIN_INLINE link_table::link_table(connection_options options, link_options how,
+                                    link_table_bounds bounds) {
+    const std::uint64_t mine =
+        how.incarnation != 0 ? how.incarnation : detail::draw_number(loop::current().random());
+    books_ = std::make_shared<detail::link_books>(std::move(options), how, bounds.most_links,
+                                                  bounds.most_waiting, mine);
+}
+SKEIN_INLINE link_table::~link_table() { books_->shut(); }
+
+SKEIN_INLINE std::uint64_t link_table::incarnation() const noexcept {
+    return books_->incarnation();
+}
+SKEIN_INLINE std::size_t link_table::links() const noexcept { return books_->links(); }
+SKEIN_INLINE std::size_t link_table::waiting() const noexcept { return books_->waiting(); }
+SKEIN_INLINE std::uint64_t link_table::refused() const noexcept { return books_->refused(); }
+SKEIN_INLINE std::uint64_t link_table::resumed() const noexcept { return books_->resumed(); }
+
+SKEIN_INLINE task<link::handle> link_table::admit(connection::handle over) {
+    const auto books = books_;
+    auto reading = with_timeout(over->receive(), books->hello_deadline());
+    const auto first = co_await reading;
+    if (!first) throw error(errc::reset, over->peer_name() + " said goodbye instead of hello");
+    const auto hello = detail::read_greeting<detail::link_hello>(*first);
+    if (!hello) throw hello.error();
+    bool refused = false;
+    auto made = books->admit(over, *hello, refused);
+    if (refused) {
+        auto closing = over->close();
+        co_await closing;
+    }
+    co_return made;
+}
+
+SKEIN_INLINE link_endpoint::link_endpoint(network& via, const address& at,
+                                          connection_options options, link_options how,
+                                          link_table_bounds links, acceptor_options bounds)
+    : options_(std::move(options)),
+      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)),
+      table_(options_, how, links) {}
+SKEIN_INLINE link_endpoint::~link_endpoint() = default;
+
+SKEIN_INLINE task<void> link_endpoint::serve(handler serve_one) {
+    handler_ = std::move(serve_one);
+    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
+        return one(this, std::move(from), place);
+    });
+}
+
+SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<stream> from,
+                                           admission* place) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    link::handle l;
+    {
+        auto greeting = connection::accept(std::move(from), self->options_);
+        const connection::handle c = co_await greeting;
+        place->authenticated();
+        auto admitting = self->table_.admit(c);
+        l = co_await admitting;
+    }
+    if (!l) co_return;
+    std::optional<error> fault;
+    try {
+        auto serving = self->handler_(l);
+        co_await serving;
+    } catch (...) {
+        fault = to_error(std::current_exception());
+    }
+    if (fault) l->abort(*fault);
+    auto closing = shield(l->close());
+    co_await closing;
+    if (!fault) co_return;
+    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
+    constexpr std::uint64_t all_of_the_first =
+        8; // then ever fewer: how many there are is up to the peers
+    if (++self->failed_ > all_of_the_first && !std::has_single_bit(self->failed_)) co_return;
+    logging::warn("net", "link failed",
+                  {{"peer", l->peer_name()}, {"why", fault->what()}, {"so_far", self->failed_}});
 }
 
 } // namespace skein::net
@@ -24521,7 +24998,7 @@ struct direct_books {
     runtime& self;
     net::network* via = nullptr; ///< nullptr: all calls go through the driver
     net::token secret;
-    std::vector<std::unique_ptr<net::endpoint>> doors;
+    std::vector<std::unique_ptr<net::link_endpoint>> doors;
     std::string near_address, far_address;
     scope tasks;
 
@@ -25385,8 +25862,9 @@ SKEIN_INLINE void runtime::open_to_workers(net::network& via, const net::token& 
         if (at.host.empty()) return {};
         try {
             const detail::direct_hello hello{books_->incarnation, 0, 0};
-            direct.doors.push_back(std::make_unique<net::endpoint>(
-                via, at, detail::direct_options(*this, secret, at.is_unix(), hello), bounds));
+            direct.doors.push_back(std::make_unique<net::link_endpoint>(
+                via, at, detail::direct_options(*this, secret, at.is_unix(), hello),
+                worker_links(*this), net::link_table_bounds{65'536, 65'536}, bounds));
             auto where = direct.doors.back()->local();
             if (at.kind == net::scheme::tcp && !at.is_loopback()) where.host = at.host;
             return to_string(where);
@@ -25408,15 +25886,14 @@ SKEIN_INLINE detail::worker_hello runtime::hello() const {
     return out;
 }
 
-SKEIN_INLINE task<void> runtime::serve_door(runtime* self, net::endpoint* door) {
+SKEIN_INLINE task<void> runtime::serve_door(runtime* self, net::link_endpoint* door) {
     auto served = as_result(door->serve(
-        [self](net::connection::handle wire) { return serve_caller(self, std::move(wire)); }));
+        [self](net::link::handle wire) { return serve_caller(self, std::move(wire)); }));
     (void)co_await served; // without it its actors are called through the driver
 }
 
 /// Serves a worker that calls actors here. Of the links of one worker only the newest counts.
-SKEIN_INLINE task<void> runtime::serve_caller(runtime* self,
-                                              std::shared_ptr<net::connection> wire) {
+SKEIN_INLINE task<void> runtime::serve_caller(runtime* self, std::shared_ptr<net::channel> wire) {
     auto& direct = *self->books_->direct;
     const auto hello = wire::decode<detail::direct_hello>(wire->peer().extra);
     const auto own = self->books_->incarnation;
@@ -25993,17 +26470,8 @@ SKEIN_INLINE net::connection_options direct_options(const runtime& self, const n
     return o;
 }
 
-SKEIN_INLINE task<net::connection::handle> knock(net::network* via, net::address to,
-                                                 net::connection_options options) {
-    auto reaching = with_timeout(via->connect(to), time_constants::lan().connect_timeout);
-    auto stream = co_await reaching;
-    net::connected_network one(std::move(stream));
-    auto greeting = net::connection::connect(one, std::move(to), std::move(options));
-    co_return co_await greeting;
-}
-
 SKEIN_INLINE task<void> cut_later(std::shared_ptr<peer> link, std::string why) {
-    co_await sleep_for(time_constants::lan().last_word);
+    if (link->wire->is_connected()) co_await sleep_for(time_constants::lan().last_word);
     link->abort(error(errc::peer_lost, std::move(why)));
 }
 
@@ -26128,7 +26596,7 @@ SKEIN_INLINE task<void> runtime::reach(runtime* self, std::uint64_t incarnation)
     auto& direct = *self->books_->direct;
     auto& at = direct.targets.at(incarnation);
     while (!at.waiting.empty() && !self->books_->closing) {
-        std::shared_ptr<net::connection> wire;
+        std::shared_ptr<net::channel> wire;
         try {
             auto dialling = self->dial(incarnation);
             wire = co_await dialling;
@@ -26156,7 +26624,7 @@ SKEIN_INLINE task<void> runtime::reach(runtime* self, std::uint64_t incarnation)
 }
 
 /// A link to that worker and no other; nullptr: it cannot be had.
-SKEIN_INLINE task<std::shared_ptr<net::connection>> runtime::dial(std::uint64_t incarnation) {
+SKEIN_INLINE task<std::shared_ptr<net::channel>> runtime::dial(std::uint64_t incarnation) {
     auto& direct = *books_->direct;
     auto& at = direct.targets.at(incarnation);
     const detail::direct_hello hello{books_->incarnation, incarnation, ++at.generation};
@@ -26166,8 +26634,9 @@ SKEIN_INLINE task<std::shared_ptr<net::connection>> runtime::dial(std::uint64_t 
         if (!to || at.end) continue;
         auto knocking = with_cancel(
             at.stop.token(),
-            detail::knock(direct.via, *to,
-                          detail::direct_options(*this, direct.secret, to->is_unix(), hello)));
+            net::link::connect(*direct.via, *to,
+                               detail::direct_options(*this, direct.secret, to->is_unix(), hello),
+                               worker_links(*this)));
         auto asked = as_result(std::move(knocking));
         auto made = co_await asked;
         if (books_->closing) break;
@@ -26184,7 +26653,7 @@ SKEIN_INLINE task<std::shared_ptr<net::connection>> runtime::dial(std::uint64_t 
 }
 
 SKEIN_INLINE task<void> runtime::talk(runtime* self, std::uint64_t incarnation,
-                                      std::shared_ptr<net::connection> wire) {
+                                      std::shared_ptr<net::channel> wire) {
     auto& at = self->books_->direct->targets.at(incarnation);
     auto l = std::make_shared<peer>();
     l->role = detail::peer_role::dialled;
@@ -28198,7 +28667,7 @@ SKEIN_INLINE void runtime::on_waits(peer& from, const net::frame_view& f) {
 
 namespace skein::rt {
 
-SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connection> wire,
+SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel> wire,
                                                    detail::claims page) {
     auto l = std::make_shared<peer>();
     l->wire = std::move(wire);
@@ -28267,12 +28736,12 @@ SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
     co_await goodbye;
 }
 
-SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, obituary after,
                                               detail::claims page) {
     return serve_worker(std::move(wire), std::move(after), std::move(page), worker_room{});
 }
 
-SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, obituary after,
                                               detail::claims page, worker_room room) {
     SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
@@ -28319,14 +28788,14 @@ SKEIN_INLINE bool runtime::has_calls(const peer& at) const {
                        [&](const auto& s) { return s.call && s.call->on == &at; });
 }
 
-SKEIN_INLINE bool runtime::is_idle(const std::shared_ptr<net::connection>& wire) const {
+SKEIN_INLINE bool runtime::is_idle(const std::shared_ptr<net::channel>& wire) const {
     const auto found = std::find_if(books_->links.begin(), books_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
     return found == books_->links.end() ||
            ((*found)->actors == 0 && !(*found)->spent && !has_calls(**found));
 }
 
-SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::connection> wire) {
+SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
     const auto found = std::find_if(books_->links.begin(), books_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
     if (found == books_->links.end() || !(*found)->up || (*found)->actors > 0 || (*found)->spent)
@@ -28349,7 +28818,7 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::connection> wire) {
     co_return true;
 }
 
-SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> wire,
+SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire,
                                               detail::claims page) {
     SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire), std::move(page));
@@ -28376,6 +28845,17 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> w
     books_->upstream = nullptr;
 }
 
+namespace detail {
+
+/// Who cannot be reached now is not waited for: its agent ends it.
+SKEIN_INLINE task<void> say_goodbye(net::channel::handle to) {
+    if (!to->is_connected()) to->abort(error(errc::closed, "the program has ended"));
+    auto closing = to->close();
+    co_await closing;
+}
+
+} // namespace detail
+
 SKEIN_INLINE task<void> runtime::close() {
     books_->closing = true;
     books_->leases.worker_idle.set();
@@ -28390,7 +28870,7 @@ SKEIN_INLINE task<void> runtime::close() {
     }
     scope goodbyes;
     auto open = books_->links;
-    for (const auto& l : open) goodbyes.spawn(l->wire->close());
+    for (const auto& l : open) goodbyes.spawn(detail::say_goodbye(l->wire));
     auto joined = goodbyes.join();
     auto sure = shield(std::move(joined));
     co_await sure;
@@ -28938,6 +29418,8 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
 
 
 // ======== skein/rt/detail/worker_link.ipp, continued
+#include <limits>
+
 namespace skein::rt {
 
 SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
@@ -28958,9 +29440,28 @@ SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
     // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
     // that dies or a driver that leaves is seen at once.
     o.bounds.handshake_deadline = how.start;
-    // The worker executes on its loop: silence means work. Its death closes the socket.
-    o.alive.mode = net::keep_alive_mode::off;
+    // The worker executes on its loop: silence means work. Its death closes the socket. Between hosts each side says
+    // something now and then, for the kernel to tell whether the other end is there still.
+    constexpr auto for_ever = duration::max();
+    o.alive = {how.in_memory ? net::keep_alive_mode::off : net::keep_alive_mode::automatic,
+               time_constants::lan().idle_probe,
+               for_ever,
+               for_ever,
+               for_ever,
+               time_constants::lan().unconfirmed_after};
     o.checksum_bodies = !how.in_memory; // a socket pair moves bytes from memory to memory
+    return o;
+}
+
+SKEIN_INLINE net::link_options worker_links(const runtime& self) {
+    constexpr auto times = time_constants::lan();
+    net::link_options o;
+    o.incarnation = self.incarnation();
+    o.resume_within = times.worker_resume;
+    o.refused_within = times.worker_refused;
+    o.attempt_timeout = times.connect_timeout;
+    // Calls and replies cannot wait in a handler: they stay here, as they would in a connection's queue.
+    o.most_messages = o.most_bytes = std::numeric_limits<std::size_t>::max();
     return o;
 }
 
@@ -29203,6 +29704,7 @@ SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_or
     const auto demand = rt::parse_resources(order.demand);
     const auto cpus = demand ? demand->cpu.in_steps() / rt::amount::steps : 1;
     boot.cpus = static_cast<std::uint16_t>(std::clamp<std::int64_t>(cpus, 1, UINT16_MAX));
+    boot.resumes = true;
     boot.is_read = order.prints;
     rt::child_options child;
     child.role = rt::worker_role;
@@ -29568,368 +30070,6 @@ private:
 // What a head knows: sessions, nodes, jobs (one per driver), leases.
 
 
-// ======== skein/net/link_endpoint.hpp
-// The accepting side of links: a table that gives returning peers back to their links, and a whole server.
-//
-//     net::link_endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
-//     auto serving = server.serve([](net::link::handle l) { return talk(std::move(l)); });
-//
-// A peer is authenticated on every connection. A hello of an older generation than the present connection's
-// is refused; one of a newer generation takes its place.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-
-namespace skein::net {
-
-namespace detail {
-class link_books;
-}
-
-/// How many links a table takes.
-struct link_table_bounds {
-    std::size_t most_links = 4096;
-    std::size_t most_waiting =
-        1024; ///< for their peers to come back; beyond, the oldest is given up
-};
-
-/// The links of one accepting process. Links may outlive it; then a broken connection ends them.
-class link_table {
-public:
-    explicit link_table(connection_options options, link_options how = {},
-                        link_table_bounds bounds = {});
-    link_table(const link_table&) = delete;
-    link_table& operator=(const link_table&) = delete;
-    ~link_table();
-
-    /// Reads the hello on a fresh connection and answers it.
-    ///   result  a new link; nothing when the connection went to a link that is known, or was refused
-    ///   errors  those of connection::receive; malformed, mismatch, too_large (no hello), timeout
-    [[nodiscard]] task<link::handle> admit(connection::handle over);
-
-    /// Of this process, as links tell it to their peers.
-    [[nodiscard]] std::uint64_t incarnation() const noexcept;
-    [[nodiscard]] std::size_t links() const noexcept;
-    /// Links whose peer may come back.
-    [[nodiscard]] std::size_t waiting() const noexcept;
-    /// Hellos so far that were refused, and those that a link has resumed with.
-    [[nodiscard]] std::uint64_t refused() const noexcept;
-    [[nodiscard]] std::uint64_t resumed() const noexcept;
-
-private:
-    std::shared_ptr<detail::link_books> books_;
-};
-
-/// Listens and serves links until it is closed or cancelled.
-class link_endpoint {
-public:
-    using handler = unique_function<task<void>(link::handle)>;
-
-    /// Binds at once.
-    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
-    ///           without a token
-    link_endpoint(network& via, const address& at, connection_options options,
-                  link_options how = {}, link_table_bounds links = {},
-                  acceptor_options bounds = {});
-    ~link_endpoint();
-
-    [[nodiscard]] address local() const { return door_.local(); }
-    [[nodiscard]] link_table& table() noexcept { return table_; }
-
-    /// What the peers of later connections read in link::peer().extra.
-    void introduce(byte_buffer extra) { options_.self.extra = std::move(extra); }
-
-    /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call, and is
-    /// closed when that ends; an error of one is logged and ends that one only. Returns when all ended.
-    ///   errors  as endpoint::serve
-    [[nodiscard]] task<void> serve(handler serve_one);
-
-    /// Stops accepting; links that are served go on, until their connection breaks.
-    void close() noexcept { door_.close(); }
-
-private:
-    static task<void> one(link_endpoint* self, std::unique_ptr<stream> from, admission* place);
-
-    connection_options options_;
-    acceptor door_;
-    link_table table_;
-    handler handler_;
-    std::uint64_t failed_ = 0; ///< links whose handler threw
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/link_endpoint.ipp
-// Who a hello belongs to, and what it is told.
-
-
-#include <bit>
-#include <exception>
-#include <optional>
-#include <utility>
-
-#include <fmt/core.h>
-
-namespace skein::net {
-namespace detail {
-
-SKEIN_INLINE link_books::link_books(connection_options options, link_options how,
-                                    std::size_t most_links, std::size_t most_waiting,
-                                    std::uint64_t incarnation)
-    : options_(std::move(options)), how_(how), most_links_(most_links), most_waiting_(most_waiting),
-      incarnation_(incarnation) {
-    how_.incarnation = incarnation;
-}
-
-SKEIN_INLINE link_answer link_books::answer(link_verdict verdict, std::string why) const {
-    link_answer a;
-    a.verdict = static_cast<std::uint8_t>(verdict);
-    a.incarnation = incarnation_;
-    a.window_messages = how_.window_messages;
-    a.window_bytes = how_.window_bytes;
-    a.why = std::move(why);
-    return a;
-}
-
-SKEIN_INLINE link_answer link_books::judge(const connection& over, const link_hello& h,
-                                           link* known) const {
-    if (h.to != 0 && h.to != incarnation_) return answer(link_verdict::restarted);
-    if (known == nullptr) {
-        if (const auto found = epitaphs_.find({h.from, h.number}); found != epitaphs_.end()) {
-            auto a = answer(found->second.verdict, found->second.why);
-            a.received = found->second.received;
-            a.generation = found->second.generation;
-            return a;
-        }
-        if (!h.fresh) return answer(link_verdict::forgotten);
-        if (h.received != 0) return answer(link_verdict::not_allowed, "messages of a new link");
-        if (shut_) return answer(link_verdict::no_place, "it is closing");
-        if (links_.size() >= most_links_) {
-            return answer(link_verdict::no_place, fmt::format("{} are there", links_.size()));
-        }
-        return answer(link_verdict::good);
-    }
-    auto a = answer(link_verdict::good);
-    a.generation = known->generation_;
-    a.received = known->received_;
-    a.resume = known->resumes_;
-    const auto refuse = [&](link_verdict v, std::string why) {
-        a.verdict = static_cast<std::uint8_t>(v);
-        a.why = std::move(why);
-    };
-    if (h.generation <= known->generation_) {
-        refuse(link_verdict::stale,
-               fmt::format("generation {} after {}", h.generation, known->generation_));
-    } else if (over.peer().name != known->peer_.name) {
-        refuse(link_verdict::not_allowed, "the link is that of " + known->peer_name_);
-    } else if (!known->resumes_ || !known->window_.can_acknowledge(h.received) ||
-               (h.fresh && known->received_ != 0)) {
-        refuse(link_verdict::not_allowed,
-               fmt::format("{} messages received of {} sent, {} confirmed", h.received,
-                           known->window_.pushed(), known->window_.acknowledged()));
-    }
-    return a;
-}
-
-SKEIN_INLINE link::handle link_books::admit(connection::handle over, const link_hello& h,
-                                            bool& refused) {
-    forget_old();
-    if (!over->is_open()) { // it has ended behind its hello: nothing may change for that
-        throw over->failure().value_or(error(errc::reset, over->peer_name() + " has left"));
-    }
-    const auto found = links_.find({h.from, h.number});
-    link* const known = found == links_.end() ? nullptr : found->second;
-    const auto keep = known != nullptr ? known->self_ : nullptr;
-    auto a = judge(*over, h, known);
-    if (static_cast<link_verdict>(a.verdict) != link_verdict::good) {
-        ++refused_;
-        refused = true;
-        over->send(link_answer_kind, 0, 0, wire::encode(a));
-        return nullptr;
-    }
-    if (known == nullptr) return make(std::move(over), h);
-    ++resumed_;
-    a.generation = known->generation_ = h.generation;
-    if (known->connected_) {
-        ++known->statistics_.breaks;
-        known->break_ = error(errc::reset, "the peer has dialled again");
-    }
-    over->send(link_answer_kind, 0, 0, wire::encode(a));
-    known->attach(std::move(over), h.received);
-    return nullptr;
-}
-
-SKEIN_INLINE link::handle link_books::make(connection::handle over, const link_hello& h) {
-    const link::core made(new link(options_, how_, false));
-    made->self_ = made;
-    made->books_ = shared_from_this();
-    made->number_ = h.number;
-    made->generation_ = h.generation;
-    const bool resumes = h.resume && (how_.resume == resume_mode::on ||
-                                      (how_.resume == resume_mode::automatic && !over->is_local()));
-    made->begin(over->peer(), over->peer_name(), h.from, resumes, h.window_messages,
-                h.window_bytes);
-    links_.emplace(key(h.from, h.number), made.get());
-    auto a = answer(link_verdict::good);
-    a.generation = h.generation;
-    a.resume = resumes;
-    over->send(link_answer_kind, 0, 0, wire::encode(a));
-    auto out = link::handle_of(made);
-    made->attach(std::move(over), 0);
-    return out;
-}
-
-SKEIN_INLINE void link_books::leave(link& l) noexcept {
-    const key k(l.theirs_, l.number_);
-    const auto found = links_.find(k);
-    if (found == links_.end() || found->second != &l) return;
-    links_.erase(found);
-    const bool closed = l.ending_ == link_end::orderly;
-    const bool dead = l.ending_ == link_end::declared_dead;
-    epitaph e{closed ? link_verdict::closed
-              : dead ? link_verdict::dead
-                     : link_verdict::ended,
-              l.received_, l.generation_, l.failure_ ? l.failure_->what() : "",
-              deadline_after(l.loop_.now(), 4 * how_.resume_within)};
-    if (dead && l.failure_) e.why = l.failure_->cause();
-    if (e.why.size() > 1024) e.why.resize(1024);
-    try {
-        epitaphs_.insert_or_assign(k, std::move(e));
-        order_.push_back(k);
-        if (order_.size() > most_epitaphs) {
-            epitaphs_.erase(order_.front());
-            order_.pop_front();
-        }
-    } catch (const std::bad_alloc&) { // then it is forgotten
-    }
-}
-
-SKEIN_INLINE void link_books::forget_old() noexcept {
-    const auto now = loop::current().now();
-    while (!order_.empty()) {
-        const auto first = epitaphs_.find(order_.front());
-        if (first != epitaphs_.end() && first->second.until > now) return;
-        if (first != epitaphs_.end()) epitaphs_.erase(first);
-        order_.pop_front();
-    }
-}
-
-SKEIN_INLINE std::size_t link_books::waiting() const noexcept {
-    std::size_t n = 0;
-    for (const auto& [k, l] : links_) n += !l->connected_;
-    return n;
-}
-
-SKEIN_INLINE bool link_books::wait_for(link& l) {
-    if (shut_) return false;
-    std::erase(broken_, key(l.theirs_, l.number_));
-    broken_.emplace_back(l.theirs_, l.number_);
-    const auto is_waiting = [&](const key& k) {
-        const auto found = links_.find(k);
-        return found != links_.end() && !found->second->connected_;
-    };
-    if (broken_.size() <= most_waiting_) return true;
-    std::erase_if(broken_, [&](const key& k) { return !is_waiting(k); });
-    while (broken_.size() > most_waiting_) { // each once, and each of them waits
-        link* const oldest = links_.find(broken_.front())->second;
-        broken_.pop_front();
-        oldest->end(error(errc::exhausted,
-                          fmt::format("more than {} links wait for their peers; that of {} has "
-                                      "waited longest",
-                                      most_waiting_, oldest->peer_name_)),
-                    link_end::deadline);
-    }
-    return l.state_ != link::state::ended;
-}
-
-} // namespace detail
-
-SKEIN_INLINE link_table::link_table(connection_options options, link_options how,
-                                    link_table_bounds bounds) {
-    const std::uint64_t mine =
-        how.incarnation != 0 ? how.incarnation : detail::draw_number(loop::current().random());
-    books_ = std::make_shared<detail::link_books>(std::move(options), how, bounds.most_links,
-                                                  bounds.most_waiting, mine);
-}
-SKEIN_INLINE link_table::~link_table() { books_->shut(); }
-
-SKEIN_INLINE std::uint64_t link_table::incarnation() const noexcept {
-    return books_->incarnation();
-}
-SKEIN_INLINE std::size_t link_table::links() const noexcept { return books_->links(); }
-SKEIN_INLINE std::size_t link_table::waiting() const noexcept { return books_->waiting(); }
-SKEIN_INLINE std::uint64_t link_table::refused() const noexcept { return books_->refused(); }
-SKEIN_INLINE std::uint64_t link_table::resumed() const noexcept { return books_->resumed(); }
-
-SKEIN_INLINE task<link::handle> link_table::admit(connection::handle over) {
-    const auto books = books_;
-    auto reading = with_timeout(over->receive(), books->hello_deadline());
-    const auto first = co_await reading;
-    if (!first) throw error(errc::reset, over->peer_name() + " said goodbye instead of hello");
-    const auto hello = detail::read_greeting<detail::link_hello>(*first);
-    if (!hello) throw hello.error();
-    bool refused = false;
-    auto made = books->admit(over, *hello, refused);
-    if (refused) {
-        auto closing = over->close();
-        co_await closing;
-    }
-    co_return made;
-}
-
-SKEIN_INLINE link_endpoint::link_endpoint(network& via, const address& at,
-                                          connection_options options, link_options how,
-                                          link_table_bounds links, acceptor_options bounds)
-    : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)),
-      table_(options_, how, links) {}
-SKEIN_INLINE link_endpoint::~link_endpoint() = default;
-
-SKEIN_INLINE task<void> link_endpoint::serve(handler serve_one) {
-    handler_ = std::move(serve_one);
-    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
-        return one(this, std::move(from), place);
-    });
-}
-
-SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<stream> from,
-                                           admission* place) {
-    auto* cancel = co_await skein::detail::current_cancel{};
-    link::handle l;
-    {
-        auto greeting = connection::accept(std::move(from), self->options_);
-        const connection::handle c = co_await greeting;
-        place->authenticated();
-        auto admitting = self->table_.admit(c);
-        l = co_await admitting;
-    }
-    if (!l) co_return;
-    std::optional<error> fault;
-    try {
-        auto serving = self->handler_(l);
-        co_await serving;
-    } catch (...) {
-        fault = to_error(std::current_exception());
-    }
-    if (fault) l->abort(*fault);
-    auto closing = shield(l->close());
-    co_await closing;
-    if (!fault) co_return;
-    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
-    constexpr std::uint64_t all_of_the_first =
-        8; // then ever fewer: how many there are is up to the peers
-    if (++self->failed_ > all_of_the_first && !std::has_single_bit(self->failed_)) co_return;
-    logging::warn("net", "link failed",
-                  {{"peer", l->peer_name()}, {"why", fault->what()}, {"so_far", self->failed_}});
-}
-
-} // namespace skein::net
-
-
-// ======== skein/cluster/detail/head_books.hpp, continued
 #include <deque>
 #include <map>
 #include <memory>
@@ -35121,7 +35261,7 @@ public:
     /// Starts workers that hold what a demand asks for, and lends them cores of the others meanwhile.
     void want(const worker_demand& what) override;
     /// The runtime takes back itself what it has lent.
-    void rests(const net::connection&, bool) override {}
+    void rests(const net::channel&, bool) override {}
     /// Takes room of this host for the group, as long as it is held.
     void want_group(const worker_group& what) override;
     void drop_group(std::uint64_t number) override;
@@ -35204,6 +35344,21 @@ SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
     co_await working;
 }
 
+SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address driver,
+                                             net::connection_options options) {
+    auto connecting = net::connection::connect(*via, std::move(driver), std::move(options));
+    co_return co_await connecting;
+}
+
+SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address driver,
+                                             net::connection_options options, runtime* self) {
+    auto how = worker_links(*self);
+    how.first.max_tries = 6; // its door may be full
+    auto connecting =
+        net::link::connect(*via, std::move(driver), std::move(options), std::move(how));
+    co_return co_await connecting;
+}
+
 } // namespace detail
 
 SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
@@ -35231,8 +35386,9 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_b
     auto options = worker_connection(*self, ours);
     net::connected_network pair(std::move(inherited));
     net::network& network = in_memory ? pair : *via;
-    auto connecting = net::connection::connect(network, to, std::move(options));
-    auto wire = co_await connecting;
+    auto meeting = mine->resumes ? detail::meet(via, std::move(to), std::move(options), self)
+                                 : detail::meet(&network, std::move(to), std::move(options));
+    auto wire = co_await meeting;
     auto served =
         self->serve_driver(wire, memory ? detail::claims(std::move(memory)) : detail::claims());
     co_await served;

@@ -76,6 +76,7 @@ TEST_CASE("bundles lie on nodes as the strategy of their group says",
             const bool is_apart = strategy == how::spread || strategy == how::strict_spread;
             CHECK(different(hosts) == (is_apart ? 2 : 1));
             co_await group.remove();
+            co_await sleep_for(2s); // all nodes have room again
         }
         // All there is, in bundles that no node could hold together.
         placement_group all(std::vector<std::string>(3, "cpu=2"), how::pack);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <catch2/catch_test_macros.hpp>
 
+#include <skein/rt/actor.hpp>
 #include <skein/rt/remote.hpp>
 #include <skein/rt/runtime_context.hpp>
 #include <tests/support/sim_nodes.hpp>
@@ -11,6 +12,19 @@ using namespace std::chrono_literals;
 namespace {
 
 int leased_twice(int x) { return 2 * x; }
+
+task<int> leased_later(int ms) {
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    co_return ms;
+}
+struct leased_counter {
+    int n = 0;
+    task<int> add(int ms) {
+        const int mine = ++n;
+        co_await sleep_for(std::chrono::milliseconds(ms));
+        co_return mine;
+    }
+};
 
 task<void> call_once(result<int>* out) {
     auto asked = as_result(as_task(remote<&leased_twice>(4)));
@@ -58,6 +72,73 @@ TEST_CASE("a program that no node can start fails after a while", "[cluster][lea
     INFO(text);
     CHECK(text.find("did not start") != text.npos);
     CHECK(text.find("every node") != text.npos);
+}
+
+TEST_CASE("a connection to a worker that breaks costs no call and no actor",
+          "[F12][cluster][leased_workers]") {
+    test::in_cluster(41, 2, [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
+        std::vector<actor_handle<leased_counter>> counters;
+        for (int i = 0; i < 4; ++i)
+            counters.push_back(co_await actor<leased_counter>.with({.cpus = 1})());
+        std::vector<ref<int>> sums;
+        co_await sleep_for(2s);
+        const auto before = d.self.stats().workers_lost; // they have made room for the actors
+        for (int i = 0; i < 200; ++i) {
+            for (const auto& one : counters) sums.push_back(one.call<&leased_counter::add>(100));
+            co_await sleep_for(50ms);
+            c.network().reset("driver", i % 2 == 0 ? "n1" : "n2");
+        }
+        // The head still hears all of them.
+        c.network().partition("driver", "n1");
+        c.network().reset("driver", "n1");
+        co_await sleep_for(15s);
+        c.network().heal_all();
+        for (const auto& one : counters) sums.push_back(one.call<&leased_counter::add>(1));
+        for (std::size_t i = 0; i < sums.size(); ++i) {
+            const int got = co_await sums[i];
+            CHECK(got == static_cast<int>(i / 4 + 1));
+        }
+        CHECK(d.self.stats().workers_lost == before);
+        CHECK(d.self.stats().retried == 0);
+    });
+}
+
+TEST_CASE("a worker that dies is lost at once, although its connection might come back",
+          "[F8][cluster][leased_workers]") {
+    test::in_cluster(
+        42, 1,
+        [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+            auto r = remote<&leased_later>.with({.retries = 0})(60'000);
+            co_await sleep_for(2s);
+            const auto began = c.loop().now();
+            c.at(0).children->kill(c.at(0).children->running().front().pid);
+            auto asked = as_result(as_task(r));
+            const auto outcome = co_await asked;
+            REQUIRE_FALSE(outcome);
+            CHECK(outcome.error().code() == errc::worker_lost);
+            CHECK(c.loop().now() - began < 200ms);
+        },
+        1);
+}
+
+TEST_CASE("the workers of a driver that was killed end long before the head gives it up",
+          "[cluster][leased_workers]") {
+    test::in_cluster(43, 2, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+        auto other = c.make_driver("second");
+        const auto use_it = [](test::sim_nodes::driver*) -> task<void> {
+            auto r = remote<&leased_twice>(1);
+            (void)co_await r;
+        };
+        auto used = other->self.run_here(use_it(other.get()));
+        co_await used;
+        while (c.processes() < 4) co_await sleep_for(10ms);
+        const auto began = c.loop().now();
+        c.network().crash("second"); // kill -9: its kernel refuses who dials it
+        auto ended = other->end();
+        co_await ended;
+        while (c.processes() > 0) co_await sleep_for(10ms);
+        CHECK(c.loop().now() - began < 3s);
+    });
 }
 
 TEST_CASE("a demand that no node has waits, and says so", "[cluster][leased_workers]") {

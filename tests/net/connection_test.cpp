@@ -368,12 +368,15 @@ namespace {
 struct silent_world {
     sim::loop loop{3};
     sim::network network{loop, sim::faults()};
+    net::keep_alive alive = {};
     void run(task<void> (*work)(silent_world*, pair)) {
         const auto both = [](silent_world* w,
                              task<void> (*body)(silent_world*, pair)) -> task<void> {
+            auto client = options("client"), server = options("server");
+            client.alive = server.alive = w->alive;
             auto connecting =
                 connect_pair(&w->network.host("a"), &w->network.host("b"),
-                             net::address::sim("b", 1), options("client"), options("server"));
+                             net::address::sim("b", 1), std::move(client), std::move(server));
             pair p = co_await connecting;
             auto running = body(w, p);
             co_await running;
@@ -567,6 +570,62 @@ TEST_CASE("a peer that takes nothing while we do not listen is given up") {
         CHECK(p.server->failure()->code() == errc::peer_lost);
         CHECK(p.server->failure()->text().find("has taken none of") != std::string::npos);
         CHECK(world->network.open_streams() <= 1);
+    });
+}
+
+namespace {
+/// For peers that compute: what counts is whether their host answers.
+constexpr net::keep_alive by_host{net::keep_alive_mode::on, 5s, duration::max(), duration::max(),
+                                  duration::max(),          15s};
+} // namespace
+
+TEST_CASE("a peer that may be silent is given up when its host confirms nothing") {
+    silent_world w;
+    w.alive = by_host;
+    w.run([](silent_world* world, pair p) -> task<void> {
+        auto before = sleep_for(1h); // nobody says anything but that
+        co_await before;
+        CHECK(p.client->is_open());
+        world->network.partition("a", "b");
+        auto shorter = sleep_for(12s);
+        co_await shorter;
+        world->network.heal_all();
+        auto calm = sleep_for(1min);
+        co_await calm;
+        CHECK(p.client->is_open());
+        world->network.partition("a", "b");
+        const auto began = world->loop.now();
+        auto ended = with_timeout(p.client->wait_closed(), 60s);
+        co_await ended;
+        CHECK(world->loop.now() - began >= 15s);
+        CHECK(world->loop.now() - began <= 30s);
+        REQUIRE(p.client->failure());
+        CHECK(p.client->failure()->code() == errc::peer_lost);
+        CHECK(p.client->failure()->text().find("its host has confirmed nothing") !=
+              std::string::npos);
+        auto other = with_timeout(p.server->wait_closed(), 60s);
+        co_await other;
+    });
+}
+
+TEST_CASE("a peer that reads nothing for an hour is kept while its host answers") {
+    silent_world w;
+    w.alive = by_host;
+    w.run([](silent_world*, pair p) -> task<void> {
+        p.server->pause_reading();
+        for (int i = 0; i < 40; ++i) p.client->send(1, 0, 1, pattern(1'000'000));
+        auto hour = sleep_for(1h);
+        co_await hour;
+        CHECK(p.client->is_open());
+        CHECK(p.server->is_open());
+        p.server->resume_reading();
+        std::size_t came = 0;
+        p.server->set_handler([&came](const net::frame_view&) { ++came; });
+        while (came < 40) {
+            auto more = sleep_for(10ms);
+            co_await more;
+        }
+        p.server->set_handler([](const net::frame_view&) {});
     });
 }
 

@@ -222,6 +222,49 @@ TEST_CASE("a link that loses its connection goes on, and each message comes once
     });
 }
 
+TEST_CASE("a link gives up when nobody has listened at its peer's address for long enough") {
+    link_world w;
+    w.how.resume_within = 60s;
+    w.run([](link_world& w) -> task<void> {
+        auto with = w.how;
+        with.refused_within = 500ms;
+        auto connecting = w.connect(with);
+        auto l = co_await connecting;
+        w.server->close(); // a process that has ended takes its door along
+        w.network.crash("b");
+        const auto began = w.loop.now();
+        auto ended = l->wait_closed();
+        co_await ended;
+        CHECK(w.loop.now() - began >= 500ms);
+        CHECK(w.loop.now() - began < 3s);
+        CHECK(l->ending() == net::link_end::deadline);
+        REQUIRE(l->failure());
+        CHECK(l->failure()->code() == errc::peer_lost);
+        const std::string text = l->failure()->what();
+        INFO(text);
+        CHECK(text.find("nobody listens at sim:b:1 any more") != text.npos);
+    });
+}
+
+TEST_CASE("a link that is closed waits less for a broken peer than one that is in use") {
+    link_world w;
+    w.how.resume_within = 600s;
+    w.how.part_within = 2s;
+    w.run([](link_world& w) -> task<void> {
+        auto connecting = w.connect();
+        auto l = co_await connecting;
+        w.network.partition("a", "b");
+        w.network.reset("a", "b");
+        l->send(1, 0, 0, pattern(40, 1));
+        const auto began = w.loop.now();
+        auto closing = l->close();
+        co_await closing;
+        CHECK(w.loop.now() - began < 5s);
+        CHECK(l->ending() == net::link_end::here);
+        w.accepted.at(0)->abort(error(errc::closed, "the test is over"));
+    });
+}
+
 TEST_CASE("a link whose connections break at once dials again in growing pauses") {
     link_world w;
     w.how.resume_within = 8s;

@@ -199,8 +199,31 @@ TEST_CASE("what a worker has called ends with it", "[D7][rt][direct]") {
     });
 }
 
-TEST_CASE("calls over a link that breaks may have run; those behind them go through the driver",
-          "[D6][rt][direct]") {
+TEST_CASE("a link between workers that breaks costs no call", "[D6][rt][direct]") {
+    in_sim(12, 2, [](sim_cluster& c) -> task<void> {
+        auto making = make_pair_of_actors();
+        const auto both = co_await making;
+        const auto before = c.driver().stats().submitted;
+        auto slow = both.from.call<&caller::failure>(both.to, 20'000);
+        auto many = both.from.call<&caller::add>(both.to, 20'000);
+        for (int i = 0; i < 100; ++i) {
+            co_await sleep_for(50ms);
+            c.network().reset(sim_cluster::host_of(0), sim_cluster::host_of(1));
+        }
+        c.network().partition(sim_cluster::host_of(0), sim_cluster::host_of(1));
+        co_await sleep_for(10s);
+        c.network().heal_all();
+        const auto said = co_await slow;
+        CHECK(said == "none");
+        const int got = co_await many;
+        CHECK(got >= 20'000);
+        CHECK(c.driver().stats().submitted - before == 2); // and all of it went directly
+    });
+}
+
+TEST_CASE(
+    "calls over a link that stays broken may have run; those behind them go through the driver",
+    "[D6][rt][direct]") {
     in_sim(5, 2, [](sim_cluster& c) -> task<void> {
         auto making = make_pair_of_actors();
         const auto both = co_await making;
@@ -318,8 +341,7 @@ TEST_CASE("over a direct link nothing but calls of actors is believed", "[rt][di
             options.self.extra =
                 wire::encode(rt::detail::direct_hello{who.incarnation, hello.incarnation, 1});
             const auto to = net::address::parse(hello.far_address).value();
-            auto connecting =
-                net::connection::connect(c.network().host("w1"), to, std::move(options));
+            auto connecting = net::link::connect(c.network().host("w1"), to, std::move(options));
             auto wire = co_await connecting;
             wire->send(kind, 0, 1, actor.bytes(), {});
             auto next = as_result(wire->receive());

@@ -83,6 +83,7 @@ public:
         auto& w = workers_[std::size_t(i)];
         if (!w.stop) return;
         network_.counts().add(sim::fault::kill);
+        network_.crash(host_of(i)); // its last words do not get out
         w.stop->request();
     }
 

@@ -28,14 +28,18 @@ struct time_constants {
     ms close_timeout{2000};   ///< for what is queued and the peer's goodbye
     ms reconnect_first{50};   ///< delay before the second attempt; doubles up to reconnect_most
     ms reconnect_most{2000};
-    ms accept_pause{100};       ///< after a failed accept
-    ms accept_grace{20};        ///< no stream is dropped for another one before
-    ms refusal_line{10'000};    ///< at most one log line per kind of refused stream in this time
-    ms shutdown_grace{2000};    ///< from the request to stop until the kill
-    ms farewell_first{100};     ///< for a process to end by itself when its link has ended
-    ms farewell_stopping{300};  ///< the same when it was told to
-    ms idle_worker{250};        ///< a worker for one demand that has nothing to do leaves
-    ms child_restart_first{50}; ///< before a worker is started again; doubles
+    ms accept_pause{100};         ///< after a failed accept
+    ms accept_grace{20};          ///< no stream is dropped for another one before
+    ms refusal_line{10'000};      ///< at most one log line per kind of refused stream in this time
+    ms shutdown_grace{2000};      ///< from the request to stop until the kill
+    ms farewell_first{100};       ///< for a process to end by itself when its link has ended
+    ms farewell_stopping{300};    ///< the same when it was told to
+    ms idle_probe{5000};          ///< at least so often a link to a worker carries something
+    ms unconfirmed_after{15'000}; ///< the other host's kernel answers nothing on such a link
+    ms worker_resume{30'000};     ///< for a broken link to a worker: the worker may compute
+    ms worker_refused{500};       ///< after which nobody will ever listen there again
+    ms idle_worker{250};          ///< a worker for one demand that has nothing to do leaves
+    ms child_restart_first{50};   ///< before a worker is started again; doubles
     ms child_restart_most{60000};
     ms rendezvous_timeout{60000};
     ms join_first{5}; ///< before a second attempt to join: ranks of a host start together; doubles

@@ -18,6 +18,7 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/task.hpp>
+#include <skein/net/channel.hpp>
 #include <skein/net/detail/out_queue.hpp>
 #include <skein/net/frame.hpp>
 #include <skein/net/network.hpp>
@@ -40,7 +41,7 @@ struct connection_statistics {
 
 /// One end of a connection. Belongs to one loop; share it by shared_ptr. Dropping the last
 /// shared_ptr aborts it; close() first for an orderly end.
-class connection {
+class connection final : public channel {
 public:
     using handle = std::shared_ptr<connection>;
 
@@ -56,22 +57,19 @@ public:
     static handle over(std::unique_ptr<stream> authenticated, connection_options options,
                        identity peer);
 
-    connection(const connection&) = delete;
-    connection& operator=(const connection&) = delete;
-
-    [[nodiscard]] const identity& peer() const noexcept { return peer_; }
+    [[nodiscard]] const identity& peer() const noexcept override { return peer_; }
     /// "name (pid 7 at host) over tcp:10.0.0.3:6380", for messages.
-    [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
+    [[nodiscard]] const std::string& peer_name() const noexcept override { return peer_name_; }
 
     /// The host at the other end, see stream::peer_host().
-    [[nodiscard]] const std::string& peer_host() const noexcept { return peer_host_; }
+    [[nodiscard]] const std::string& peer_host() const noexcept override { return peer_host_; }
 
     /// Queues a frame; small bodies are copied into the outgoing buffer, large ones moved.
     ///   errors  closed (after close), the failure of the connection, too_large
-    void send(frame f);
+    void send(frame f) override;
     /// Queues a frame whose body is head followed by body; the bytes are taken before it returns.
     void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
-              byte_span body = {});
+              byte_span body = {}) override;
     /// Queues a frame whose body others share: it is never copied, and stays until the kernel has it.
     void send_shared(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
                      std::shared_ptr<const byte_buffer> body);
@@ -87,7 +85,7 @@ public:
     /// Memory that its buffers hold; that of a large frame is given back soon after it.
     [[nodiscard]] std::size_t buffer_bytes() const noexcept;
     /// Hands what is queued to the kernel now instead of at the end of the turn.
-    void flush() noexcept;
+    void flush() noexcept override;
 
     /// The next frame in order; nothing after the peer's orderly close.
     ///   errors  reset, peer_lost (silent), malformed, corrupt, too_large, closed (by us), cancelled
@@ -96,23 +94,24 @@ public:
     /// Instead of receive(): `handler` is called from the read loop for every frame, in order. The
     /// view is valid during the call only. An exception from it aborts the connection. Frames that
     /// have arrived before are handed over inside this call. A handler may set another handler.
-    void set_handler(unique_function<void(const frame_view&)> handler);
+    void set_handler(unique_function<void(const frame_view&)> handler) override;
     /// Called once when the connection has ended: nullptr = orderly, else why. At once if it has.
-    void set_closed_handler(unique_function<void(const error*)> handler);
+    void set_closed_handler(unique_function<void(const error*)> handler) override;
     /// Back-pressure towards the peer: stops reading (we still tell it that we live) until
     /// resume_reading() or close(); nothing else undoes it.
-    void pause_reading() noexcept { paused_ = true; }
-    void resume_reading() noexcept;
+    void pause_reading() noexcept override { paused_ = true; }
+    void resume_reading() noexcept override;
 
     /// Orderly end: flushes, says goodbye, waits for the peer's (at most limits::close_deadline).
     /// Never throws; afterwards the stream is closed and all work of the connection has ended.
-    task<void> close();
+    task<void> close() override;
     /// Ends at once; the peer sees a reset or an end of stream, we see `why`.
-    void abort(error why) noexcept { end(std::move(why)); }
+    void abort(error why) noexcept override { end(std::move(why)); }
     /// Waits for the end, whoever caused it; throws only cancelled.
-    task<void> wait_closed();
+    task<void> wait_closed() override;
 
-    [[nodiscard]] bool is_open() const noexcept { return state_ == state::open; }
+    [[nodiscard]] bool is_open() const noexcept override { return state_ == state::open; }
+    [[nodiscard]] bool is_connected() const noexcept override { return is_open(); }
     /// True when the kernel reports the death of the peer (Unix sockets).
     [[nodiscard]] bool is_local() const noexcept { return local_; }
     /// Silent for longer than keep_alive::suspect_after right now.
@@ -122,7 +121,7 @@ public:
     [[nodiscard]] const connection_statistics& statistics() const noexcept { return statistics_; }
 
     /// Destroyed by the last owner; all its work has ended by then.
-    ~connection();
+    ~connection() override;
 
 private:
     enum class state : std::uint8_t { open, closing, ended };
@@ -219,6 +218,7 @@ private:
     event ended_;
     alive_timer timer_{*this};
     time_point last_heard_{}, last_taken_{}, timer_due_{};
+    std::int64_t unconfirmed_ticks_ = 0;
     int parts_ = 0;                    // loops that run
     std::shared_ptr<connection> self_; // while they do
     scope tasks_;

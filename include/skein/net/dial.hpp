@@ -53,6 +53,14 @@ task<connection::handle> connect_patiently(network& via, address to, connection_
 task<connection::handle> connect_patiently(network& via, address to, connection_options options,
                                            reconnect_policy policy = {});
 
+namespace detail {
+
+/// One try: a stream, within its own limit, and the handshake.
+task<authenticated_stream> dial_once(network* via, const address* to,
+                                     const connection_options* options, duration connect_timeout);
+
+} // namespace detail
+
 } // namespace skein::net
 
 #if SKEIN_HEADER_ONLY

@@ -38,6 +38,9 @@ struct keep_alive {
     /// While we read nothing (paused, or the receive queue is full) a peer is judged by what it takes: given
     /// up when bytes wait for it and it has taken none for so long.
     duration stalled_after = time_constants::lan().stalled_after;
+    /// Of a peer that may be silent because it computes: given up when its host has confirmed nothing of what we
+    /// have sent for so long, see stream::unconfirmed(). Looked at once in ping_after.
+    duration unconfirmed_after = duration::max();
 };
 
 } // namespace skein::net

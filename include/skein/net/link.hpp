@@ -22,6 +22,7 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/task.hpp>
+#include <skein/net/channel.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/detail/link_window.hpp>
 #include <skein/net/dial.hpp>
@@ -54,6 +55,11 @@ struct link_options {
     std::uint64_t expect = 0; ///< the incarnation to be reached; 0: whoever answers
     resume_mode resume = resume_mode::automatic;
     duration resume_within = time_constants::lan().dead_after; ///< after a break
+    /// The same when both sides have nothing more to say (close() was called): nobody waits for a result.
+    duration part_within = time_constants::lan().dead_after;
+    /// The side that dials gives up when it is refused for so long: nobody listens there any more. Of a peer
+    /// that cannot be started again under its incarnation that is the end.
+    duration refused_within = duration::max();
     std::size_t window_messages = 65'536;             ///< send_ready() waits while more are kept
     std::size_t window_bytes = std::size_t{16} << 20; ///< the same in bytes
     std::size_t most_messages = std::size_t{1} << 20; ///< send() refuses above
@@ -97,7 +103,7 @@ struct link_answer;
 
 /// One end of a link. Belongs to one loop; share it by shared_ptr. Dropping the last shared_ptr aborts it;
 /// close() first for an orderly end.
-class link {
+class link final : public channel {
 public:
     using handle = std::shared_ptr<link>;
 
@@ -107,16 +113,11 @@ public:
     static task<handle> connect(network& via, address to, connection_options options,
                                 link_options how = {});
 
-    link(const link&) = delete;
-    link& operator=(const link&) = delete;
-
-    [[nodiscard]] const identity& peer() const noexcept { return peer_; }
+    [[nodiscard]] const identity& peer() const noexcept override { return peer_; }
     /// "name (pid 7 at host) over tcp:10.0.0.3:6380", for messages.
-    [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
-    /// The peer's host, see stream::peer_host(); empty while the connection is broken.
-    [[nodiscard]] std::string peer_host() const {
-        return connection_ ? connection_->peer_host() : std::string();
-    }
+    [[nodiscard]] const std::string& peer_name() const noexcept override { return peer_name_; }
+    /// The peer's host, see stream::peer_host(), as of the newest connection.
+    [[nodiscard]] const std::string& peer_host() const noexcept override { return peer_host_; }
     [[nodiscard]] std::uint64_t peer_incarnation() const noexcept { return theirs_; }
     [[nodiscard]] std::uint64_t incarnation() const noexcept { return ours_; }
     /// Grows with every connection of this link.
@@ -125,9 +126,9 @@ public:
     /// Queues a message, also while the connection is broken. The bytes are taken before it returns.
     ///   errors  closed, the failure of the link, too_large, exhausted (link_options::most_bytes)
     void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
-              byte_span body = {});
+              byte_span body = {}) override;
     /// The same; a large body is moved and never copied.
-    void send(frame f);
+    void send(frame f) override;
     /// Waits while more than the window is not confirmed, or more than `most_queued` bytes wait for the
     /// network; throws like send.
     task<void> send_ready(std::size_t most_queued);
@@ -138,34 +139,34 @@ public:
     [[nodiscard]] std::size_t kept_messages() const noexcept { return window_.messages(); }
     [[nodiscard]] std::size_t kept_bytes() const noexcept { return window_.bytes(); }
     /// Hands what is queued to the kernel now instead of at the end of the turn.
-    void flush() noexcept;
+    void flush() noexcept override;
 
     /// The next message in order; nothing after the peer's orderly close.
     ///   errors  the failure of the link; closed (by us), cancelled
     task<std::optional<frame>> receive();
     /// Instead of receive(): as connection::set_handler. An exception from it aborts the link.
-    void set_handler(unique_function<void(const frame_view&)> handler);
+    void set_handler(unique_function<void(const frame_view&)> handler) override;
     /// Called once when the link has ended: nullptr = orderly, else why. At once if it has.
-    void set_closed_handler(unique_function<void(const error*)> handler);
+    void set_closed_handler(unique_function<void(const error*)> handler) override;
     /// Back-pressure towards the peer: stops reading until resume_reading() or close().
-    void pause_reading() noexcept;
-    void resume_reading() noexcept;
+    void pause_reading() noexcept override;
+    void resume_reading() noexcept override;
 
     /// Orderly end: waits until the peer has everything and has said goodbye, through breaks, at most
-    /// limits::close_deadline, and resume_within more for a link that resumes. Never throws; ending()
+    /// limits::close_deadline, and part_within more for a link that resumes. Never throws; ending()
     /// and failure() tell what came of it.
-    task<void> close();
+    task<void> close() override;
     /// Ends at once; the peer is told, if it can be.
-    void abort(error why) noexcept;
+    void abort(error why) noexcept override;
     /// Ends at once because somebody who knows (an agent, the head) says that the peer is dead. Should it
     /// come back, it is told so.
     void declare_dead(std::string why) noexcept;
     /// Waits for the end, whoever caused it; throws only cancelled.
-    task<void> wait_closed();
+    task<void> wait_closed() override;
 
     /// Takes messages: not closing, not ended. A broken connection does not matter.
-    [[nodiscard]] bool is_open() const noexcept { return state_ == state::open; }
-    [[nodiscard]] bool is_connected() const noexcept { return connected_; }
+    [[nodiscard]] bool is_open() const noexcept override { return state_ == state::open; }
+    [[nodiscard]] bool is_connected() const noexcept override { return connected_; }
     /// Survives broken connections.
     [[nodiscard]] bool resumes() const noexcept { return resumes_; }
     /// The peer is silent or the connection is broken.
@@ -178,7 +179,7 @@ public:
     [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
     [[nodiscard]] const link_statistics& statistics() const noexcept { return statistics_; }
 
-    ~link();
+    ~link() override;
 
 private:
     friend class detail::link_books;
@@ -243,7 +244,7 @@ private:
     connection_options options_;
     link_options how_;
     identity peer_;
-    std::string peer_name_;
+    std::string peer_name_, peer_host_;
     link_statistics statistics_;
 
     // Who, and by which connection.

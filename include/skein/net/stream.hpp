@@ -8,6 +8,7 @@
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
 #include <skein/net/address.hpp>
 
 #include <cstddef>
@@ -58,6 +59,10 @@ public:
 
     /// The user at the other end of a Unix socket, as the kernel tells; nothing elsewhere.
     [[nodiscard]] virtual std::optional<std::uint32_t> peer_user() const { return std::nullopt; }
+
+    /// For how long the peer's host has confirmed nothing while bytes that were sent wait for that; 0: none
+    /// wait, or the kernel does not tell. A process that reads nothing does not matter: its kernel answers.
+    [[nodiscard]] virtual duration unconfirmed() const noexcept { return duration(0); }
 
     /// True when the kernel reports the death of the peer (Unix sockets): no pings needed.
     [[nodiscard]] virtual bool is_local() const noexcept { return false; }

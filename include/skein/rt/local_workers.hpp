@@ -78,7 +78,7 @@ public:
     /// Starts workers that hold what a demand asks for, and lends them cores of the others meanwhile.
     void want(const worker_demand& what) override;
     /// The runtime takes back itself what it has lent.
-    void rests(const net::connection&, bool) override {}
+    void rests(const net::channel&, bool) override {}
     /// Takes room of this host for the group, as long as it is held.
     void want_group(const worker_group& what) override;
     void drop_group(std::uint64_t number) override;

@@ -110,17 +110,17 @@ public:
     /// Driver: takes a worker in and serves it until it has gone; then settles the calls it took
     /// along. Never throws but for cancellation, which aborts the link. page: what both share, if they
     /// are on one host.
-    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, obituary after,
                                           detail::claims page = {});
     /// The same for a worker that says where it is, or that serves one demand only.
-    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, obituary after,
                                           detail::claims page, worker_room room);
     /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what runs there has
     /// ended. False: it stays, for it has actors, or it has gone already.
     ///   errors  cancelled: it takes new work again
-    [[nodiscard]] task<bool> retire(std::shared_ptr<net::connection> wire);
+    [[nodiscard]] task<bool> retire(std::shared_ptr<net::channel> wire);
     /// Worker: executes the driver's calls until it has gone; cancels what still runs and waits for it.
-    [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::connection> wire,
+    [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::channel> wire,
                                           detail::claims page = {});
     /// Worker, before it meets its driver: listens for other workers, and calls actors on those without the driver.
     /// Where it cannot listen it does not; then its actors are called through the driver.
@@ -132,7 +132,7 @@ public:
     /// What a worker tells of itself to its driver.
     [[nodiscard]] detail::worker_hello hello() const;
     /// Driver: nothing runs on the worker of this connection, and no actor is there.
-    [[nodiscard]] bool is_idle(const std::shared_ptr<net::connection>& wire) const;
+    [[nodiscard]] bool is_idle(const std::shared_ptr<net::channel>& wire) const;
     /// Says goodbye to all peers; calls that are not done fail with errc::closed.
     [[nodiscard]] task<void> close();
 
@@ -335,9 +335,9 @@ private:
     void on_relayed(const net::frame_view& f);
     void refuse_relayed(const net::frame_view& f);
     static task<void> reach(runtime* self, std::uint64_t incarnation);
-    task<std::shared_ptr<net::connection>> dial(std::uint64_t incarnation);
+    task<std::shared_ptr<net::channel>> dial(std::uint64_t incarnation);
     static task<void> talk(runtime* self, std::uint64_t incarnation,
-                           std::shared_ptr<net::connection> wire);
+                           std::shared_ptr<net::channel> wire);
     static task<void> hear_of_end(runtime* self, std::uint64_t incarnation);
     void lose_target(detail::direct_target& at, peer& l);
     void close_lane(actor_id id, const failure& why);
@@ -345,9 +345,8 @@ private:
     void direct_call_began(detail::call_base& call);
     void tell_wait(const detail::call_context& waiting, bool on) noexcept;
     void on_direct_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
-    static task<void> serve_door(runtime* self, net::endpoint* door);
-    [[nodiscard]] static task<void> serve_caller(runtime* self,
-                                                 std::shared_ptr<net::connection> wire);
+    static task<void> serve_door(runtime* self, net::link_endpoint* door);
+    [[nodiscard]] static task<void> serve_caller(runtime* self, std::shared_ptr<net::channel> wire);
     void drop_caller(peer& caller);
     void cut_caller(std::uint64_t incarnation);
     template <class F>
@@ -369,7 +368,7 @@ private:
     [[nodiscard]] peer* link_of(std::uint64_t incarnation) const;
     [[nodiscard]] peer* link_at(peer_id number) const;
 
-    std::shared_ptr<peer> attach(std::shared_ptr<net::connection> wire, detail::claims page);
+    std::shared_ptr<peer> attach(std::shared_ptr<net::channel> wire, detail::claims page);
     void listen_to(const std::shared_ptr<peer>& l);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
     [[nodiscard]] task<void> part_from(std::shared_ptr<peer> l);

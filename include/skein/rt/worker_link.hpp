@@ -5,6 +5,7 @@
 #include <skein/core/config.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/time.hpp>
+#include <skein/net/link.hpp>
 #include <skein/net/options.hpp>
 
 #include <cstdint>
@@ -23,6 +24,7 @@ struct worker_order {
     std::string address; ///< where to connect; empty: the inherited socket is the link
     std::uint16_t cpus = 1;
     bool direct = true;   ///< it calls actors on other workers without the driver, and is called so
+    bool resumes = false; ///< the driver awaits a link, which survives broken connections
     bool is_read = false; ///< somebody reads what it prints: by lines
 };
 
@@ -39,6 +41,9 @@ struct worker_link {
 /// The options of the connection between them, for both sides.
 [[nodiscard]] net::connection_options worker_connection(const runtime& self,
                                                         const worker_link& how);
+/// How both live through a broken connection between hosts. The process at the other end is dead when an agent or
+/// the head says so, when nobody listens there any more, or when it has not come back in time: it may compute.
+[[nodiscard]] net::link_options worker_links(const runtime& self);
 
 } // namespace skein::rt
 

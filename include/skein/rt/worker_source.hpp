@@ -22,7 +22,7 @@ class loop;
 }
 
 namespace skein::net {
-class connection;
+class channel;
 class network;
 } // namespace skein::net
 
@@ -79,7 +79,7 @@ public:
     virtual void want(const worker_demand& what) = 0;
     /// The task on a worker that is for one demand alone waits for calls that it has made, or no longer: its cpus are
     /// free meanwhile. Returns at once.
-    virtual void rests(const net::connection& worker, bool on) = 0;
+    virtual void rests(const net::channel& worker, bool on) = 0;
     /// Room for all bundles is wanted, together or not at all. Returns at once; what becomes of it the runtime is told
     /// (group_placed, group_refused).
     virtual void want_group(const worker_group& what) = 0;

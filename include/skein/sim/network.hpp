@@ -45,6 +45,7 @@ struct pipe {
     bool release_pending = false;
     std::size_t under_way = 0; // sent, not arrived (held ones included)
     time_point last_arrival{};
+    time_point confirmed{}; // nothing has arrived since, of what is under way
     bool end_sent = false, end_arrived = false;
     bool broken = false;      // a reset is known at one of the ends
     bool reader_gone = false; // arrivals are answered by a reset

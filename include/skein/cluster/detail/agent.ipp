@@ -245,6 +245,7 @@ SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_or
     const auto demand = rt::parse_resources(order.demand);
     const auto cpus = demand ? demand->cpu.in_steps() / rt::amount::steps : 1;
     boot.cpus = static_cast<std::uint16_t>(std::clamp<std::int64_t>(cpus, 1, UINT16_MAX));
+    boot.resumes = true;
     boot.is_read = order.prints;
     rt::child_options child;
     child.role = rt::worker_role;

@@ -92,13 +92,15 @@ SKEIN_INLINE void leased_workers::books::open_door() {
     if (at.host.empty())
         at = head.notice().this_host_only ? net::address::tcp("127.0.0.1", at.port)
                                           : net::address::any(at.port);
-    net::acceptor_options bounds; // all workers of a cluster may come at once, with one try each
-    bounds.places = 512;
-    bounds.places_per_address = 256;
+    net::acceptor_options bounds; // all workers of a cluster may come at once; they try again
+    bounds.places = 256;
+    bounds.places_per_address = 128;
     bounds.grace = std::chrono::milliseconds(200); // for as many handshakes, one after the other
-    door = std::make_unique<net::endpoint>(network, at, std::move(options), bounds);
-    served.spawn(door->serve(
-        [this](net::connection::handle wire) { return serve_one(this, std::move(wire)); }));
+    door = std::make_unique<net::link_endpoint>(network, at, std::move(options),
+                                                rt::worker_links(driver),
+                                                net::link_table_bounds{65'536, 65'536}, bounds);
+    served.spawn(
+        door->serve([this](net::link::handle wire) { return serve_one(this, std::move(wire)); }));
 }
 
 SKEIN_INLINE void leased_workers::books::give_up(error why) {
@@ -441,7 +443,7 @@ SKEIN_INLINE task<void> leased_workers::books::fill_later(books* self, duration 
 
 /// The process has ended, but its connection does not say so: the host has gone, or is cut off.
 SKEIN_INLINE task<void> leased_workers::books::cut_later(books* self, lease_ptr l) {
-    co_await sleep_for(self->how.times.last_word);
+    if (l->wire && l->wire->is_connected()) co_await sleep_for(self->how.times.last_word);
     if (l->wire) l->wire->abort(error(errc::peer_lost, l->how));
 }
 
@@ -459,8 +461,7 @@ SKEIN_INLINE leased_workers::books::lease_ptr leased_workers::books::lease_of(
 }
 
 /// A worker, from its handshake to the end of its lease.
-SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self,
-                                                         net::connection::handle wire) {
+SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self, net::link::handle wire) {
     const auto l = self->lease_of(wire->peer().name);
     if (l == nullptr || l->wire != nullptr || l->ended || self->stopping.is_set()) {
         wire->abort(error(errc::refused, wire->peer_name() + " has no lease (any more)"));
@@ -508,7 +509,7 @@ SKEIN_INLINE void leased_workers::want(const rt::worker_demand& what) {
 }
 SKEIN_INLINE void leased_workers::want_group(const rt::worker_group& what) { books_->want(what); }
 SKEIN_INLINE void leased_workers::drop_group(std::uint64_t number) { books_->drop(number); }
-SKEIN_INLINE void leased_workers::rests(const net::connection& worker, bool on) {
+SKEIN_INLINE void leased_workers::rests(const net::channel& worker, bool on) {
     for (const auto& [number, l] : books_->leases) {
         if (l->wire.get() != &worker || std::exchange(l->rests, on) == on) continue;
         if (books_->is_joined()) (void)books_->head.tell(lease_rests{number, on});

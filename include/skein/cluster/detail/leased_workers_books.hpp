@@ -8,8 +8,8 @@
 #include <skein/core/error.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
-#include <skein/net/connection.hpp>
-#include <skein/net/endpoint.hpp>
+#include <skein/net/link.hpp>
+#include <skein/net/link_endpoint.hpp>
 
 #include <map>
 #include <memory>
@@ -25,7 +25,7 @@ struct leased_workers::books {
         std::string node_name;
         std::vector<std::string> labels; ///< of its node
         std::uint32_t kind = 0;          ///< of the only demand it is for; 0: all
-        net::connection::handle wire;    ///< to its worker, while that is served
+        net::link::handle wire;          ///< to its worker, while that is served
         bool ended = false;              ///< the head says so
         bool retiring = false;
         bool rests = false;      ///< its task waits for others
@@ -57,7 +57,7 @@ struct leased_workers::books {
     net::network& network;
     rt::runtime& driver;
     leased_workers_options how;
-    std::unique_ptr<net::endpoint> door;
+    std::unique_ptr<net::link_endpoint> door;
     std::map<std::uint64_t, lease_ptr> leases;
     std::map<std::uint32_t, own_leases> kinds;
     std::map<std::uint64_t, group> groups;
@@ -112,7 +112,7 @@ struct leased_workers::books {
     void on_recalled(const lease_recalled& m);
     static task<void> retire(books* self, lease_ptr l, std::string why);
     static task<void> cut_later(books* self, lease_ptr l);
-    static task<void> serve_one(books* self, net::connection::handle wire);
+    static task<void> serve_one(books* self, net::link::handle wire);
     static task<std::string> how_it_ended(books* self, lease_ptr l);
     [[nodiscard]] lease_ptr lease_of(const std::string& worker) const;
 

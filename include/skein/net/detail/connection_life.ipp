@@ -176,6 +176,15 @@ SKEIN_INLINE std::optional<error> connection::judge(time_point now) {
             .with_hint("its host is down, its process is stopped, or it has ceased to read");
     }
     suspect_ = silence >= alive.suspect_after;
+    if (alive.unconfirmed_after == duration::max()) return std::nullopt;
+    // What is sent after a pause waits for a moment, too: a second look, and a third.
+    const bool stuck = !late && stream_->unconfirmed() >= alive.ping_after;
+    unconfirmed_ticks_ = stuck ? unconfirmed_ticks_ + 1 : 0;
+    if (stuck && alive.ping_after * unconfirmed_ticks_ >= alive.unconfirmed_after) {
+        return error(errc::peer_lost, fmt::format("{}: its host has confirmed nothing for {:.0f} s",
+                                                  peer_name_, to_seconds(stream_->unconfirmed())))
+            .with_hint("its host is down or cut off, or something between has forgotten us");
+    }
     return std::nullopt;
 }
 

@@ -382,7 +382,8 @@ SKEIN_INLINE task<void> link::close() {
         if (connected_) connection_->resume_reading();
     }
     const duration limit =
-        options_.bounds.close_deadline + (resumes_ ? how_.resume_within : duration(0));
+        options_.bounds.close_deadline +
+        (resumes_ ? std::min(how_.resume_within, how_.part_within) : duration(0));
     try {
         auto ending = with_timeout(wait_closed(), limit);
         co_await ending;

@@ -6,11 +6,13 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/net/dial.hpp>
 #include <skein/net/handshake.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include <fmt/core.h>
@@ -111,7 +113,8 @@ SKEIN_INLINE task<void> link::dial_once(core self, duration limit) {
     link& l = *self;
     const auto until = deadline_after(l.loop_.now(), limit);
     ++l.generation_;
-    auto dialing = with_deadline(dial(*l.via_, l.to_, l.options_), until);
+    auto dialing = with_deadline(
+        detail::dial_once(l.via_, &l.to_, &l.options_, l.how_.first.connect_timeout), until);
     auto made = co_await dialing;
     const bool local = made.stream->is_local();
     const auto over = connection::over(std::move(made.stream), l.options_, std::move(made.peer));
@@ -217,6 +220,7 @@ SKEIN_INLINE task<void> link::dial_again(core self) {
     reconnect_policy pauses = l.how_.first;
     pauses.most_delay = std::min<duration>(pauses.most_delay, l.how_.resume_within / 8);
     bool was_connected = true;
+    std::optional<time_point> refused_since;
     for (int tries = 1; l.state_ != state::ended && !l.connected_; ++tries) {
         if (std::exchange(was_connected, false) && l.short_lived_ > 1) { // it breaks what it takes
             auto rest = sleep_for(pauses.delay(l.short_lived_ - 1, l.loop_.random()));
@@ -240,6 +244,17 @@ SKEIN_INLINE task<void> link::dial_again(core self) {
                   link_end::restarted);
             break;
         }
+        if (fault->code() != errc::refused)
+            refused_since.reset();
+        else if (!refused_since)
+            refused_since = l.loop_.now();
+        else if (l.loop_.now() - *refused_since >= l.how_.refused_within) {
+            l.end(error(errc::peer_lost, fmt::format("nobody listens at {} any more: {} has ended",
+                                                     to_string(l.to_), l.peer_name_))
+                      .with_cause(fault->what()),
+                  link_end::deadline);
+            break;
+        }
         l.break_ = *fault;
         auto pause = sleep_for(pauses.delay(tries, l.loop_.random()));
         co_await pause;
@@ -259,6 +274,7 @@ SKEIN_INLINE void link::attach(connection::handle over, std::uint64_t peer_has) 
     }
     deadline_.cancel();
     connection_ = std::move(over);
+    peer_host_ = connection_->peer_host();
     connected_ = true;
     attached_ = loop_.exact_now();
     finishing_ = false;

@@ -30,6 +30,8 @@
 
 #include <fmt/core.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -215,6 +217,16 @@ public:
             if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0) return who.uid;
         }
         return std::nullopt;
+    }
+    [[nodiscard]] duration unconfirmed() const noexcept override {
+        if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
+            tcp_info now{};
+            socklen_t size = sizeof now;
+            const int fd = const_cast<socket_type&>(socket_).native_handle();
+            if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &now, &size) == 0 && now.tcpi_unacked > 0)
+                return std::chrono::milliseconds(now.tcpi_last_ack_recv);
+        }
+        return duration(0);
     }
     [[nodiscard]] bool is_local() const noexcept override {
         return std::is_same_v<Protocol, asio::local::stream_protocol>;

@@ -6,7 +6,7 @@
 #include <skein/core/scope.hpp>
 #include <skein/core/timer_wheel.hpp>
 #include <skein/net/address.hpp>
-#include <skein/net/endpoint.hpp>
+#include <skein/net/link_endpoint.hpp>
 #include <skein/net/token.hpp>
 #include <skein/rt/detail/direct_message.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
@@ -50,7 +50,7 @@ struct direct_books {
     runtime& self;
     net::network* via = nullptr; ///< nullptr: all calls go through the driver
     net::token secret;
-    std::vector<std::unique_ptr<net::endpoint>> doors;
+    std::vector<std::unique_ptr<net::link_endpoint>> doors;
     std::string near_address, far_address;
     scope tasks;
 

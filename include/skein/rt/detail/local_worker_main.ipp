@@ -4,6 +4,7 @@
 
 #include <skein/core/awaitable.hpp>
 #include <skein/net/connection.hpp>
+#include <skein/net/link.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/net/socket_pair.hpp>
@@ -46,6 +47,21 @@ SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
     co_await working;
 }
 
+SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address driver,
+                                             net::connection_options options) {
+    auto connecting = net::connection::connect(*via, std::move(driver), std::move(options));
+    co_return co_await connecting;
+}
+
+SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address driver,
+                                             net::connection_options options, runtime* self) {
+    auto how = worker_links(*self);
+    how.first.max_tries = 6; // its door may be full
+    auto connecting =
+        net::link::connect(*via, std::move(driver), std::move(options), std::move(how));
+    co_return co_await connecting;
+}
+
 } // namespace detail
 
 SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
@@ -73,8 +89,9 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_b
     auto options = worker_connection(*self, ours);
     net::connected_network pair(std::move(inherited));
     net::network& network = in_memory ? pair : *via;
-    auto connecting = net::connection::connect(network, to, std::move(options));
-    auto wire = co_await connecting;
+    auto meeting = mine->resumes ? detail::meet(via, std::move(to), std::move(options), self)
+                                 : detail::meet(&network, std::move(to), std::move(options));
+    auto wire = co_await meeting;
     auto served =
         self->serve_driver(wire, memory ? detail::claims(std::move(memory)) : detail::claims());
     co_await served;

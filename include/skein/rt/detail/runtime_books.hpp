@@ -8,7 +8,7 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/timer_wheel.hpp>
-#include <skein/net/connection.hpp>
+#include <skein/net/channel.hpp>
 #include <skein/rt/detail/actor_books.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/claims.hpp>
@@ -135,7 +135,7 @@ enum class peer_role : std::uint8_t {
 
 /// A connection as the runtime sees it. Owned by the task that serves it.
 struct peer {
-    std::shared_ptr<net::connection> wire; ///< none of a worker itself
+    std::shared_ptr<net::channel> wire; ///< none of a worker itself
     detail::direct_books* loopback = nullptr;
     detail::peer_role role = detail::peer_role::program;
     peer_id number;

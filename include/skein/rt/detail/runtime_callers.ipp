@@ -6,9 +6,11 @@
 // come before what the driver has to know ahead of it (who holds a handle, which actor has left): then it goes to the
 // driver behind that, which passes it on.
 
+#include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/log.hpp>
 #include <skein/rt/detail/direct_books.hpp>
+#include <skein/rt/worker_link.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -45,8 +47,9 @@ SKEIN_INLINE void runtime::open_to_workers(net::network& via, const net::token& 
         if (at.host.empty()) return {};
         try {
             const detail::direct_hello hello{books_->incarnation, 0, 0};
-            direct.doors.push_back(std::make_unique<net::endpoint>(
-                via, at, detail::direct_options(*this, secret, at.is_unix(), hello), bounds));
+            direct.doors.push_back(std::make_unique<net::link_endpoint>(
+                via, at, detail::direct_options(*this, secret, at.is_unix(), hello),
+                worker_links(*this), net::link_table_bounds{65'536, 65'536}, bounds));
             auto where = direct.doors.back()->local();
             if (at.kind == net::scheme::tcp && !at.is_loopback()) where.host = at.host;
             return to_string(where);
@@ -68,15 +71,14 @@ SKEIN_INLINE detail::worker_hello runtime::hello() const {
     return out;
 }
 
-SKEIN_INLINE task<void> runtime::serve_door(runtime* self, net::endpoint* door) {
+SKEIN_INLINE task<void> runtime::serve_door(runtime* self, net::link_endpoint* door) {
     auto served = as_result(door->serve(
-        [self](net::connection::handle wire) { return serve_caller(self, std::move(wire)); }));
+        [self](net::link::handle wire) { return serve_caller(self, std::move(wire)); }));
     (void)co_await served; // without it its actors are called through the driver
 }
 
 /// Serves a worker that calls actors here. Of the links of one worker only the newest counts.
-SKEIN_INLINE task<void> runtime::serve_caller(runtime* self,
-                                              std::shared_ptr<net::connection> wire) {
+SKEIN_INLINE task<void> runtime::serve_caller(runtime* self, std::shared_ptr<net::channel> wire) {
     auto& direct = *self->books_->direct;
     const auto hello = wire::decode<detail::direct_hello>(wire->peer().extra);
     const auto own = self->books_->incarnation;

@@ -6,12 +6,13 @@
 // answer is there, and from then on all of them take the same way, so that they arrive in order. There is one link
 // from each worker that calls to each that is called; who calls dials.
 
+#include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
-#include <skein/net/socket_pair.hpp>
+#include <skein/net/link.hpp>
 #include <skein/rt/detail/direct_books.hpp>
 #include <skein/rt/detail/runtime_losses.hpp>
 #include <skein/rt/worker_link.hpp>
@@ -43,17 +44,8 @@ SKEIN_INLINE net::connection_options direct_options(const runtime& self, const n
     return o;
 }
 
-SKEIN_INLINE task<net::connection::handle> knock(net::network* via, net::address to,
-                                                 net::connection_options options) {
-    auto reaching = with_timeout(via->connect(to), time_constants::lan().connect_timeout);
-    auto stream = co_await reaching;
-    net::connected_network one(std::move(stream));
-    auto greeting = net::connection::connect(one, std::move(to), std::move(options));
-    co_return co_await greeting;
-}
-
 SKEIN_INLINE task<void> cut_later(std::shared_ptr<peer> link, std::string why) {
-    co_await sleep_for(time_constants::lan().last_word);
+    if (link->wire->is_connected()) co_await sleep_for(time_constants::lan().last_word);
     link->abort(error(errc::peer_lost, std::move(why)));
 }
 
@@ -178,7 +170,7 @@ SKEIN_INLINE task<void> runtime::reach(runtime* self, std::uint64_t incarnation)
     auto& direct = *self->books_->direct;
     auto& at = direct.targets.at(incarnation);
     while (!at.waiting.empty() && !self->books_->closing) {
-        std::shared_ptr<net::connection> wire;
+        std::shared_ptr<net::channel> wire;
         try {
             auto dialling = self->dial(incarnation);
             wire = co_await dialling;
@@ -206,7 +198,7 @@ SKEIN_INLINE task<void> runtime::reach(runtime* self, std::uint64_t incarnation)
 }
 
 /// A link to that worker and no other; nullptr: it cannot be had.
-SKEIN_INLINE task<std::shared_ptr<net::connection>> runtime::dial(std::uint64_t incarnation) {
+SKEIN_INLINE task<std::shared_ptr<net::channel>> runtime::dial(std::uint64_t incarnation) {
     auto& direct = *books_->direct;
     auto& at = direct.targets.at(incarnation);
     const detail::direct_hello hello{books_->incarnation, incarnation, ++at.generation};
@@ -216,8 +208,9 @@ SKEIN_INLINE task<std::shared_ptr<net::connection>> runtime::dial(std::uint64_t 
         if (!to || at.end) continue;
         auto knocking = with_cancel(
             at.stop.token(),
-            detail::knock(direct.via, *to,
-                          detail::direct_options(*this, direct.secret, to->is_unix(), hello)));
+            net::link::connect(*direct.via, *to,
+                               detail::direct_options(*this, direct.secret, to->is_unix(), hello),
+                               worker_links(*this)));
         auto asked = as_result(std::move(knocking));
         auto made = co_await asked;
         if (books_->closing) break;
@@ -234,7 +227,7 @@ SKEIN_INLINE task<std::shared_ptr<net::connection>> runtime::dial(std::uint64_t 
 }
 
 SKEIN_INLINE task<void> runtime::talk(runtime* self, std::uint64_t incarnation,
-                                      std::shared_ptr<net::connection> wire) {
+                                      std::shared_ptr<net::channel> wire) {
     auto& at = self->books_->direct->targets.at(incarnation);
     auto l = std::make_shared<peer>();
     l->role = detail::peer_role::dialled;

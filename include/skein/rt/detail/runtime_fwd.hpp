@@ -5,8 +5,8 @@
 #include <cstdint>
 
 namespace skein::net {
-class connection;
-class endpoint;
+class channel;
+class link_endpoint;
 class network;
 class token;
 struct address;

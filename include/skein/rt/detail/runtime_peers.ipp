@@ -19,7 +19,7 @@
 
 namespace skein::rt {
 
-SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connection> wire,
+SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel> wire,
                                                    detail::claims page) {
     auto l = std::make_shared<peer>();
     l->wire = std::move(wire);
@@ -88,12 +88,12 @@ SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
     co_await goodbye;
 }
 
-SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, obituary after,
                                               detail::claims page) {
     return serve_worker(std::move(wire), std::move(after), std::move(page), worker_room{});
 }
 
-SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, obituary after,
                                               detail::claims page, worker_room room) {
     SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
@@ -140,14 +140,14 @@ SKEIN_INLINE bool runtime::has_calls(const peer& at) const {
                        [&](const auto& s) { return s.call && s.call->on == &at; });
 }
 
-SKEIN_INLINE bool runtime::is_idle(const std::shared_ptr<net::connection>& wire) const {
+SKEIN_INLINE bool runtime::is_idle(const std::shared_ptr<net::channel>& wire) const {
     const auto found = std::find_if(books_->links.begin(), books_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
     return found == books_->links.end() ||
            ((*found)->actors == 0 && !(*found)->spent && !has_calls(**found));
 }
 
-SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::connection> wire) {
+SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
     const auto found = std::find_if(books_->links.begin(), books_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
     if (found == books_->links.end() || !(*found)->up || (*found)->actors > 0 || (*found)->spent)
@@ -170,7 +170,7 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::connection> wire) {
     co_return true;
 }
 
-SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> wire,
+SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire,
                                               detail::claims page) {
     SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire), std::move(page));
@@ -197,6 +197,17 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> w
     books_->upstream = nullptr;
 }
 
+namespace detail {
+
+/// Who cannot be reached now is not waited for: its agent ends it.
+SKEIN_INLINE task<void> say_goodbye(net::channel::handle to) {
+    if (!to->is_connected()) to->abort(error(errc::closed, "the program has ended"));
+    auto closing = to->close();
+    co_await closing;
+}
+
+} // namespace detail
+
 SKEIN_INLINE task<void> runtime::close() {
     books_->closing = true;
     books_->leases.worker_idle.set();
@@ -211,7 +222,7 @@ SKEIN_INLINE task<void> runtime::close() {
     }
     scope goodbyes;
     auto open = books_->links;
-    for (const auto& l : open) goodbyes.spawn(l->wire->close());
+    for (const auto& l : open) goodbyes.spawn(detail::say_goodbye(l->wire));
     auto joined = goodbyes.join();
     auto sure = shield(std::move(joined));
     co_await sure;

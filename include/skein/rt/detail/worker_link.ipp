@@ -3,11 +3,14 @@
 // The bodies of rt/worker_link.hpp.
 
 #include <skein/core/config.hpp>
+#include <skein/core/constants.hpp>
 #include <skein/rt/build_id.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/registry.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/wire/encode.hpp>
+
+#include <limits>
 
 namespace skein::rt {
 
@@ -29,9 +32,28 @@ SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
     // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
     // that dies or a driver that leaves is seen at once.
     o.bounds.handshake_deadline = how.start;
-    // The worker executes on its loop: silence means work. Its death closes the socket.
-    o.alive.mode = net::keep_alive_mode::off;
+    // The worker executes on its loop: silence means work. Its death closes the socket. Between hosts each side says
+    // something now and then, for the kernel to tell whether the other end is there still.
+    constexpr auto for_ever = duration::max();
+    o.alive = {how.in_memory ? net::keep_alive_mode::off : net::keep_alive_mode::automatic,
+               time_constants::lan().idle_probe,
+               for_ever,
+               for_ever,
+               for_ever,
+               time_constants::lan().unconfirmed_after};
     o.checksum_bodies = !how.in_memory; // a socket pair moves bytes from memory to memory
+    return o;
+}
+
+SKEIN_INLINE net::link_options worker_links(const runtime& self) {
+    constexpr auto times = time_constants::lan();
+    net::link_options o;
+    o.incarnation = self.incarnation();
+    o.resume_within = times.worker_resume;
+    o.refused_within = times.worker_refused;
+    o.attempt_timeout = times.connect_timeout;
+    // Calls and replies cannot wait in a handler: they stay here, as they would in a connection's queue.
+    o.most_messages = o.most_bytes = std::numeric_limits<std::size_t>::max();
     return o;
 }
 

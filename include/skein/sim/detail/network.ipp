@@ -99,6 +99,9 @@ public:
     [[nodiscard]] std::string peer_host() const override {
         return link_->local ? std::string() : in_.from;
     }
+    [[nodiscard]] duration unconfirmed() const noexcept override {
+        return out_.under_way > 0 ? net_.loop_.now() - out_.confirmed : duration(0);
+    }
 
     /// Breaks both ends: here now, there when the news arrives.
     void break_both() {
@@ -384,6 +387,7 @@ SKEIN_INLINE void network::isolate(const std::string& name) {
 }
 
 SKEIN_INLINE void network::send(const link_ptr& link, detail::pipe& pipe, detail::pipe::item what) {
+    if (pipe.under_way == 0) pipe.confirmed = loop_.now();
     pipe.under_way += what.bytes.size();
     const auto arrival = std::max(loop_.now() + draw_delay(), pipe.last_arrival + duration(1));
     pipe.last_arrival = arrival;
@@ -406,6 +410,7 @@ SKEIN_INLINE void network::deliver(const link_ptr& link, detail::pipe& pipe,
                                    detail::pipe::item what) {
     if (pipe.reader_dead) return; // nobody answers; the sender's window fills up
     pipe.under_way -= what.bytes.size();
+    pipe.confirmed = loop_.now();
     if (pipe.broken) return;
     if (pipe.reader_gone) {
         if (!what.end) tell_broken(link, pipe, false);

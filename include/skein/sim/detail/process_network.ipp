@@ -54,6 +54,7 @@ public:
     void close_end() noexcept override { inner_->close(); }
     [[nodiscard]] std::string peer_name() const override { return inner_->peer_name(); }
     [[nodiscard]] std::string peer_host() const override { return inner_->peer_host(); }
+    [[nodiscard]] duration unconfirmed() const noexcept override { return inner_->unconfirmed(); }
 
 private:
     std::unique_ptr<net::stream> inner_;
