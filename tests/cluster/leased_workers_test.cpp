@@ -103,6 +103,41 @@ TEST_CASE("a connection to a worker that breaks costs no call and no actor",
     });
 }
 
+TEST_CASE("a worker that computes while its connection breaks is not lost, and one that cannot be "
+          "reached is",
+          "[F12][cluster][leased_workers]") {
+    for (const bool is_reached : {true, false}) {
+        test::in_cluster(
+            44, 1,
+            [is_reached](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
+                auto r = remote<&leased_later>.with({.retries = 0})(1000);
+                co_await sleep_for(500ms);
+                const auto pid = c.at(0).children->running().front().pid;
+                c.at(0).children->pause(pid, 10min);
+                c.network().reset("driver", "n1");
+                if (!is_reached) c.network().partition("driver", "n1");
+                const auto began = c.loop().now();
+                auto asked = as_result(as_task(r));
+                const auto outcome = co_await asked;
+                c.network().heal_all();
+                if (is_reached) {
+                    REQUIRE(outcome);
+                    CHECK(c.loop().now() - began > 5min);
+                    CHECK(d.self.stats().workers_lost == 0);
+                } else {
+                    REQUIRE_FALSE(outcome);
+                    CHECK(outcome.error().code() == errc::worker_lost);
+                    CHECK(c.loop().now() - began > 30s);
+                    CHECK(c.loop().now() - began < 60s);
+                    const std::string text = outcome.error().what();
+                    INFO(text);
+                    CHECK(text.find("has not come back for 30 s") != text.npos);
+                }
+            },
+            1);
+    }
+}
+
 TEST_CASE("a worker that dies is lost at once, although its connection might come back",
           "[F8][cluster][leased_workers]") {
     test::in_cluster(

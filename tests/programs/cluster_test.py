@@ -499,18 +499,53 @@ def namespaces():
             ip(f"netns del {name}")
 
 
+def counts_right(run, begun, go):
+    go.write_text("")
+    run.check(run.wait(SECONDS) == 0 and run.stdout == "the sum is 4950\n", "another sum")
+    run.check("was lost" not in run.stderr, "a worker was lost")
+    begun.unlink()
+    go.unlink()
+
+
+def broken_connections(c, names, start, workers):
+    """All connections of the driver's host are killed, again and again; then two hosts cannot reach each other, and both reach the
+    head: nothing is lost."""
+    begun, go = c.cwd / "begun", c.cwd / "go"
+    def driver_with_calls():
+        run = start(2, find_program("skein_many_waits"), begun, go, 0, "--address", "10.77.0.1", SKEIN_LOG_LEVEL="debug")
+        run.wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 2, "calls on both hosts", SECONDS)
+        return run, workers()
+    driver, before = driver_with_calls()
+    subprocess.run(["ip", "netns", "exec", names[2], "ss", "-K", "-t", "state", "established"], capture_output=True, check=True)
+    # The link to the head comes back at once, those to the workers when their functions have returned.
+    driver.wait_until(lambda: driver.stderr.count("link broken") >= 3 and "link resumed" in driver.stderr, "links that break", SECONDS)
+    driver.check(workers() == before, "other workers than before")
+    counts_right(driver, begun, go)
+    driver.check(driver.stderr.count("link resumed") >= 3, "no links that resume")
+    driver, before = driver_with_calls()
+    for i in (1, 2):
+        ip(f"-n {names[0]} link set p{i} type bridge_slave isolated on")
+    driver.wait_until(lambda: "its host has confirmed nothing" in driver.stderr, "word of a host that does not answer", SECONDS)
+    for i in (1, 2):
+        ip(f"-n {names[0]} link set p{i} type bridge_slave isolated off")
+    driver.check(workers() == before, "other workers than before")
+    counts_right(driver, begun, go)
+    driver.check("link resumed" in driver.stderr, "no link that resumes")
+
+
 def three_hosts(names):
     def at(i):
         return ["ip", "netns", "exec", names[i]]
     with Cluster() as c:    # its own head is not used
-        def start(i, *arguments):
-            return c.run(*at(i), *arguments)
+        def start(i, *arguments, **how):
+            return c.run(*at(i), *arguments, **how)
         head = start(0, c.skein, "head", "--listen", "10.77.0.1:7117")
         head.wait_until(lambda: "skein join 10.77.0.1:7117" in head.stdout, "join line", SECONDS)
         nodes = [start(i, c.skein, "join", "10.77.0.1", "--name", f"n{i}", "--resources", "cpu=1") for i in (0, 1)]
         for node in nodes:
             node.wait_until(lambda node=node: "joined" in node.stdout, "word that it has joined", SECONDS)
         c.check_ends(start(2, find_program("050_many_tasks"), "--address", "10.77.0.1"), "050_many_tasks")
+        broken_connections(c, names, start, lambda: [workers_of(node) for node in nodes])
         driver = start(2, find_program("skein_many_waits"), c.cwd / "begun", c.cwd / "go", "--address", "10.77.0.1")
         begun = c.cwd / "begun"
         driver.wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 2, "calls on both hosts", SECONDS)

@@ -36,10 +36,11 @@ struct time_constants {
     ms farewell_stopping{300};    ///< the same when it was told to
     ms idle_probe{5000};          ///< at least so often a link to a worker carries something
     ms unconfirmed_after{15'000}; ///< the other host's kernel answers nothing on such a link
-    ms worker_resume{30'000};     ///< for a broken link to a worker: the worker may compute
-    ms worker_refused{500};       ///< after which nobody will ever listen there again
-    ms idle_worker{250};          ///< a worker for one demand that has nothing to do leaves
-    ms child_restart_first{50};   ///< before a worker is started again; doubles
+    ms worker_resume{30'000};     ///< for a broken link to a worker, then its host is asked
+    ms worker_computes{86'400'000}; ///< the same while its host answers
+    ms worker_refused{500};         ///< after which nobody will ever listen there again
+    ms idle_worker{250};            ///< a worker for one demand that has nothing to do leaves
+    ms child_restart_first{50};     ///< before a worker is started again; doubles
     ms child_restart_most{60000};
     ms rendezvous_timeout{60000};
     ms join_first{5}; ///< before a second attempt to join: ranks of a host start together; doubles

@@ -5,10 +5,12 @@
 #include <skein/core/config.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/time.hpp>
+#include <skein/net/channel.hpp>
 #include <skein/net/link.hpp>
 #include <skein/net/options.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace skein::rt {
@@ -41,9 +43,11 @@ struct worker_link {
 /// The options of the connection between them, for both sides.
 [[nodiscard]] net::connection_options worker_connection(const runtime& self,
                                                         const worker_link& how);
-/// How both live through a broken connection between hosts. The process at the other end is dead when an agent or
-/// the head says so, when nobody listens there any more, or when it has not come back in time: it may compute.
-[[nodiscard]] net::link_options worker_links(const runtime& self);
+/// How two processes live through a broken connection between hosts: for how long each waits for the other, which
+/// may compute. It is dead before that when an agent or the head says so, or when nobody listens there any more.
+[[nodiscard]] net::link_options worker_links(const runtime& self, duration resume_within);
+/// Where a worker can be dialled from another host, by what it has said of itself; nothing: nowhere.
+[[nodiscard]] std::optional<net::address> door_of(const net::channel& worker);
 
 } // namespace skein::rt
 

@@ -97,8 +97,9 @@ SKEIN_INLINE void leased_workers::books::open_door() {
     bounds.places_per_address = 128;
     bounds.grace = std::chrono::milliseconds(200); // for as many handshakes, one after the other
     door = std::make_unique<net::link_endpoint>(network, at, std::move(options),
-                                                rt::worker_links(driver),
+                                                rt::worker_links(driver, how.times.worker_computes),
                                                 net::link_table_bounds{65'536, 65'536}, bounds);
+    later.spawn(watch_broken(this));
     served.spawn(
         door->serve([this](net::link::handle wire) { return serve_one(this, std::move(wire)); }));
 }
@@ -445,6 +446,42 @@ SKEIN_INLINE task<void> leased_workers::books::fill_later(books* self, duration 
 SKEIN_INLINE task<void> leased_workers::books::cut_later(books* self, lease_ptr l) {
     if (l->wire && l->wire->is_connected()) co_await sleep_for(self->how.times.last_word);
     if (l->wire) l->wire->abort(error(errc::peer_lost, l->how));
+}
+
+/// A worker that does not come back may compute: then its host says that it is there still.
+SKEIN_INLINE task<void> leased_workers::books::watch_broken(books* self) {
+    for (;;) {
+        co_await sleep_for(self->how.times.idle_probe);
+        const auto now = self->on_loop.now();
+        for (const auto& [number, l] : self->leases) {
+            if (!l->wire || l->wire->is_connected()) {
+                l->broken_since.reset();
+            } else if (!l->broken_since) {
+                l->broken_since = now;
+            } else if (now - *l->broken_since >= self->how.times.worker_resume) {
+                l->broken_since = now;
+                self->later.spawn(ask_host(self, l));
+            }
+        }
+    }
+}
+
+SKEIN_INLINE task<void> leased_workers::books::ask_host(books* self, lease_ptr l) {
+    if (!l->wire) co_return;
+    const auto at = rt::door_of(*l->wire);
+    std::string why = "it cannot be dialled";
+    if (at) {
+        auto asked =
+            as_result(with_timeout(self->network.connect(*at), self->how.times.connect_timeout));
+        const auto answer = co_await asked;
+        if (answer) co_return;
+        why = answer.error().what();
+    }
+    if (!l->wire || l->wire->is_connected()) co_return;
+    l->wire->abort(error(errc::peer_lost,
+                         fmt::format("its connection broke, and it has not come back for {:.0f} s",
+                                     to_seconds(self->how.times.worker_resume)))
+                       .with_cause(why));
 }
 
 SKEIN_INLINE leased_workers::books::lease_ptr leased_workers::books::lease_of(

@@ -13,6 +13,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -23,10 +24,11 @@ struct leased_workers::books {
         std::uint64_t number = 0;
         std::uint64_t node = 0; ///< the incarnation of its agent; 0: not granted yet
         std::string node_name;
-        std::vector<std::string> labels; ///< of its node
-        std::uint32_t kind = 0;          ///< of the only demand it is for; 0: all
-        net::link::handle wire;          ///< to its worker, while that is served
-        bool ended = false;              ///< the head says so
+        std::vector<std::string> labels;        ///< of its node
+        std::uint32_t kind = 0;                 ///< of the only demand it is for; 0: all
+        net::link::handle wire;                 ///< to its worker, while that is served
+        std::optional<time_point> broken_since; ///< its connection is
+        bool ended = false;                     ///< the head says so
         bool retiring = false;
         bool rests = false;      ///< its task waits for others
         bool impossible = false; ///< no node could hold it, the head says
@@ -111,6 +113,8 @@ struct leased_workers::books {
     static task<void> fill_later(books* self, duration pause);
     void on_recalled(const lease_recalled& m);
     static task<void> retire(books* self, lease_ptr l, std::string why);
+    static task<void> watch_broken(books* self);
+    static task<void> ask_host(books* self, lease_ptr l);
     static task<void> cut_later(books* self, lease_ptr l);
     static task<void> serve_one(books* self, net::link::handle wire);
     static task<std::string> how_it_ended(books* self, lease_ptr l);

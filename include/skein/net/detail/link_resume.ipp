@@ -3,6 +3,7 @@
 // How a net::link gets its connections: the first one, and another after each break. Comes after
 // detail/link.ipp.
 
+#include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
@@ -25,6 +26,11 @@ SKEIN_INLINE std::uint64_t draw_number(random_source& random) {
     for (;;) {
         if (const auto n = random.next()) return n;
     }
+}
+
+/// A connection that has lived for less broke soon.
+SKEIN_INLINE duration short_life(duration resume_within) noexcept {
+    return std::min<duration>(resume_within, time_constants::lan().stalled_after) / 8;
 }
 
 } // namespace detail
@@ -218,7 +224,7 @@ SKEIN_INLINE void link::take_answer(const detail::link_answer& a, connection::ha
 SKEIN_INLINE task<void> link::dial_again(core self) {
     link& l = *self;
     reconnect_policy pauses = l.how_.first;
-    pauses.most_delay = std::min<duration>(pauses.most_delay, l.how_.resume_within / 8);
+    pauses.most_delay = std::min(pauses.most_delay, detail::short_life(l.how_.resume_within));
     bool was_connected = true;
     std::optional<time_point> refused_since;
     for (int tries = 1; l.state_ != state::ended && !l.connected_; ++tries) {
@@ -278,7 +284,11 @@ SKEIN_INLINE void link::attach(connection::handle over, std::uint64_t peer_has) 
     connected_ = true;
     attached_ = loop_.exact_now();
     finishing_ = false;
-    if (break_) ++statistics_.resumes;
+    if (break_) {
+        ++statistics_.resumes;
+        logging::debug("net", "link resumed",
+                       {{"peer", peer_name_}, {"breaks", statistics_.breaks}});
+    }
     break_.reset();
     told_ = received_; // the greeting has said it
     untold_bytes_ = 0;
@@ -324,7 +334,8 @@ SKEIN_INLINE void link::break_off(error why) noexcept {
         return;
     }
     ++statistics_.breaks;
-    const bool soon = loop_.exact_now() - attached_ < how_.resume_within / 8;
+    logging::debug("net", "link broken", {{"peer", peer_name_}, {"why", why.what()}});
+    const bool soon = loop_.exact_now() - attached_ < detail::short_life(how_.resume_within);
     short_lived_ = soon ? std::min(short_lived_ + 1, 64) : 0;
     connection_->set_closed_handler(nullptr);
     connection_->abort(why);

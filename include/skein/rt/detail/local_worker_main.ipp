@@ -3,6 +3,7 @@
 // Part of the bodies of rt/local_workers.hpp: the life of a worker, in its own process.
 
 #include <skein/core/awaitable.hpp>
+#include <skein/core/constants.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/link.hpp>
 #include <skein/net/real_loop.hpp>
@@ -55,7 +56,7 @@ SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address dri
 
 SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address driver,
                                              net::connection_options options, runtime* self) {
-    auto how = worker_links(*self);
+    auto how = worker_links(*self, time_constants::lan().worker_computes);
     how.first.max_tries = 6; // its door may be full
     auto connecting =
         net::link::connect(*via, std::move(driver), std::move(options), std::move(how));

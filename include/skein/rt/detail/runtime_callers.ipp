@@ -8,6 +8,7 @@
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
+#include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
 #include <skein/rt/detail/direct_books.hpp>
 #include <skein/rt/worker_link.hpp>
@@ -49,7 +50,8 @@ SKEIN_INLINE void runtime::open_to_workers(net::network& via, const net::token& 
             const detail::direct_hello hello{books_->incarnation, 0, 0};
             direct.doors.push_back(std::make_unique<net::link_endpoint>(
                 via, at, detail::direct_options(*this, secret, at.is_unix(), hello),
-                worker_links(*this), net::link_table_bounds{65'536, 65'536}, bounds));
+                worker_links(*this, time_constants::lan().worker_resume),
+                net::link_table_bounds{65'536, 65'536}, bounds));
             auto where = direct.doors.back()->local();
             if (at.kind == net::scheme::tcp && !at.is_loopback()) where.host = at.host;
             return to_string(where);

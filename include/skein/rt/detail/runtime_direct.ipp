@@ -210,7 +210,7 @@ SKEIN_INLINE task<std::shared_ptr<net::channel>> runtime::dial(std::uint64_t inc
             at.stop.token(),
             net::link::connect(*direct.via, *to,
                                detail::direct_options(*this, direct.secret, to->is_unix(), hello),
-                               worker_links(*this)));
+                               worker_links(*this, time_constants::lan().worker_resume)));
         auto asked = as_result(std::move(knocking));
         auto made = co_await asked;
         if (books_->closing) break;

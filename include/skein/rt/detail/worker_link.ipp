@@ -8,6 +8,7 @@
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/registry.hpp>
 #include <skein/rt/runtime.hpp>
+#include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <limits>
@@ -45,16 +46,26 @@ SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
     return o;
 }
 
-SKEIN_INLINE net::link_options worker_links(const runtime& self) {
+SKEIN_INLINE net::link_options worker_links(const runtime& self, duration resume_within) {
     constexpr auto times = time_constants::lan();
     net::link_options o;
     o.incarnation = self.incarnation();
-    o.resume_within = times.worker_resume;
+    o.resume_within = resume_within;
     o.refused_within = times.worker_refused;
     o.attempt_timeout = times.connect_timeout;
     // Calls and replies cannot wait in a handler: they stay here, as they would in a connection's queue.
     o.most_messages = o.most_bytes = std::numeric_limits<std::size_t>::max();
     return o;
+}
+
+SKEIN_INLINE std::optional<net::address> door_of(const net::channel& worker) {
+    const auto hello = wire::decode<detail::worker_hello>(worker.peer().extra);
+    if (!hello) return std::nullopt;
+    auto at = net::address::parse(hello->far_address);
+    if (!at) return std::nullopt;
+    if (at->kind == net::scheme::tcp && at->host == "*") at->host = worker.peer_host();
+    if (at->host.empty()) return std::nullopt;
+    return *at;
 }
 
 } // namespace skein::rt
