@@ -356,6 +356,7 @@ using skein::rt::cluster_flags;
 using skein::rt::cluster_roles;
 using skein::rt::constraint;
 using skein::rt::custom_resource;
+using skein::rt::door_of;
 using skein::rt::evicted;
 using skein::rt::exit_status;
 using skein::rt::failure;

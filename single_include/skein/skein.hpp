@@ -5074,10 +5074,11 @@ struct time_constants {
     ms farewell_stopping{300};    ///< the same when it was told to
     ms idle_probe{5000};          ///< at least so often a link to a worker carries something
     ms unconfirmed_after{15'000}; ///< the other host's kernel answers nothing on such a link
-    ms worker_resume{30'000};     ///< for a broken link to a worker: the worker may compute
-    ms worker_refused{500};       ///< after which nobody will ever listen there again
-    ms idle_worker{250};          ///< a worker for one demand that has nothing to do leaves
-    ms child_restart_first{50};   ///< before a worker is started again; doubles
+    ms worker_resume{30'000};     ///< for a broken link to a worker, then its host is asked
+    ms worker_computes{86'400'000}; ///< the same while its host answers
+    ms worker_refused{500};         ///< after which nobody will ever listen there again
+    ms idle_worker{250};            ///< a worker for one demand that has nothing to do leaves
+    ms child_restart_first{50};     ///< before a worker is started again; doubles
     ms child_restart_most{60000};
     ms rendezvous_timeout{60000};
     ms join_first{5}; ///< before a second attempt to join: ranks of a host start together; doubles
@@ -15162,6 +15163,11 @@ SKEIN_INLINE std::uint64_t draw_number(random_source& random) {
     }
 }
 
+/// A connection that has lived for less broke soon.
+SKEIN_INLINE duration short_life(duration resume_within) noexcept {
+    return std::min<duration>(resume_within, time_constants::lan().stalled_after) / 8;
+}
+
 } // namespace detail
 
 SKEIN_INLINE link::link(connection_options options, link_options how, bool dialling)
@@ -15353,7 +15359,7 @@ SKEIN_INLINE void link::take_answer(const detail::link_answer& a, connection::ha
 SKEIN_INLINE task<void> link::dial_again(core self) {
     link& l = *self;
     reconnect_policy pauses = l.how_.first;
-    pauses.most_delay = std::min<duration>(pauses.most_delay, l.how_.resume_within / 8);
+    pauses.most_delay = std::min(pauses.most_delay, detail::short_life(l.how_.resume_within));
     bool was_connected = true;
     std::optional<time_point> refused_since;
     for (int tries = 1; l.state_ != state::ended && !l.connected_; ++tries) {
@@ -15413,7 +15419,11 @@ SKEIN_INLINE void link::attach(connection::handle over, std::uint64_t peer_has) 
     connected_ = true;
     attached_ = loop_.exact_now();
     finishing_ = false;
-    if (break_) ++statistics_.resumes;
+    if (break_) {
+        ++statistics_.resumes;
+        logging::debug("net", "link resumed",
+                       {{"peer", peer_name_}, {"breaks", statistics_.breaks}});
+    }
     break_.reset();
     told_ = received_; // the greeting has said it
     untold_bytes_ = 0;
@@ -15459,7 +15469,8 @@ SKEIN_INLINE void link::break_off(error why) noexcept {
         return;
     }
     ++statistics_.breaks;
-    const bool soon = loop_.exact_now() - attached_ < how_.resume_within / 8;
+    logging::debug("net", "link broken", {{"peer", peer_name_}, {"why", why.what()}});
+    const bool soon = loop_.exact_now() - attached_ < detail::short_life(how_.resume_within);
     short_lived_ = soon ? std::min(short_lived_ + 1, 64) : 0;
     connection_->set_closed_handler(nullptr);
     connection_->abort(why);
@@ -20659,6 +20670,7 @@ struct agent::books {
 
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace skein::rt {
@@ -20691,9 +20703,11 @@ struct worker_link {
 /// The options of the connection between them, for both sides.
 [[nodiscard]] net::connection_options worker_connection(const runtime& self,
                                                         const worker_link& how);
-/// How both live through a broken connection between hosts. The process at the other end is dead when an agent or
-/// the head says so, when nobody listens there any more, or when it has not come back in time: it may compute.
-[[nodiscard]] net::link_options worker_links(const runtime& self);
+/// How two processes live through a broken connection between hosts: for how long each waits for the other, which
+/// may compute. It is dead before that when an agent or the head says so, or when nobody listens there any more.
+[[nodiscard]] net::link_options worker_links(const runtime& self, duration resume_within);
+/// Where a worker can be dialled from another host, by what it has said of itself; nothing: nowhere.
+[[nodiscard]] std::optional<net::address> door_of(const net::channel& worker);
 
 } // namespace skein::rt
 
@@ -25864,7 +25878,8 @@ SKEIN_INLINE void runtime::open_to_workers(net::network& via, const net::token& 
             const detail::direct_hello hello{books_->incarnation, 0, 0};
             direct.doors.push_back(std::make_unique<net::link_endpoint>(
                 via, at, detail::direct_options(*this, secret, at.is_unix(), hello),
-                worker_links(*this), net::link_table_bounds{65'536, 65'536}, bounds));
+                worker_links(*this, time_constants::lan().worker_resume),
+                net::link_table_bounds{65'536, 65'536}, bounds));
             auto where = direct.doors.back()->local();
             if (at.kind == net::scheme::tcp && !at.is_loopback()) where.host = at.host;
             return to_string(where);
@@ -26636,7 +26651,7 @@ SKEIN_INLINE task<std::shared_ptr<net::channel>> runtime::dial(std::uint64_t inc
             at.stop.token(),
             net::link::connect(*direct.via, *to,
                                detail::direct_options(*this, direct.secret, to->is_unix(), hello),
-                               worker_links(*this)));
+                               worker_links(*this, time_constants::lan().worker_resume)));
         auto asked = as_result(std::move(knocking));
         auto made = co_await asked;
         if (books_->closing) break;
@@ -29453,16 +29468,26 @@ SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
     return o;
 }
 
-SKEIN_INLINE net::link_options worker_links(const runtime& self) {
+SKEIN_INLINE net::link_options worker_links(const runtime& self, duration resume_within) {
     constexpr auto times = time_constants::lan();
     net::link_options o;
     o.incarnation = self.incarnation();
-    o.resume_within = times.worker_resume;
+    o.resume_within = resume_within;
     o.refused_within = times.worker_refused;
     o.attempt_timeout = times.connect_timeout;
     // Calls and replies cannot wait in a handler: they stay here, as they would in a connection's queue.
     o.most_messages = o.most_bytes = std::numeric_limits<std::size_t>::max();
     return o;
+}
+
+SKEIN_INLINE std::optional<net::address> door_of(const net::channel& worker) {
+    const auto hello = wire::decode<detail::worker_hello>(worker.peer().extra);
+    if (!hello) return std::nullopt;
+    auto at = net::address::parse(hello->far_address);
+    if (!at) return std::nullopt;
+    if (at->kind == net::scheme::tcp && at->host == "*") at->host = worker.peer_host();
+    if (at->host.empty()) return std::nullopt;
+    return *at;
 }
 
 } // namespace skein::rt
@@ -35352,7 +35377,7 @@ SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address dri
 
 SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address driver,
                                              net::connection_options options, runtime* self) {
-    auto how = worker_links(*self);
+    auto how = worker_links(*self, time_constants::lan().worker_computes);
     how.first.max_tries = 6; // its door may be full
     auto connecting =
         net::link::connect(*via, std::move(driver), std::move(options), std::move(how));
