@@ -198,6 +198,7 @@ using skein::cluster::group_outcome;
 using skein::cluster::group_server;
 using skein::cluster::group_token;
 using skein::cluster::group_variable;
+using skein::cluster::has_own_cores;
 using skein::cluster::hash_of;
 using skein::cluster::in_job_variable;
 using skein::cluster::is_lasting;
@@ -248,6 +249,7 @@ using skein::limit::queue_bytes;
 
 export namespace skein::logging {
 using skein::logging::append_json_string;
+using skein::logging::at;
 using skein::logging::debug;
 using skein::logging::enabled;
 using skein::logging::error;
@@ -371,6 +373,7 @@ using skein::rt::group_request;
 using skein::rt::group_strategy;
 using skein::rt::host_name;
 using skein::rt::host_resources;
+using skein::rt::in_job_variable;
 using skein::rt::is_worker;
 using skein::rt::job_cluster;
 using skein::rt::known_failures;

@@ -3911,7 +3911,7 @@ SKEIN_INLINE void take_launch_variables() {
           "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"})
         take_variable(name);
     // A rank has its part in what a launcher has started: skein::run in it, and what it starts, has no other one. The
-    // name is in_job_variable of cluster/job.hpp.
+    // name is in_job_variable of rt/worker_source.hpp.
     for (const char* name :
          {"SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX"})
         if (std::getenv(name) != nullptr) ::setenv("SKEIN_IN_JOB", "1", 1);
@@ -8354,6 +8354,10 @@ using fields = std::initializer_list<field>;
 /// write() for what only the author of the component wants to read.
 inline void trace(std::string_view component, std::string_view text, fields f = {}) {
     write(level::trace, component, text, {f.begin(), f.size()});
+}
+/// write() at a level that others have chosen.
+inline void at(level severity, std::string_view component, std::string_view text, fields f = {}) {
+    write(severity, component, text, {f.begin(), f.size()});
 }
 /// write() for what helps to find a fault.
 inline void debug(std::string_view component, std::string_view text, fields f = {}) {
@@ -13602,6 +13606,9 @@ struct cluster_flags {
     std::optional<bool> prefix_output;
 };
 
+/// Set for workers, and for what a process of a job starts: none of them is a part of what a launcher has started.
+inline constexpr const char* in_job_variable = "SKEIN_IN_JOB";
+
 /// A cluster of the processes that a launcher has started together, led by this one; it ends with the object.
 class job_cluster {
 public:
@@ -13689,13 +13696,20 @@ SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group
 namespace skein::cluster {
 
 /// Set for the processes that a process of a job starts: they have no part in it.
-inline constexpr const char* in_job_variable = "SKEIN_IN_JOB";
+using rt::in_job_variable;
 
 /// The place of this process in a job of at least two, of Slurm (a step), Open MPI, MPICH, Intel MPI or Kubernetes.
 /// Not of torchrun or skein's supervisor: what these start are ranks of a training, each a program of its own.
 ///   errors  those of discover()
 [[nodiscard]] std::optional<launch_environment> job_of_launcher(
     const variable_reader& read = process_environment());
+
+/// Whether the cores that a process may run on are its own, or all of them its neighbours', too, as they are where a
+/// launcher binds no process of a job but its allocation is a part of the host.
+///   may_use     cores of this process
+///   allotted    cores of the host that the job has there, as far as is known; else all of them
+///   of_host     all of them
+[[nodiscard]] bool has_own_cores(int may_use, int allotted, int of_host, int local_size) noexcept;
 
 /// What one of `local_size` processes on a host offers of it.
 struct job_share {
@@ -13704,10 +13718,10 @@ struct job_share {
 };
 /// `all`: what this process may use. Of cores to which the launcher has bound it, all; of memory and of what it has in
 /// common with its neighbours, its share, but at least one core.
-///   has_own_cores   it may not run on all cores of the host
+///   is_bound        see has_own_cores()
 ///   has_own_gpus    the launcher has given it its own (SLURM_GPUS_PER_TASK)
 [[nodiscard]] job_share share_of_host(const launch_environment& where, const rt::resources& all,
-                                      const std::vector<std::string>& gpu_names, bool has_own_cores,
+                                      const std::vector<std::string>& gpu_names, bool is_bound,
                                       bool has_own_gpus);
 
 /// Head and node of a job's first process, each on a thread of its own.
@@ -17447,6 +17461,8 @@ struct cgroup_files {
                                                       std::string_view controller);
 /// The quota in cores, rounded up, of version 1 or 2; 0: there is none.
 [[nodiscard]] int cgroup_cores(const cgroup_files& where);
+/// The cores of this host or container, as its topmost cgroup lists them ("0-3,8"); 0: it does not.
+[[nodiscard]] int cgroup_cpuset(const cgroup_files& where);
 
 } // namespace detail
 } // namespace skein
@@ -17515,6 +17531,19 @@ SKEIN_INLINE int cgroup_cores(const cgroup_files& where) {
         least = std::min(least, cgroup_quota(folder));
     if (!std::isfinite(least)) return 0;
     return std::max(1, static_cast<int>(std::ceil(std::min(least, 1e6))));
+}
+
+SKEIN_INLINE int cgroup_cpuset(const cgroup_files& where) {
+    std::ifstream file(where.root + "/cpuset.cpus.effective");
+    int cores = 0, first = 0;
+    while (file >> first) {
+        int last = first;
+        if (file.peek() == '-' && !(file.ignore() >> last)) return 0;
+        if (last < first) return 0;
+        cores += last - first + 1;
+        if (file.peek() == ',') file.ignore();
+    }
+    return cores;
 }
 
 } // namespace detail
@@ -20258,6 +20287,7 @@ struct agent_options {
     duration stop_grace =
         time_constants::lan().shutdown_grace; ///< of a worker, from SIGTERM to the kill
     time_constants times;
+    logging::level news = logging::level::info; ///< at which the course of things is logged
     /// Told of each welcome: the node's name.
     unique_function<void(const std::string& name)> on_joined;
 };
@@ -29569,7 +29599,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> agent::books::make_service() 
     out->on_tell<node_drains>(
         [this](const node_drains& m, const net::caller&) { draining = m.on; });
     out->on_tell<leave_cluster>([this](const leave_cluster& m, const net::caller&) {
-        logging::info("agent", "told to leave", {{"why", m.why}});
+        logging::at(how.news, "agent", "told to leave", {{"why", m.why}});
         stopping.set();
     });
     return out;
@@ -30055,6 +30085,7 @@ struct head_options {
     /// One that was asked back counts as coming so long; then it is asked for again.
     duration recall_grace = std::chrono::seconds(5);
     std::size_t most_leases = std::size_t{1} << 16; ///< of one driver
+    logging::level news = logging::level::info;     ///< at which it is logged who comes and goes
 };
 
 /// Belongs to one loop. Its serve() must have ended before it is destroyed.
@@ -30522,7 +30553,7 @@ SKEIN_INLINE void head::books::serve_tools(net::request_service& of) {
     of.on<ask_stop, stop_reply>([this](ask_stop m, const net::caller& who) -> task<stop_reply> {
         return [](books* self, ask_stop asked, std::string peer) -> task<stop_reply> {
             detail::check_version(asked.version, peer);
-            logging::info("head", "asked to stop", {{"by", peer}});
+            logging::at(self->how.news, "head", "asked to stop", {{"by", peer}});
             stop_reply r;
             r.nodes = static_cast<std::uint32_t>(self->nodes.size());
             r.jobs = static_cast<std::uint32_t>(self->jobs.size());
@@ -30636,8 +30667,8 @@ SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const n
     (void)schedule.drain(made->place(), h.draining);
     auto& n = *made;
     nodes.emplace(s->incarnation, std::move(made));
-    logging::info("head", "node joined",
-                  {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
+    logging::at(how.news, "head", "node joined",
+                {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
     return n;
 }
 
@@ -30662,7 +30693,7 @@ SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s,
 }
 
 SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why) {
-    logging::info("head", "node lost", {{"node", n.name}, {"why", why}});
+    logging::at(how.news, "head", "node lost", {{"node", n.name}, {"why", why}});
     const auto mine = std::exchange(n.leases, {});
     const auto how_it_ended = fmt::format("node {} was lost: {}", n.name, why);
     (void)schedule.remove_place(n.place());
@@ -30699,8 +30730,8 @@ SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
     n->draining = what.on;
     (void)schedule.drain(n->place(), what.on);
     n->session->tell(node_drains{what.on});
-    logging::info("head", what.on ? "node drains" : "node takes workers again",
-                  {{"node", n->name}});
+    logging::at(how.news, "head", what.on ? "node drains" : "node takes workers again",
+                {{"node", n->name}});
     for (const auto& [name, l] : n->leases) not_recalled(*l);
     if (what.on)
         for (const auto& [name, l] : n->leases)
@@ -30748,7 +30779,8 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
         j.session->below->abort(error(errc::reset, "the driver has come over another link"));
         forget_output_at(j);
     } else if (j.hello.executable.empty()) {
-        logging::info("head", "driver joined", {{"job", h.name}, {"host", h.host}, {"pid", h.pid}});
+        logging::at(self->how.news, "head", "driver joined",
+                    {{"job", h.name}, {"host", h.host}, {"pid", h.pid}});
     }
     j.session = s;
     s->job = &j;
@@ -30765,7 +30797,7 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
 /// It does not come back: what it asked for is forgotten, and its workers end.
 SKEIN_INLINE void head::books::leave(detail::head_job& j) {
     if (std::exchange(j.ending, true)) return;
-    logging::info("head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
+    logging::at(how.news, "head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
     std::vector<detail::head_lease*> all;
     for (auto& [n, l] : j.leases) all.push_back(l.get());
     for (auto* l : all) { // erasing the last one would erase the job
@@ -31966,7 +31998,9 @@ SKEIN_INLINE void open_standard_files() noexcept {
 
 // ======== skein/cluster/detail/job.ipp, continued
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <string>
 #include <utility>
 
 #include <sched.h>
@@ -31993,12 +32027,16 @@ SKEIN_INLINE std::optional<launch_environment> job_of_launcher(const variable_re
     return where;
 }
 
+SKEIN_INLINE bool has_own_cores(int may_use, int allotted, int of_host, int local_size) noexcept {
+    return may_use < of_host && may_use * local_size <= std::min(allotted, of_host);
+}
+
 SKEIN_INLINE job_share share_of_host(const launch_environment& where, const rt::resources& all,
-                                     const std::vector<std::string>& gpu_names, bool has_own_cores,
+                                     const std::vector<std::string>& gpu_names, bool is_bound,
                                      bool has_own_gpus) {
     job_share out{all, {}};
     const int size = std::max(where.local_size, 1), mine = where.local_rank;
-    if (!has_own_cores)
+    if (!is_bound)
         out.offers.cpu =
             std::max(1, static_cast<int>(all.cpu.in_steps() / rt::amount::steps) / size);
     out.offers.memory = all.memory / static_cast<std::uint64_t>(size);
@@ -32011,12 +32049,21 @@ SKEIN_INLINE job_share share_of_host(const launch_environment& where, const rt::
 
 namespace detail {
 
-/// Whether the process may run on some of the host's cores only.
-[[nodiscard]] inline bool is_bound() noexcept {
+/// The launcher has bound this process to cores of its own.
+[[nodiscard]] inline bool is_bound(const launch_environment& where) {
     cpu_set_t mine;
     CPU_ZERO(&mine);
     if (::sched_getaffinity(0, sizeof mine, &mine) != 0) return false;
-    return CPU_COUNT(&mine) < ::sysconf(_SC_NPROCESSORS_ONLN);
+    const auto of_host = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+    int allotted = of_host;
+    if (const int of_container = skein::detail::cgroup_cpuset({}); of_container > 0)
+        allotted = std::min(allotted, of_container);
+    if (const auto of_job = process_environment()("SLURM_CPUS_ON_NODE")) {
+        int n = 0;
+        const auto [end, bad] = std::from_chars(of_job->data(), of_job->data() + of_job->size(), n);
+        if (bad == std::errc() && n > 0) allotted = std::min(allotted, n);
+    }
+    return has_own_cores(CPU_COUNT(&mine), allotted, of_host, std::max(where.local_size, 1));
 }
 
 [[nodiscard]] inline agent_options node_of_job(const launch_environment& where,
@@ -32024,7 +32071,7 @@ namespace detail {
     rt::resources all;
     all.cpu = available_cores();
     all.memory = available_memory();
-    auto share = share_of_host(where, all, rt::visible_gpus(), is_bound(),
+    auto share = share_of_host(where, all, rt::visible_gpus(), is_bound(where),
                                process_environment()("SLURM_GPUS_PER_TASK").has_value());
     agent_options o;
     o.head = meeting_point(where);
@@ -32037,13 +32084,12 @@ namespace detail {
     o.labels = {fmt::format("rank={}", where.rank)};
     o.orphan_grace = std::chrono::seconds(10);
     o.leaves_alone = true;
+    o.news = logging::level::debug;
     return o;
 }
 
-/// What this process starts from now on has no part in the job, and a secret of its own. Who comes and goes is no
-/// news where all come and go together.
+/// What this process starts from now on has no part in the job, and a secret of its own.
 inline void enter_job() {
-    if (!process_environment()("SKEIN_LOG_LEVEL")) logging::set_level(logging::level::warn);
     ::setenv(in_job_variable, "1", 1);
     take_variable(token_variable);
 }
@@ -32145,6 +32191,7 @@ SKEIN_INLINE led_job::led_job(const launch_environment& where, const std::string
     o.secret = find_or_make_token(token_file);
     o.host = rt::host_name();
     o.pid = ::getpid();
+    o.news = logging::level::debug; // who comes and goes is none where all come and go together
     auto node = detail::node_of_job(where, o.secret);
     parts_->head_thread.run([&] { return parts::start_head(parts_.get(), std::move(o)); });
     parts_->node_thread.run([&] { return parts::start_node(parts_.get(), std::move(node)); });
@@ -35426,6 +35473,7 @@ SKEIN_INLINE int worker_main() {
         auto mine = take_boot(worker_role);
         if (!mine) throw error(errc::usage, "this process was not started as a worker");
         name_process(detail::short_worker_name(mine->name));
+        ::setenv(in_job_variable, "1", 1); // what a task starts is no process of a launcher
         net::real_loop loop;
         runtime_options who;
         who.name = mine->name;

@@ -72,6 +72,17 @@ TEST_CASE("what is alone, of a training, or started by a job's process is none",
     CHECK_THROWS_AS(job_in(with(slurm, "SLURM_STEP_NUM_TASKS", "four")), error);
 }
 
+TEST_CASE("cores are a process's own when all of its neighbours can have as many",
+          "[J2][cluster][job]") {
+    CHECK(has_own_cores(2, 8, 8, 4));       // bound by the launcher
+    CHECK_FALSE(has_own_cores(8, 8, 8, 4)); // not bound
+    CHECK_FALSE(has_own_cores(8, 8, 8, 1));
+    CHECK(has_own_cores(4, 4, 8, 1));       // alone in an allocation
+    CHECK_FALSE(has_own_cores(4, 4, 8, 2)); // an allocation that both have in common
+    CHECK(has_own_cores(2, 4, 8, 2));       // bound inside it
+    CHECK_FALSE(has_own_cores(3, 4, 8, 2));
+}
+
 TEST_CASE("processes of one host share it out, but for what is theirs alone",
           "[J2][cluster][job]") {
     launch_environment where;

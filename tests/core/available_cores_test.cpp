@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <sched.h>
 
@@ -59,6 +61,19 @@ TEST_CASE("inside a container, whose own group is the root, its quota counts") {
     CHECK(detail::cgroup_cores(where) == 2);
     put(where.membership, "0::/docker/on-the-host\n");
     CHECK(detail::cgroup_cores(where) == 2);
+}
+
+TEST_CASE("a container's cores are those that its topmost cgroup lists") {
+    const test::temporary_folder folder;
+    const detail::cgroup_files where{folder.path + "/membership", folder.path + "/root"};
+    const std::string file = where.root + "/cpuset.cpus.effective";
+    CHECK(detail::cgroup_cpuset(where) == 0);
+    for (const auto& [list, cores] : std::vector<std::pair<std::string, int>>{
+             {"0-3\n", 4}, {"5\n", 1}, {"0-1,4-7,9\n", 7}, {"\n", 0}, {"3-1\n", 0}, {"1-x", 0}}) {
+        INFO(list);
+        put(file, list);
+        CHECK(detail::cgroup_cpuset(where) == cores);
+    }
 }
 
 TEST_CASE("the quota of a cgroup of version 1 counts") {

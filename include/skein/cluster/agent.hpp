@@ -17,6 +17,7 @@
 #include <skein/cluster/messages.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/function.hpp>
+#include <skein/core/log.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
 #include <skein/net/address.hpp>
@@ -64,6 +65,7 @@ struct agent_options {
     duration stop_grace =
         time_constants::lan().shutdown_grace; ///< of a worker, from SIGTERM to the kill
     time_constants times;
+    logging::level news = logging::level::info; ///< at which the course of things is logged
     /// Told of each welcome: the node's name.
     unique_function<void(const std::string& name)> on_joined;
 };

@@ -18,6 +18,7 @@
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/messages.hpp>
 #include <skein/core/constants.hpp>
+#include <skein/core/log.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
 #include <skein/net/address.hpp>
@@ -57,6 +58,7 @@ struct head_options {
     /// One that was asked back counts as coming so long; then it is asked for again.
     duration recall_grace = std::chrono::seconds(5);
     std::size_t most_leases = std::size_t{1} << 16; ///< of one driver
+    logging::level news = logging::level::info;     ///< at which it is logged who comes and goes
 };
 
 /// Belongs to one loop. Its serve() must have ended before it is destroyed.

@@ -30,13 +30,20 @@
 namespace skein::cluster {
 
 /// Set for the processes that a process of a job starts: they have no part in it.
-inline constexpr const char* in_job_variable = "SKEIN_IN_JOB";
+using rt::in_job_variable;
 
 /// The place of this process in a job of at least two, of Slurm (a step), Open MPI, MPICH, Intel MPI or Kubernetes.
 /// Not of torchrun or skein's supervisor: what these start are ranks of a training, each a program of its own.
 ///   errors  those of discover()
 [[nodiscard]] std::optional<launch_environment> job_of_launcher(
     const variable_reader& read = process_environment());
+
+/// Whether the cores that a process may run on are its own, or all of them its neighbours', too, as they are where a
+/// launcher binds no process of a job but its allocation is a part of the host.
+///   may_use     cores of this process
+///   allotted    cores of the host that the job has there, as far as is known; else all of them
+///   of_host     all of them
+[[nodiscard]] bool has_own_cores(int may_use, int allotted, int of_host, int local_size) noexcept;
 
 /// What one of `local_size` processes on a host offers of it.
 struct job_share {
@@ -45,10 +52,10 @@ struct job_share {
 };
 /// `all`: what this process may use. Of cores to which the launcher has bound it, all; of memory and of what it has in
 /// common with its neighbours, its share, but at least one core.
-///   has_own_cores   it may not run on all cores of the host
+///   is_bound        see has_own_cores()
 ///   has_own_gpus    the launcher has given it its own (SLURM_GPUS_PER_TASK)
 [[nodiscard]] job_share share_of_host(const launch_environment& where, const rt::resources& all,
-                                      const std::vector<std::string>& gpu_names, bool has_own_cores,
+                                      const std::vector<std::string>& gpu_names, bool is_bound,
                                       bool has_own_gpus);
 
 /// Head and node of a job's first process, each on a thread of its own.

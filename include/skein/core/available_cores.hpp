@@ -27,6 +27,8 @@ struct cgroup_files {
                                                       std::string_view controller);
 /// The quota in cores, rounded up, of version 1 or 2; 0: there is none.
 [[nodiscard]] int cgroup_cores(const cgroup_files& where);
+/// The cores of this host or container, as its topmost cgroup lists them ("0-3,8"); 0: it does not.
+[[nodiscard]] int cgroup_cpuset(const cgroup_files& where);
 
 } // namespace detail
 } // namespace skein

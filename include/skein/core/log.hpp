@@ -97,6 +97,10 @@ using fields = std::initializer_list<field>;
 inline void trace(std::string_view component, std::string_view text, fields f = {}) {
     write(level::trace, component, text, {f.begin(), f.size()});
 }
+/// write() at a level that others have chosen.
+inline void at(level severity, std::string_view component, std::string_view text, fields f = {}) {
+    write(severity, component, text, {f.begin(), f.size()});
+}
 /// write() for what helps to find a fault.
 inline void debug(std::string_view component, std::string_view text, fields f = {}) {
     write(level::debug, component, text, {f.begin(), f.size()});

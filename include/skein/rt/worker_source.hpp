@@ -103,6 +103,9 @@ struct cluster_flags {
     std::optional<bool> prefix_output;
 };
 
+/// Set for workers, and for what a process of a job starts: none of them is a part of what a launcher has started.
+inline constexpr const char* in_job_variable = "SKEIN_IN_JOB";
+
 /// A cluster of the processes that a launcher has started together, led by this one; it ends with the object.
 class job_cluster {
 public:

@@ -85,7 +85,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> agent::books::make_service() 
     out->on_tell<node_drains>(
         [this](const node_drains& m, const net::caller&) { draining = m.on; });
     out->on_tell<leave_cluster>([this](const leave_cluster& m, const net::caller&) {
-        logging::info("agent", "told to leave", {{"why", m.why}});
+        logging::at(how.news, "agent", "told to leave", {{"why", m.why}});
         stopping.set();
     });
     return out;

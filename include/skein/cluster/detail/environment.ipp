@@ -45,7 +45,7 @@ SKEIN_INLINE void take_launch_variables() {
           "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"})
         take_variable(name);
     // A rank has its part in what a launcher has started: skein::run in it, and what it starts, has no other one. The
-    // name is in_job_variable of cluster/job.hpp.
+    // name is in_job_variable of rt/worker_source.hpp.
     for (const char* name :
          {"SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX"})
         if (std::getenv(name) != nullptr) ::setenv("SKEIN_IN_JOB", "1", 1);

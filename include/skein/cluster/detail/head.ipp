@@ -195,7 +195,7 @@ SKEIN_INLINE void head::books::serve_tools(net::request_service& of) {
     of.on<ask_stop, stop_reply>([this](ask_stop m, const net::caller& who) -> task<stop_reply> {
         return [](books* self, ask_stop asked, std::string peer) -> task<stop_reply> {
             detail::check_version(asked.version, peer);
-            logging::info("head", "asked to stop", {{"by", peer}});
+            logging::at(self->how.news, "head", "asked to stop", {{"by", peer}});
             stop_reply r;
             r.nodes = static_cast<std::uint32_t>(self->nodes.size());
             r.jobs = static_cast<std::uint32_t>(self->jobs.size());
@@ -309,8 +309,8 @@ SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const n
     (void)schedule.drain(made->place(), h.draining);
     auto& n = *made;
     nodes.emplace(s->incarnation, std::move(made));
-    logging::info("head", "node joined",
-                  {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
+    logging::at(how.news, "head", "node joined",
+                {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
     return n;
 }
 
@@ -335,7 +335,7 @@ SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s,
 }
 
 SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why) {
-    logging::info("head", "node lost", {{"node", n.name}, {"why", why}});
+    logging::at(how.news, "head", "node lost", {{"node", n.name}, {"why", why}});
     const auto mine = std::exchange(n.leases, {});
     const auto how_it_ended = fmt::format("node {} was lost: {}", n.name, why);
     (void)schedule.remove_place(n.place());
@@ -372,8 +372,8 @@ SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
     n->draining = what.on;
     (void)schedule.drain(n->place(), what.on);
     n->session->tell(node_drains{what.on});
-    logging::info("head", what.on ? "node drains" : "node takes workers again",
-                  {{"node", n->name}});
+    logging::at(how.news, "head", what.on ? "node drains" : "node takes workers again",
+                {{"node", n->name}});
     for (const auto& [name, l] : n->leases) not_recalled(*l);
     if (what.on)
         for (const auto& [name, l] : n->leases)
@@ -421,7 +421,8 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
         j.session->below->abort(error(errc::reset, "the driver has come over another link"));
         forget_output_at(j);
     } else if (j.hello.executable.empty()) {
-        logging::info("head", "driver joined", {{"job", h.name}, {"host", h.host}, {"pid", h.pid}});
+        logging::at(self->how.news, "head", "driver joined",
+                    {{"job", h.name}, {"host", h.host}, {"pid", h.pid}});
     }
     j.session = s;
     s->job = &j;
@@ -438,7 +439,7 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
 /// It does not come back: what it asked for is forgotten, and its workers end.
 SKEIN_INLINE void head::books::leave(detail::head_job& j) {
     if (std::exchange(j.ending, true)) return;
-    logging::info("head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
+    logging::at(how.news, "head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
     std::vector<detail::head_lease*> all;
     for (auto& [n, l] : j.leases) all.push_back(l.get());
     for (auto* l : all) { // erasing the last one would erase the job

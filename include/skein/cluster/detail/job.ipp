@@ -21,7 +21,9 @@
 #include <skein/rt/standard_files.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <string>
 #include <utility>
 
 #include <sched.h>
@@ -48,12 +50,16 @@ SKEIN_INLINE std::optional<launch_environment> job_of_launcher(const variable_re
     return where;
 }
 
+SKEIN_INLINE bool has_own_cores(int may_use, int allotted, int of_host, int local_size) noexcept {
+    return may_use < of_host && may_use * local_size <= std::min(allotted, of_host);
+}
+
 SKEIN_INLINE job_share share_of_host(const launch_environment& where, const rt::resources& all,
-                                     const std::vector<std::string>& gpu_names, bool has_own_cores,
+                                     const std::vector<std::string>& gpu_names, bool is_bound,
                                      bool has_own_gpus) {
     job_share out{all, {}};
     const int size = std::max(where.local_size, 1), mine = where.local_rank;
-    if (!has_own_cores)
+    if (!is_bound)
         out.offers.cpu =
             std::max(1, static_cast<int>(all.cpu.in_steps() / rt::amount::steps) / size);
     out.offers.memory = all.memory / static_cast<std::uint64_t>(size);
@@ -66,12 +72,21 @@ SKEIN_INLINE job_share share_of_host(const launch_environment& where, const rt::
 
 namespace detail {
 
-/// Whether the process may run on some of the host's cores only.
-[[nodiscard]] inline bool is_bound() noexcept {
+/// The launcher has bound this process to cores of its own.
+[[nodiscard]] inline bool is_bound(const launch_environment& where) {
     cpu_set_t mine;
     CPU_ZERO(&mine);
     if (::sched_getaffinity(0, sizeof mine, &mine) != 0) return false;
-    return CPU_COUNT(&mine) < ::sysconf(_SC_NPROCESSORS_ONLN);
+    const auto of_host = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+    int allotted = of_host;
+    if (const int of_container = skein::detail::cgroup_cpuset({}); of_container > 0)
+        allotted = std::min(allotted, of_container);
+    if (const auto of_job = process_environment()("SLURM_CPUS_ON_NODE")) {
+        int n = 0;
+        const auto [end, bad] = std::from_chars(of_job->data(), of_job->data() + of_job->size(), n);
+        if (bad == std::errc() && n > 0) allotted = std::min(allotted, n);
+    }
+    return has_own_cores(CPU_COUNT(&mine), allotted, of_host, std::max(where.local_size, 1));
 }
 
 [[nodiscard]] inline agent_options node_of_job(const launch_environment& where,
@@ -79,7 +94,7 @@ namespace detail {
     rt::resources all;
     all.cpu = available_cores();
     all.memory = available_memory();
-    auto share = share_of_host(where, all, rt::visible_gpus(), is_bound(),
+    auto share = share_of_host(where, all, rt::visible_gpus(), is_bound(where),
                                process_environment()("SLURM_GPUS_PER_TASK").has_value());
     agent_options o;
     o.head = meeting_point(where);
@@ -92,13 +107,12 @@ namespace detail {
     o.labels = {fmt::format("rank={}", where.rank)};
     o.orphan_grace = std::chrono::seconds(10);
     o.leaves_alone = true;
+    o.news = logging::level::debug;
     return o;
 }
 
-/// What this process starts from now on has no part in the job, and a secret of its own. Who comes and goes is no
-/// news where all come and go together.
+/// What this process starts from now on has no part in the job, and a secret of its own.
 inline void enter_job() {
-    if (!process_environment()("SKEIN_LOG_LEVEL")) logging::set_level(logging::level::warn);
     ::setenv(in_job_variable, "1", 1);
     take_variable(token_variable);
 }
@@ -200,6 +214,7 @@ SKEIN_INLINE led_job::led_job(const launch_environment& where, const std::string
     o.secret = find_or_make_token(token_file);
     o.host = rt::host_name();
     o.pid = ::getpid();
+    o.news = logging::level::debug; // who comes and goes is none where all come and go together
     auto node = detail::node_of_job(where, o.secret);
     parts_->head_thread.run([&] { return parts::start_head(parts_.get(), std::move(o)); });
     parts_->node_thread.run([&] { return parts::start_node(parts_.get(), std::move(node)); });

@@ -64,6 +64,19 @@ SKEIN_INLINE int cgroup_cores(const cgroup_files& where) {
     return std::max(1, static_cast<int>(std::ceil(std::min(least, 1e6))));
 }
 
+SKEIN_INLINE int cgroup_cpuset(const cgroup_files& where) {
+    std::ifstream file(where.root + "/cpuset.cpus.effective");
+    int cores = 0, first = 0;
+    while (file >> first) {
+        int last = first;
+        if (file.peek() == '-' && !(file.ignore() >> last)) return 0;
+        if (last < first) return 0;
+        cores += last - first + 1;
+        if (file.peek() == ',') file.ignore();
+    }
+    return cores;
+}
+
 } // namespace detail
 
 SKEIN_INLINE int available_cores() {

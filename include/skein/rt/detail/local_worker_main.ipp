@@ -12,6 +12,7 @@
 #include <skein/rt/boot.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/runtime.hpp>
+#include <skein/rt/worker_source.hpp>
 #include <skein/wire/decode.hpp>
 
 #include <atomic>
@@ -105,6 +106,7 @@ SKEIN_INLINE int worker_main() {
         auto mine = take_boot(worker_role);
         if (!mine) throw error(errc::usage, "this process was not started as a worker");
         name_process(detail::short_worker_name(mine->name));
+        ::setenv(in_job_variable, "1", 1); // what a task starts is no process of a launcher
         net::real_loop loop;
         runtime_options who;
         who.name = mine->name;
