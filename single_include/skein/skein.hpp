@@ -8985,9 +8985,7 @@ SKEIN_INLINE task<identity> authenticate(stream& with, side mine, connection_opt
     } catch (const error& e) {
         failure = e;
     }
-    // Bytes already sent (a verdict) must arrive: say that no more follow, then close.
-    with.close_send();
-    with.close();
+    with.close(); // bytes already sent (a verdict) arrive
     error e(failure->code(), "handshake with " + with.peer_name() + " failed: " + failure->text());
     if (!failure->cause().empty()) e.with_cause(failure->cause());
     if (!failure->hint().empty()) e.with_hint(failure->hint());
@@ -35425,7 +35423,7 @@ SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address dri
 SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address driver,
                                              net::connection_options options, runtime* self) {
     auto how = worker_links(*self, time_constants::lan().worker_computes);
-    how.first.max_tries = 6; // its door may be full
+    how.first.max_tries = 10; // its door may be full
     auto connecting =
         net::link::connect(*via, std::move(driver), std::move(options), std::move(how));
     co_return co_await connecting;

@@ -93,9 +93,9 @@ SKEIN_INLINE void leased_workers::books::open_door() {
         at = head.notice().this_host_only ? net::address::tcp("127.0.0.1", at.port)
                                           : net::address::any(at.port);
     net::acceptor_options bounds; // all workers of a cluster may come at once; they try again
-    bounds.places = 256;
-    bounds.places_per_address = 128;
-    bounds.grace = std::chrono::milliseconds(200); // for as many handshakes, one after the other
+    bounds.places = 64;
+    bounds.places_per_address = 32;
+    bounds.grace = std::chrono::milliseconds(200); // for a driver that computes
     door = std::make_unique<net::link_endpoint>(network, at, std::move(options),
                                                 rt::worker_links(driver, how.times.worker_computes),
                                                 net::link_table_bounds{65'536, 65'536}, bounds);

@@ -281,9 +281,7 @@ SKEIN_INLINE task<identity> authenticate(stream& with, side mine, connection_opt
     } catch (const error& e) {
         failure = e;
     }
-    // Bytes already sent (a verdict) must arrive: say that no more follow, then close.
-    with.close_send();
-    with.close();
+    with.close(); // bytes already sent (a verdict) arrive
     error e(failure->code(), "handshake with " + with.peer_name() + " failed: " + failure->text());
     if (!failure->cause().empty()) e.with_cause(failure->cause());
     if (!failure->hint().empty()) e.with_hint(failure->hint());

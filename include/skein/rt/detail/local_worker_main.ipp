@@ -58,7 +58,7 @@ SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address dri
 SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address driver,
                                              net::connection_options options, runtime* self) {
     auto how = worker_links(*self, time_constants::lan().worker_computes);
-    how.first.max_tries = 6; // its door may be full
+    how.first.max_tries = 10; // its door may be full
     auto connecting =
         net::link::connect(*via, std::move(driver), std::move(options), std::move(how));
     co_return co_await connecting;
