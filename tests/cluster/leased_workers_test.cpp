@@ -78,8 +78,10 @@ TEST_CASE("a connection to a worker that breaks costs no call and no actor",
           "[F12][cluster][leased_workers]") {
     test::in_cluster(41, 2, [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
         std::vector<actor_handle<leased_counter>> counters;
-        for (int i = 0; i < 4; ++i)
-            counters.push_back(co_await actor<leased_counter>.with({.cpus = 1})());
+        for (int i = 0; i < 4; ++i) {
+            auto making = actor<leased_counter>.with({.cpus = 1})();
+            counters.push_back(co_await making);
+        }
         std::vector<ref<int>> sums;
         co_await sleep_for(2s);
         const auto before = d.self.stats().workers_lost; // they have made room for the actors

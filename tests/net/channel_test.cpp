@@ -16,11 +16,11 @@ using namespace net_test;
 namespace {
 
 /// Both ends as who does not care sees them.
-struct ends {
+struct channel_ends {
     net::channel::handle client, server;
 };
 
-task<void> hold_channel(ends* out, net::link::handle l) {
+task<void> hold_channel(channel_ends* out, net::link::handle l) {
     out->server = l;
     auto ended = l->wait_closed();
     l.reset();
@@ -28,7 +28,7 @@ task<void> hold_channel(ends* out, net::link::handle l) {
 }
 
 /// What both kinds promise: messages in order, held back while nobody reads, and an orderly end.
-task<void> talk(ends* e) {
+task<void> talk(channel_ends* e) {
     CHECK(e->client->peer().name == "server");
     CHECK(e->server->peer_name().starts_with("client (pid 42 at here) over "));
     CHECK(e->server->peer_host() == "a");
@@ -65,7 +65,7 @@ task<void> over_connections(sim::network* n) {
     auto connecting = connect_pair(&n->host("a"), &n->host("b"), net::address::sim("b", 1),
                                    options("client"), options("server"));
     const pair p = co_await connecting;
-    ends e{p.client, p.server};
+    channel_ends e{p.client, p.server};
     auto talking = with_timeout(talk(&e), 100s);
     co_await talking;
     auto parted = e.server->close();
@@ -73,7 +73,7 @@ task<void> over_connections(sim::network* n) {
 }
 
 task<void> over_links(sim::network* n) {
-    ends e;
+    channel_ends e;
     net::link_endpoint server(n->host("b"), net::address::sim("b", 1), options("server"));
     scope serving;
     serving.spawn(
@@ -105,7 +105,7 @@ TEST_CASE("a link is open while its connection is broken, a connection is not") 
     sim::loop loop(4);
     sim::network network(loop, sim::faults());
     loop.run([](sim::network* n) -> task<void> {
-        ends e;
+        channel_ends e;
         net::link_endpoint server(n->host("b"), net::address::sim("b", 1), options("server"));
         scope serving;
         serving.spawn(
