@@ -140,6 +140,24 @@ TEST_CASE("a worker that computes while its connection breaks is not lost, and o
     }
 }
 
+TEST_CASE("calls on workers of a cluster that has gone do not wait for them",
+          "[F12][cluster][leased_workers]") {
+    test::in_cluster(45, 1, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+        auto r = remote<&leased_later>.with({.retries = 0})(600'000);
+        co_await sleep_for(2s);
+        c.network().reset("driver", "n1"); // nobody hears the last words
+        c.network().partition("driver", "n1");
+        const auto began = c.loop().now();
+        c.head().stop();
+        auto asked = as_result(as_task(r));
+        const auto outcome = co_await asked;
+        REQUIRE_FALSE(outcome);
+        INFO(outcome.error().what());
+        CHECK(c.loop().now() - began < 30s);
+        c.network().heal_all();
+    });
+}
+
 TEST_CASE("a worker that dies is lost at once, although its connection might come back",
           "[F8][cluster][leased_workers]") {
     test::in_cluster(

@@ -99,7 +99,7 @@ SKEIN_INLINE void leased_workers::books::open_door() {
     door = std::make_unique<net::link_endpoint>(network, at, std::move(options),
                                                 rt::worker_links(driver, how.times.worker_computes),
                                                 net::link_table_bounds{65'536, 65'536}, bounds);
-    later.spawn(watch_broken(this));
+    served.spawn(watch_broken(this));
     served.spawn(
         door->serve([this](net::link::handle wire) { return serve_one(this, std::move(wire)); }));
 }
@@ -450,17 +450,20 @@ SKEIN_INLINE task<void> leased_workers::books::cut_later(books* self, lease_ptr 
 
 /// A worker that does not come back may compute: then its host says that it is there still.
 SKEIN_INLINE task<void> leased_workers::books::watch_broken(books* self) {
-    for (;;) {
-        co_await sleep_for(self->how.times.idle_probe);
+    while (!self->stopping.is_set()) {
+        auto pause = detail::wait_at_most(&self->stopping, self->how.times.idle_probe);
+        co_await pause;
         const auto now = self->on_loop.now();
+        // Without a cluster nobody tells how a worker has ended.
+        const duration patience = self->gave_up ? duration(0) : self->how.times.worker_resume;
         for (const auto& [number, l] : self->leases) {
             if (!l->wire || l->wire->is_connected()) {
                 l->broken_since.reset();
             } else if (!l->broken_since) {
                 l->broken_since = now;
-            } else if (now - *l->broken_since >= self->how.times.worker_resume) {
+            } else if (now - *l->broken_since >= patience) {
                 l->broken_since = now;
-                self->later.spawn(ask_host(self, l));
+                self->served.spawn(ask_host(self, l));
             }
         }
     }
@@ -479,8 +482,11 @@ SKEIN_INLINE task<void> leased_workers::books::ask_host(books* self, lease_ptr l
     }
     if (!l->wire || l->wire->is_connected()) co_return;
     l->wire->abort(error(errc::peer_lost,
-                         fmt::format("its connection broke, and it has not come back for {:.0f} s",
-                                     to_seconds(self->how.times.worker_resume)))
+                         self->gave_up
+                             ? std::string("its connection broke, and the cluster has gone")
+                             : fmt::format("its connection broke, and it has not come back for "
+                                           "{:.0f} s",
+                                           to_seconds(self->how.times.worker_resume)))
                        .with_cause(why));
 }
 
