@@ -5074,6 +5074,7 @@ struct time_constants {
     ms farewell_stopping{300};    ///< the same when it was told to
     ms idle_probe{5000};          ///< at least so often a link to a worker carries something
     ms unconfirmed_after{15'000}; ///< the other host's kernel answers nothing on such a link
+    ms force_after{100};          ///< for a task cancelled by force to end by itself
     ms worker_resume{30'000};     ///< for a broken link to a worker, then its host is asked
     ms worker_computes{86'400'000}; ///< the same while its host answers
     ms worker_refused{500};         ///< after which nobody will ever listen there again
@@ -13581,6 +13582,9 @@ public:
     /// The task on a worker that is for one demand alone waits for calls that it has made, or no longer: its cpus are
     /// free meanwhile. Returns at once.
     virtual void rests(const net::channel& worker, bool on) = 0;
+    /// The worker's process is to end at once: a task there was cancelled by force. Returns at once; the end is seen
+    /// as that of any worker, and it is replaced.
+    virtual void end_now(const net::channel& worker) = 0;
     /// Room for all bundles is wanted, together or not at all. Returns at once; what becomes of it the runtime is told
     /// (group_placed, group_refused).
     virtual void want_group(const worker_group& what) = 0;
@@ -19908,7 +19912,7 @@ SKEIN_INLINE print_lines print_to_standard_files(bool prefix) {
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 5;
+inline constexpr std::uint32_t cluster_version = 6;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -20018,6 +20022,7 @@ struct want_lease {
 struct return_lease {
     static constexpr std::uint16_t number = 6;
     std::uint64_t lease = 0;
+    bool at_once = false; ///< its worker is to be killed, not asked
 };
 /// There is room, and the worker is being started.
 struct lease_granted {
@@ -20118,6 +20123,7 @@ struct start_worker_order {
 struct stop_worker_order {
     static constexpr std::uint16_t number = 12;
     lease_name lease;
+    bool at_once = false; ///< it is killed
 };
 /// A worker has ended, or did not start.
 struct worker_ended {
@@ -20641,8 +20647,9 @@ struct agent::books {
         start_worker_order order;
         cancel_source stop;
         bool asked_to_stop = false;
-        rt::line_queue said; ///< that its driver has not been sent
-        event all_sent;      ///< of what it has said; look again
+        rt::child* process = nullptr; ///< while it runs
+        rt::line_queue said;          ///< that its driver has not been sent
+        event all_sent;               ///< of what it has said; look again
     };
     /// What a driver's workers have printed, as far as the head knows of it.
     struct driver_output {
@@ -20674,7 +20681,7 @@ struct agent::books {
     static task<void> say_hello(books* self);
 
     void start(start_worker_order order);
-    void stop_one(const lease_name& lease);
+    void stop_one(const lease_name& lease, bool at_once);
     void stop_all();
     static task<void> live(books* self, lease_name lease);
     static task<ended_lease> run(books* self, worker* w);
@@ -20842,7 +20849,7 @@ SKEIN_INLINE std::uint64_t build_id() {
 //     call     id = the call, body = call_head + arguments         submitter -> executor
 //     reply    id = the call, flags: ok or failed, body = value or wire_failure
 //     started  id = the call: it runs and has suspended            executor -> submitter
-//     cancel   id = the call                                       submitter -> executor
+//     cancel   id = the call, flags: by force                      submitter -> executor
 //     drop     body = the actor: its last handle is gone            driver -> worker
 //     kill     body = the actor: it ends at once                     worker -> driver -> worker
 //
@@ -20937,7 +20944,7 @@ public:
 
     void add_child(call_base& call) noexcept { children_.push_back(call); }
     /// Cancels what it has called and what has no outcome yet.
-    void cancel_children();
+    void cancel_children(bool by_force);
 
     lineage who;
     const function_record* fn = nullptr;
@@ -22074,6 +22081,7 @@ enum message : std::uint16_t {
     message_cut = 20,
 };
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
+inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel
 
 /// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
 /// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, the text of a
@@ -23135,7 +23143,10 @@ public:
     void submit_deferred(const counted_ptr<detail::call_base>& call, std::size_t pending,
                          std::unique_ptr<detail::deferred_arguments> arguments);
     void argument_ready(detail::call_base& call);
-    void cancel(detail::call_base& call) noexcept;
+    /// by_force: of a task; see ref::cancel_by_force().
+    void cancel(detail::call_base& call, bool by_force = false) noexcept;
+    /// It has been cancelled by force, and has not ended.
+    void end_by_force(detail::call_base& call);
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_state& lane) noexcept;
     /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
@@ -23213,7 +23224,8 @@ private:
     void on_reply(peer& from, const net::frame_view& f);
     void settle(peer& from, counted_ptr<detail::call_base> call, const net::frame_view& f);
     [[nodiscard]] bool runs_again(detail::call_base& call, failure& why);
-    void on_cancel(peer& from, slot_id id);
+    void on_cancel(peer& from, slot_id id, bool by_force);
+    void force_soon(detail::call_base& call);
     void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
     void take_reply(peer& from, detail::call_base& call, const net::frame_view& f);
 
@@ -23944,6 +23956,13 @@ struct call_base::rarities {
         call_base& call;
     };
     std::optional<deadline_timer> deadline;
+    struct force_timer : timer_node {
+        explicit force_timer(call_base& c)
+            : timer_node([](timer_node& t) { static_cast<force_timer&>(t).passed(); }), call(c) {}
+        void passed();
+        call_base& call;
+    };
+    std::optional<force_timer> force; ///< it was cancelled by force
     std::optional<error> bad_options;
     std::optional<known_failures> retry_on;
     std::uint16_t failed_attempts = 0; ///< that ended with one of them
@@ -24028,6 +24047,7 @@ struct peer {
     bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
     error why{errc::closed, "closed"}; ///< once it has ended
+    std::string ended_for;             ///< by force, and for which call
     bool orderly = false;
     event ended;
 
@@ -24375,6 +24395,7 @@ SKEIN_INLINE void call_base::finished() {
     if (owner != nullptr) std::exchange(owner, nullptr)->count_outcome(failure_ != nullptr);
     state = phase::done;
     if (rare && rare->deadline) rare->deadline->cancel();
+    if (rare && rare->force) rare->force->cancel();
     if (rare) {
         rare->kept.clear();
         rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
@@ -24398,8 +24419,23 @@ SKEIN_INLINE void actor_state::last_use_gone() noexcept {
     delete this;
 }
 
-SKEIN_INLINE void cancel_call(call_base& call) noexcept {
-    if (call.owner != nullptr) call.owner->cancel(call);
+SKEIN_INLINE void call_base::rarities::force_timer::passed() {
+    if (call.owner != nullptr) call.owner->end_by_force(call);
+}
+
+SKEIN_INLINE void cancel_call(call_base& call, bool by_force) noexcept {
+    if (call.owner != nullptr) call.owner->cancel(call, by_force);
+}
+
+SKEIN_INLINE void force_call(call_base& call) {
+    if (call.kind != call_kind::task)
+        throw error(
+            errc::not_supported,
+            fmt::format("not supported: {} is a call of an actor and cannot be cancelled by "
+                        "force",
+                        call.name()))
+            .with_hint("cancel() asks it to end; kill() ends its actor");
+    cancel_call(call, true);
 }
 
 SKEIN_INLINE void keep_failures(call_base& call, std::string_view text) {
@@ -25291,14 +25327,14 @@ SKEIN_INLINE byte_buffer body_to_keep(wire::writer& written) {
     return std::move(written).take();
 }
 
-SKEIN_INLINE void call_context::cancel_children() {
+SKEIN_INLINE void call_context::cancel_children(bool by_force) {
     std::vector<counted_ptr<call_base>> all;
     while (!children_.empty()) {
         auto& child = children_.front();
         child.unlink();
         all.emplace_back(&child);
     }
-    for (const auto& child : all) cancel_call(*child);
+    for (const auto& child : all) cancel_call(*child, by_force);
 }
 
 } // namespace detail
@@ -25472,14 +25508,17 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
     }
 }
 
-SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
+SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexcept {
     const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
     const bool is_free = take_back(call);
     if (!is_free && (call.state == detail::phase::sent || call.state == detail::phase::started)) {
-        if (std::exchange(call.extra().cancel_requested, true)) return;
+        by_force = by_force && call.kind == detail::call_kind::task;
+        if (std::exchange(call.extra().cancel_requested, true) && !by_force) return;
         if (call.on != nullptr && call.on->is_open())
-            call.on->send(detail::message_cancel, 0, call.slot.value(), {});
+            call.on->send(detail::message_cancel, by_force ? detail::flag_by_force : 0,
+                          call.slot.value(), {});
+        if (by_force) force_soon(call);
         return;
     }
     if (call.state == detail::phase::queued && call.on != nullptr) {
@@ -25969,7 +26008,7 @@ SKEIN_INLINE task<void> runtime::serve_caller(runtime* self, std::shared_ptr<net
 SKEIN_INLINE void runtime::drop_caller(peer& caller) {
     caller.running.for_each([](slot_id, const auto& call) {
         call->stop.request();
-        call->context->cancel_children();
+        call->context->cancel_children(false);
     });
     std::erase_if(books_->backlog, [&](const arrival& one) {
         if (one.from.get() != &caller) return false;
@@ -26006,7 +26045,7 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
     const bool calls = from->role != detail::peer_role::dialled;
     const bool answers = from->role != detail::peer_role::accepted;
     if (f.kind == detail::message_reply && answers) return on_reply(*from, f);
-    if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id));
+    if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id), false);
     if (f.kind == detail::message_started && answers) {
         if (auto* call = call_at(*from, slot_id(f.id));
             call != nullptr && call->state == detail::phase::sent)
@@ -26953,7 +26992,7 @@ SKEIN_INLINE void runtime::on_kill(actor_id id) {
         from.running.for_each([&](slot_id, const auto& call) {
             if (call->context->actor != id) return;
             call->stop.request();
-            call->context->cancel_children();
+            call->context->cancel_children(false);
         });
     });
 }
@@ -27071,6 +27110,33 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
     co_return false;
 }
 
+// ---- cancelling by force -----------------------------------------------------------------------
+
+/// Driver: what can end by itself is given time to.
+SKEIN_INLINE void runtime::force_soon(detail::call_base& call) {
+    if (books_->upstream != nullptr || call.on == nullptr || call.rare->force) return;
+    auto& here = loop::current();
+    auto& timer = call.rare->force.emplace(call);
+    here.set_timer(timer, deadline_after(here.exact_now(), time_constants::lan().force_after));
+}
+
+SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
+    if (call.is_done() || call.on == nullptr) return; // it waits to be told that its worker is lost
+    auto& at = *call.on;
+    if (!at.up || !at.ended_for.empty()) return;
+    if (at.actors > 0) {
+        logging::warn(
+            "rt", "a task goes on although it was cancelled by force: actors live on its worker",
+            {{"task", call.name()}, {"worker", at.who}, {"actors", at.actors}});
+        return;
+    }
+    at.ended_for = fmt::format("it was ended by force, to cancel {}", call.name());
+    if (books_->leases.source != nullptr)
+        books_->leases.source->end_now(*at.wire);
+    else
+        at.abort(error(errc::cancelled, at.ended_for)); // who serves it sees to its process
+}
+
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_frames.ipp
@@ -27099,7 +27165,8 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
             call != nullptr && call->state == detail::phase::sent)
             call->state = detail::phase::started;
         return;
-    case detail::message_cancel: return on_cancel(*from, slot_id(f.id));
+    case detail::message_cancel:
+        return on_cancel(*from, slot_id(f.id), (f.flags & detail::flag_by_force) != 0);
     case detail::message_drop:
         if (books_->upstream == nullptr) break;
         return arrived(from, f);
@@ -27181,16 +27248,16 @@ SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
     return true;
 }
 
-SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
+SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
     if (auto* const found = from.running.find(id)) {
         auto& call = **found;
         call.stop.request();
-        call.context->cancel_children();
+        call.context->cancel_children(by_force);
     } else if (books_->has_backlog) {
         from.unwanted.insert(id);
     }
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
-        cancel(*found->second);
+        cancel(*found->second, by_force);
 }
 
 namespace detail {
@@ -28816,6 +28883,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
         how +=
             fmt::format(" (its end was not seen: {})", to_error(std::current_exception()).what());
     }
+    if (!l->ended_for.empty()) how = fmt::format("{}: {}", l->ended_for, how);
     std::erase(books_->links, l);
     lose(*l, how);
     tell_end(*l, true, fmt::format("{} was lost: {}", l->who, how));
@@ -28931,7 +28999,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
     l.running.for_each([](slot_id, const auto& call) {
         call->stop.request();
-        call->context->cancel_children();
+        call->context->cancel_children(false);
     });
     std::vector<counted_ptr<detail::call_base>> orphans;
     if (!l.spent) // else they go on, as all calls do that nobody waits for
@@ -29591,7 +29659,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> agent::books::make_service() 
     out->on_tell<start_worker_order>(
         [this](start_worker_order m, const net::caller&) { start(std::move(m)); });
     out->on_tell<stop_worker_order>(
-        [this](const stop_worker_order& m, const net::caller&) { stop_one(m.lease); });
+        [this](const stop_worker_order& m, const net::caller&) { stop_one(m.lease, m.at_once); });
     out->on_tell<take_output>(
         [this](const take_output& m, const net::caller&) { send_output(m.driver); });
     out->on_tell<node_drains>(
@@ -29622,7 +29690,7 @@ SKEIN_INLINE task<void> agent::books::say_hello(books* self) {
     try {
         auto joining = self->head.join<node_welcome>(std::move(h));
         const auto w = co_await joining;
-        for (const auto& lease : w.stop) self->stop_one(lease);
+        for (const auto& lease : w.stop) self->stop_one(lease, false);
         for (auto& end : std::exchange(self->untold, {})) self->tell_end(std::move(end));
         self->offer_all_output();
         if (self->how.on_joined) self->how.on_joined(w.name);
@@ -29674,11 +29742,15 @@ SKEIN_INLINE void agent::books::start(start_worker_order order) {
     running.spawn(live(this, lease));
 }
 
-SKEIN_INLINE void agent::books::stop_one(const lease_name& lease) {
+SKEIN_INLINE void agent::books::stop_one(const lease_name& lease, bool at_once) {
     const auto found = workers.find(lease);
     if (found == workers.end()) return; // its end has crossed this
-    found->second->asked_to_stop = true;
-    found->second->stop.request();
+    auto& w = *found->second;
+    w.asked_to_stop = true;
+    if (at_once && w.process != nullptr)
+        w.process->kill(); // whoever waits for its end sees it
+    else
+        w.stop.request();
 }
 
 SKEIN_INLINE void agent::books::stop_all() {
@@ -29716,6 +29788,7 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
                                           self->how.times.start_timeout));
         process = co_await starting;
         out.started = true;
+        w->process = process.get();
         if (w->order.prints) reading.spawn(read_output(self, w, process.get()));
         auto ended = with_cancel(w->stop.token(), process->ended());
         const auto end = co_await ended;
@@ -29739,6 +29812,7 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
     }
     auto read = as_result(shield(reading.join())); // to its end
     (void)co_await read;
+    w->process = nullptr;
     co_return out;
 }
 
@@ -30323,10 +30397,11 @@ struct head::books {
     void make_room(const detail::head_share& of);
     [[nodiscard]] bool make_room(const detail::head_lease& l, detail::head_node& n,
                                  const rt::scheduler::place_info& now);
-    void give_back(detail::head_job& j, std::uint64_t number);
+    void give_back(detail::head_job& j, std::uint64_t number, bool at_once = false);
     void keep(detail::head_job& j, std::uint64_t number);
     void rest(detail::head_job& j, const lease_rests& what);
-    void stop_worker(detail::head_lease& l);
+    void stop_worker(detail::head_lease& l, bool at_once = false);
+    void tell_stop(const detail::head_lease& l, bool at_once);
     [[nodiscard]] bool hold(detail::head_node& n, const held_lease& held);
     [[nodiscard]] bool take_over(detail::head_node& n, const held_lease& held,
                                  detail::head_lease* l, detail::lease_state as);
@@ -30499,7 +30574,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
         make_room(j, false);
     }));
     out->on_tell<return_lease>(as_driver([this](detail::head_job& j, const return_lease& m) {
-        give_back(j, m.lease);
+        give_back(j, m.lease, m.at_once);
         pump();
     }));
     out->on_tell<keep_lease>(
@@ -31312,11 +31387,12 @@ SKEIN_INLINE void head::books::want(detail::head_job& j, const want_lease& what)
     ask_room(l);
 }
 
-SKEIN_INLINE void head::books::give_back(detail::head_job& j, std::uint64_t number) {
+SKEIN_INLINE void head::books::give_back(detail::head_job& j, std::uint64_t number, bool at_once) {
     const auto found = j.leases.find(number);
     if (found == j.leases.end()) return; // its end has crossed this
     auto& l = *found->second;
-    if (l.state == detail::lease_state::granted) return stop_worker(l);
+    if (l.state == detail::lease_state::granted) return stop_worker(l, at_once);
+    if (l.state == detail::lease_state::stopping && at_once) return tell_stop(l, true);
     if (l.state != detail::lease_state::stopping) erase(l);
 }
 
@@ -31342,10 +31418,14 @@ SKEIN_INLINE void head::books::rest(detail::head_job& j, const lease_rests& what
 }
 
 /// Its room stays taken until the agent says that the worker has ended.
-SKEIN_INLINE void head::books::stop_worker(detail::head_lease& l) {
+SKEIN_INLINE void head::books::stop_worker(detail::head_lease& l, bool at_once) {
     l.state = detail::lease_state::stopping;
     (void)schedule.set_leaving(l.request);
-    l.at->session->tell(stop_worker_order{{l.of->incarnation, l.number}});
+    tell_stop(l, at_once);
+}
+
+SKEIN_INLINE void head::books::tell_stop(const detail::head_lease& l, bool at_once) {
+    l.at->session->tell(stop_worker_order{{l.of->incarnation, l.number}, at_once});
 }
 
 /// It has been asked back, and nothing was heard of it yet.
@@ -34186,7 +34266,9 @@ protected:
     }
 };
 
-void cancel_call(call_base& call) noexcept;
+void cancel_call(call_base& call, bool by_force) noexcept;
+/// Refuses calls of actors.
+void force_call(call_base& call);
 
 /// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
 template <class T, bool Move>
@@ -34247,7 +34329,13 @@ public:
 
     /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
     /// The ref then fails with errc::cancelled, unless a value comes first.
-    void cancel() const noexcept { rt::detail::cancel_call(*state_); }
+    void cancel() const noexcept { rt::detail::cancel_call(*state_, false); }
+    /// The same for a task that may not listen, a plain function that computes: when it has not ended a tenth of a
+    /// second later, its worker's process is ended, and another one started in its place. Calls that it has made are
+    /// cancelled so, too. What else runs on that worker is lost with it, as when it dies (tasks run again). A worker
+    /// that actors live on is not ended: the log says so, and the task goes on to its end.
+    ///   errors  not_supported: a call of an actor, see kill()
+    void cancel_by_force() const { rt::detail::force_call(*state_); }
 
     [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
         return state_;
@@ -35332,6 +35420,8 @@ public:
     void want(const worker_demand& what) override;
     /// The runtime takes back itself what it has lent.
     void rests(const net::channel&, bool) override {}
+    /// Kills its process.
+    void end_now(const net::channel& worker) override;
     /// Takes room of this host for the group, as long as it is held.
     void want_group(const worker_group& what) override;
     void drop_group(std::uint64_t number) override;
@@ -35695,6 +35785,10 @@ public:
         groups_.drop(number);
         changed_.set();
     }
+    void end_now(const net::channel& worker) {
+        for (auto* one : serving_)
+            if (one->wire.get() == &worker) one->process->kill();
+    }
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
 
 private:
@@ -35769,6 +35863,7 @@ private:
             auto met = meet(one);
             one->wire = co_await met;
             pids_.push_back(static_cast<pid_t>(one->process->pid()));
+            serving_.push_back(one);
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
@@ -35782,6 +35877,7 @@ private:
         auto watched = as_result(shield(watching.join())); // it refers to what is here
         (void)co_await watched;
         if (!one->process) co_return failed;
+        std::erase(serving_, one);
         std::erase(pids_, static_cast<pid_t>(one->process->pid()));
         if (one->process->running()) {
             // It may still be loading and hear nobody.
@@ -36103,6 +36199,7 @@ private:
     net::token secret_;
     std::uint16_t cpus_ = 1;
     std::vector<pid_t> pids_;
+    std::vector<life*> serving_; ///< whose process is there and connected
     int alive_ = 0;
     bool stopping_ = false;
     time_point stopped_at_{};
@@ -36126,6 +36223,7 @@ SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places()
 SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
 SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
 SKEIN_INLINE void local_workers::want(const worker_demand& what) { pool_->want(what); }
+SKEIN_INLINE void local_workers::end_now(const net::channel& worker) { pool_->end_now(worker); }
 SKEIN_INLINE void local_workers::want_group(const worker_group& what) { pool_->want_group(what); }
 SKEIN_INLINE void local_workers::drop_group(std::uint64_t number) { pool_->drop_group(number); }
 SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {

@@ -176,6 +176,43 @@ TEST_CASE("a worker that dies is lost at once, although its connection might com
         1);
 }
 
+TEST_CASE("a task that does not listen is ended by force by its agent, also when the head was away",
+          "[C14][cluster][leased_workers]") {
+    for (const bool is_away : {false, true}) {
+        test::in_cluster(
+            44, 1,
+            [is_away](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+                auto r = remote<&leased_later>(60'000);
+                auto beside = remote<&leased_twice>.with({.cpus = 0})(1);
+                (void)co_await beside;
+                const auto pid = c.at(0).children->running().front().pid;
+                c.at(0).children->pause(pid, 10min); // it computes
+                if (is_away) {
+                    auto killed = c.kill_head();
+                    co_await killed;
+                }
+                const auto began = c.loop().now();
+                r.cancel_by_force();
+                if (is_away) {
+                    co_await sleep_for(1s);
+                    CHECK_FALSE(r.ready());
+                    c.start_head();
+                }
+                auto asked = as_result(as_task(r));
+                const auto outcome = co_await asked;
+                REQUIRE_FALSE(outcome);
+                INFO(outcome.error().what());
+                CHECK(outcome.error().code() == errc::cancelled);
+                CHECK(std::string(outcome.error().what()).find("by force") != std::string::npos);
+                CHECK(c.loop().now() - began < (is_away ? 15s : 500ms));
+                auto again = remote<&leased_twice>(4);
+                const int got = co_await again;
+                CHECK(got == 8);
+            },
+            1);
+    }
+}
+
 TEST_CASE("the workers of a driver that was killed end long before the head gives it up",
           "[cluster][leased_workers]") {
     test::in_cluster(43, 2, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {

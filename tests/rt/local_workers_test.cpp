@@ -326,6 +326,112 @@ TEST_CASE("a plain call that waits behind another is cancelled without waiting",
     });
 }
 
+// ---- cancelling by force ----------------------------------------------------------------------------
+
+namespace {
+
+/// Says that it has begun, and computes until the test is over, whatever it is asked.
+int compute_for_ever(std::string began) {
+    std::ofstream(began) << "now";
+    wait_for_file(began + ".never");
+    return 0;
+}
+/// The same in a task of its own.
+task<int> have_it_computed(std::string began) {
+    auto inner = remote<&compute_for_ever>(began);
+    co_return co_await std::move(inner);
+}
+task<void> until_exists(std::string path) {
+    while (!std::filesystem::exists(path)) co_await sleep_for(1ms);
+}
+
+} // namespace
+
+TEST_CASE("a task that computes is ended by force with its worker, and another one takes its place",
+          "[C14][rt][local_workers]") {
+    const test::temporary_folder folder;
+    const std::string began = folder.path + "/began";
+    pool p(options(1));
+    p.run([began](pool& self) -> task<void> {
+        auto deaf = remote<&compute_for_ever>(began);
+        auto begun = until_exists(began);
+        co_await begun;
+        auto behind = remote<&twice>.with({.retries = 0})(4); // its worker had not begun it
+        deaf.cancel();                                        // it does not listen
+        deaf.cancel_by_force();
+        auto asked = as_result(deaf);
+        const auto outcome = co_await asked;
+        REQUIRE_FALSE(outcome);
+        const std::string text = outcome.error().what();
+        INFO(text);
+        CHECK(outcome.error().code() == errc::cancelled);
+        CHECK(contains(text, "may have run"));
+        CHECK(contains(text, "ended by force, to cancel"));
+        CHECK(contains(text, "SIGKILL"));
+        const int got = co_await behind;
+        CHECK(got == 8);
+        CHECK(self.driver.stats().workers_lost == 1);
+    });
+}
+
+TEST_CASE("what a task has called is cancelled by force with it", "[C14][rt][local_workers]") {
+    const test::temporary_folder folder;
+    const std::string began = folder.path + "/began";
+    pool p(options(2));
+    p.run([began](pool& self) -> task<void> {
+        auto outer = remote<&have_it_computed>(began);
+        auto begun = until_exists(began);
+        co_await begun;
+        outer.cancel_by_force();
+        auto asked = as_result(outer);
+        const auto outcome = co_await asked;
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::cancelled);
+        while (self.driver.stats().workers_lost == 0) co_await sleep_for(1ms);
+        CHECK(self.driver.stats().workers_lost == 1); // that of the inner one alone
+    });
+}
+
+TEST_CASE("a task that ends when it is asked costs no worker, also by force",
+          "[C14][rt][local_workers]") {
+    pool p(options(1));
+    p.run([](pool& self) -> task<void> {
+        auto r = remote<&later>(1, 60'000);
+        auto started = remote<&twice>(1);
+        (void)co_await started;
+        r.cancel_by_force();
+        auto asked = as_result(r);
+        const auto outcome = co_await asked;
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::cancelled);
+        co_await sleep_for(2 * time_constants::lan().force_after);
+        CHECK(self.driver.stats().workers_lost == 0);
+    });
+}
+
+TEST_CASE("force ends no worker that actors live on, and no call of an actor",
+          "[C14][rt][local_workers]") {
+    const test::temporary_folder folder;
+    const std::string began = folder.path + "/began";
+    pool p(options(1));
+    p.run([began](pool& self) -> task<void> {
+        auto c = co_await actor<counter>(1);
+        auto r = c.call<&counter::add>(1);
+        CHECK_THROWS_AS(r.cancel_by_force(), error);
+        (void)co_await r;
+        auto deaf = remote<&compute_for_ever>(began);
+        auto begun = until_exists(began);
+        co_await begun;
+        deaf.cancel_by_force();
+        co_await sleep_for(2 * time_constants::lan().force_after);
+        CHECK_FALSE(deaf.ready());
+        CHECK(self.driver.stats().workers_lost == 0);
+        std::ofstream(began + ".never") << "now";
+        const int got = co_await deaf; // a value that comes is delivered
+        CHECK(got == 0);
+    });
+}
+
 // ---- workers for one demand -------------------------------------------------------------------------
 
 namespace {

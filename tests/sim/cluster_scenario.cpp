@@ -271,6 +271,16 @@ std::string used_of(stage* s) {
     return used;
 }
 
+/// Cancels a task by force, where somebody may compute and hear of nothing.
+void force(stage* s, const outstanding& one) {
+    auto& w = s->w;
+    auto& on = *s->c.at(w.below(s->c.nodes())).children;
+    const auto all = on.running();
+    if (!all.empty() && w.chance(0.7))
+        on.pause(all[w.below(all.size())].pid, std::chrono::milliseconds(w.below(800)));
+    if (!one.is_method) one.result.cancel_by_force();
+}
+
 task<void> check_outcome(stage* s, outstanding call) {
     auto& w = s->w;
     if (s->is_contended) {
@@ -327,6 +337,7 @@ task<void> call_around(stage* s, sim_nodes::driver* d, std::size_t* workers) {
         if (!s->has_own || !w.chance(0.25) || !submit_held(s, held, calls))
             calls.push_back(submit(s, actor, &position));
         if (w.chance(0.05)) calls[w.below(calls.size())].result.cancel();
+        if (w.chance(0.05)) force(s, calls[w.below(calls.size())]);
         if (w.chance(0.5)) co_await sleep_for(std::chrono::milliseconds(w.below(600)));
         w.check(now->violation.empty(), now->violation);
     }

@@ -218,6 +218,16 @@ outstanding submit(stage* s, int call, const actor_handle<counter>& actor, int* 
     return made;
 }
 
+/// Cancels a task by force, where somebody may compute and hear of nothing.
+void force(stage* s, const outstanding& one) {
+    auto& w = s->w;
+    auto& on = s->children;
+    const auto all = on.running();
+    if (!all.empty() && w.chance(0.7))
+        on.pause(all[w.below(all.size())].pid, std::chrono::milliseconds(w.below(800)));
+    if (!one.is_method) one.result.cancel_by_force();
+}
+
 task<void> check_outcome(stage* s, outstanding call) {
     auto& w = s->w;
     auto asked = as_result(with_timeout(as_task(call.result), 600s));
@@ -362,6 +372,7 @@ task<std::vector<outstanding>> call_around(stage* s) {
         if (!s->has_own || !w.chance(0.3) || !submit_held(s, i, held, calls))
             calls.push_back(submit(s, i, actor, &position));
         if (w.chance(0.05)) calls[w.below(calls.size())].result.cancel();
+        if (w.chance(0.05)) force(s, calls[w.below(calls.size())]);
         if (w.chance(harm)) hurt(s);
         if (w.chance(0.4)) co_await sleep_for(std::chrono::milliseconds(w.below(400)));
         check_names(s);

@@ -83,6 +83,8 @@ public:
     /// Asks the head for leases that hold what a demand asks for, in place of others where there is no room.
     void want(const rt::worker_demand& what) override;
     void rests(const net::channel& worker, bool on) override;
+    /// Has its agent kill its process, now or when the head is back.
+    void end_now(const net::channel& worker) override;
     /// Asks the head for a placement group, and gives it back.
     void want_group(const rt::worker_group& what) override;
     void drop_group(std::uint64_t number) override;

@@ -36,7 +36,7 @@
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 5;
+inline constexpr std::uint32_t cluster_version = 6;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -146,6 +146,7 @@ struct want_lease {
 struct return_lease {
     static constexpr std::uint16_t number = 6;
     std::uint64_t lease = 0;
+    bool at_once = false; ///< its worker is to be killed, not asked
 };
 /// There is room, and the worker is being started.
 struct lease_granted {
@@ -246,6 +247,7 @@ struct start_worker_order {
 struct stop_worker_order {
     static constexpr std::uint16_t number = 12;
     lease_name lease;
+    bool at_once = false; ///< it is killed
 };
 /// A worker has ended, or did not start.
 struct worker_ended {

@@ -36,6 +36,7 @@ struct time_constants {
     ms farewell_stopping{300};    ///< the same when it was told to
     ms idle_probe{5000};          ///< at least so often a link to a worker carries something
     ms unconfirmed_after{15'000}; ///< the other host's kernel answers nothing on such a link
+    ms force_after{100};          ///< for a task cancelled by force to end by itself
     ms worker_resume{30'000};     ///< for a broken link to a worker, then its host is asked
     ms worker_computes{86'400'000}; ///< the same while its host answers
     ms worker_refused{500};         ///< after which nobody will ever listen there again

@@ -79,6 +79,8 @@ public:
     void want(const worker_demand& what) override;
     /// The runtime takes back itself what it has lent.
     void rests(const net::channel&, bool) override {}
+    /// Kills its process.
+    void end_now(const net::channel& worker) override;
     /// Takes room of this host for the group, as long as it is held.
     void want_group(const worker_group& what) override;
     void drop_group(std::uint64_t number) override;

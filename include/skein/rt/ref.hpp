@@ -64,7 +64,9 @@ protected:
     }
 };
 
-void cancel_call(call_base& call) noexcept;
+void cancel_call(call_base& call, bool by_force) noexcept;
+/// Refuses calls of actors.
+void force_call(call_base& call);
 
 /// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
 template <class T, bool Move>
@@ -125,7 +127,13 @@ public:
 
     /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
     /// The ref then fails with errc::cancelled, unless a value comes first.
-    void cancel() const noexcept { rt::detail::cancel_call(*state_); }
+    void cancel() const noexcept { rt::detail::cancel_call(*state_, false); }
+    /// The same for a task that may not listen, a plain function that computes: when it has not ended a tenth of a
+    /// second later, its worker's process is ended, and another one started in its place. Calls that it has made are
+    /// cancelled so, too. What else runs on that worker is lost with it, as when it dies (tasks run again). A worker
+    /// that actors live on is not ended: the log says so, and the task goes on to its end.
+    ///   errors  not_supported: a call of an actor, see kill()
+    void cancel_by_force() const { rt::detail::force_call(*state_); }
 
     [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
         return state_;

@@ -179,7 +179,10 @@ public:
     void submit_deferred(const counted_ptr<detail::call_base>& call, std::size_t pending,
                          std::unique_ptr<detail::deferred_arguments> arguments);
     void argument_ready(detail::call_base& call);
-    void cancel(detail::call_base& call) noexcept;
+    /// by_force: of a task; see ref::cancel_by_force().
+    void cancel(detail::call_base& call, bool by_force = false) noexcept;
+    /// It has been cancelled by force, and has not ended.
+    void end_by_force(detail::call_base& call);
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_state& lane) noexcept;
     /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
@@ -257,7 +260,8 @@ private:
     void on_reply(peer& from, const net::frame_view& f);
     void settle(peer& from, counted_ptr<detail::call_base> call, const net::frame_view& f);
     [[nodiscard]] bool runs_again(detail::call_base& call, failure& why);
-    void on_cancel(peer& from, slot_id id);
+    void on_cancel(peer& from, slot_id id, bool by_force);
+    void force_soon(detail::call_base& call);
     void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
     void take_reply(peer& from, detail::call_base& call, const net::frame_view& f);
 

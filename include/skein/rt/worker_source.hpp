@@ -80,6 +80,9 @@ public:
     /// The task on a worker that is for one demand alone waits for calls that it has made, or no longer: its cpus are
     /// free meanwhile. Returns at once.
     virtual void rests(const net::channel& worker, bool on) = 0;
+    /// The worker's process is to end at once: a task there was cancelled by force. Returns at once; the end is seen
+    /// as that of any worker, and it is replaced.
+    virtual void end_now(const net::channel& worker) = 0;
     /// Room for all bundles is wanted, together or not at all. Returns at once; what becomes of it the runtime is told
     /// (group_placed, group_refused).
     virtual void want_group(const worker_group& what) = 0;

@@ -79,7 +79,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> agent::books::make_service() 
     out->on_tell<start_worker_order>(
         [this](start_worker_order m, const net::caller&) { start(std::move(m)); });
     out->on_tell<stop_worker_order>(
-        [this](const stop_worker_order& m, const net::caller&) { stop_one(m.lease); });
+        [this](const stop_worker_order& m, const net::caller&) { stop_one(m.lease, m.at_once); });
     out->on_tell<take_output>(
         [this](const take_output& m, const net::caller&) { send_output(m.driver); });
     out->on_tell<node_drains>(
@@ -110,7 +110,7 @@ SKEIN_INLINE task<void> agent::books::say_hello(books* self) {
     try {
         auto joining = self->head.join<node_welcome>(std::move(h));
         const auto w = co_await joining;
-        for (const auto& lease : w.stop) self->stop_one(lease);
+        for (const auto& lease : w.stop) self->stop_one(lease, false);
         for (auto& end : std::exchange(self->untold, {})) self->tell_end(std::move(end));
         self->offer_all_output();
         if (self->how.on_joined) self->how.on_joined(w.name);
@@ -162,11 +162,15 @@ SKEIN_INLINE void agent::books::start(start_worker_order order) {
     running.spawn(live(this, lease));
 }
 
-SKEIN_INLINE void agent::books::stop_one(const lease_name& lease) {
+SKEIN_INLINE void agent::books::stop_one(const lease_name& lease, bool at_once) {
     const auto found = workers.find(lease);
     if (found == workers.end()) return; // its end has crossed this
-    found->second->asked_to_stop = true;
-    found->second->stop.request();
+    auto& w = *found->second;
+    w.asked_to_stop = true;
+    if (at_once && w.process != nullptr)
+        w.process->kill(); // whoever waits for its end sees it
+    else
+        w.stop.request();
 }
 
 SKEIN_INLINE void agent::books::stop_all() {
@@ -204,6 +208,7 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
                                           self->how.times.start_timeout));
         process = co_await starting;
         out.started = true;
+        w->process = process.get();
         if (w->order.prints) reading.spawn(read_output(self, w, process.get()));
         auto ended = with_cancel(w->stop.token(), process->ended());
         const auto end = co_await ended;
@@ -227,6 +232,7 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
     }
     auto read = as_result(shield(reading.join())); // to its end
     (void)co_await read;
+    w->process = nullptr;
     co_return out;
 }
 

@@ -23,8 +23,9 @@ struct agent::books {
         start_worker_order order;
         cancel_source stop;
         bool asked_to_stop = false;
-        rt::line_queue said; ///< that its driver has not been sent
-        event all_sent;      ///< of what it has said; look again
+        rt::child* process = nullptr; ///< while it runs
+        rt::line_queue said;          ///< that its driver has not been sent
+        event all_sent;               ///< of what it has said; look again
     };
     /// What a driver's workers have printed, as far as the head knows of it.
     struct driver_output {
@@ -56,7 +57,7 @@ struct agent::books {
     static task<void> say_hello(books* self);
 
     void start(start_worker_order order);
-    void stop_one(const lease_name& lease);
+    void stop_one(const lease_name& lease, bool at_once);
     void stop_all();
     static task<void> live(books* self, lease_name lease);
     static task<ended_lease> run(books* self, worker* w);

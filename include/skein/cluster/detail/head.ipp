@@ -143,7 +143,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
         make_room(j, false);
     }));
     out->on_tell<return_lease>(as_driver([this](detail::head_job& j, const return_lease& m) {
-        give_back(j, m.lease);
+        give_back(j, m.lease, m.at_once);
         pump();
     }));
     out->on_tell<keep_lease>(

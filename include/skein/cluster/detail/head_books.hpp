@@ -209,10 +209,11 @@ struct head::books {
     void make_room(const detail::head_share& of);
     [[nodiscard]] bool make_room(const detail::head_lease& l, detail::head_node& n,
                                  const rt::scheduler::place_info& now);
-    void give_back(detail::head_job& j, std::uint64_t number);
+    void give_back(detail::head_job& j, std::uint64_t number, bool at_once = false);
     void keep(detail::head_job& j, std::uint64_t number);
     void rest(detail::head_job& j, const lease_rests& what);
-    void stop_worker(detail::head_lease& l);
+    void stop_worker(detail::head_lease& l, bool at_once = false);
+    void tell_stop(const detail::head_lease& l, bool at_once);
     [[nodiscard]] bool hold(detail::head_node& n, const held_lease& held);
     [[nodiscard]] bool take_over(detail::head_node& n, const held_lease& held,
                                  detail::head_lease* l, detail::lease_state as);

@@ -80,11 +80,12 @@ SKEIN_INLINE void head::books::want(detail::head_job& j, const want_lease& what)
     ask_room(l);
 }
 
-SKEIN_INLINE void head::books::give_back(detail::head_job& j, std::uint64_t number) {
+SKEIN_INLINE void head::books::give_back(detail::head_job& j, std::uint64_t number, bool at_once) {
     const auto found = j.leases.find(number);
     if (found == j.leases.end()) return; // its end has crossed this
     auto& l = *found->second;
-    if (l.state == detail::lease_state::granted) return stop_worker(l);
+    if (l.state == detail::lease_state::granted) return stop_worker(l, at_once);
+    if (l.state == detail::lease_state::stopping && at_once) return tell_stop(l, true);
     if (l.state != detail::lease_state::stopping) erase(l);
 }
 
@@ -110,10 +111,14 @@ SKEIN_INLINE void head::books::rest(detail::head_job& j, const lease_rests& what
 }
 
 /// Its room stays taken until the agent says that the worker has ended.
-SKEIN_INLINE void head::books::stop_worker(detail::head_lease& l) {
+SKEIN_INLINE void head::books::stop_worker(detail::head_lease& l, bool at_once) {
     l.state = detail::lease_state::stopping;
     (void)schedule.set_leaving(l.request);
-    l.at->session->tell(stop_worker_order{{l.of->incarnation, l.number}});
+    tell_stop(l, at_once);
+}
+
+SKEIN_INLINE void head::books::tell_stop(const detail::head_lease& l, bool at_once) {
+    l.at->session->tell(stop_worker_order{{l.of->incarnation, l.number}, at_once});
 }
 
 /// It has been asked back, and nothing was heard of it yet.

@@ -203,8 +203,10 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
     self->tell_changed_groups(h);
     for (const auto& [number, l] : self->leases)
         if (!told.contains(number)) self->want(l);
-    for (const auto& [number, l] : self->leases)
+    for (const auto& [number, l] : self->leases) {
         if (l->rests) (void)self->head.tell(lease_rests{number, true});
+        if (l->ends_now) (void)self->head.tell(return_lease{number, true});
+    }
     self->mark_unknown();
     self->cluster_cpus = w.cpus;
     self->cluster_nodes = w.nodes;
@@ -557,6 +559,13 @@ SKEIN_INLINE void leased_workers::rests(const net::channel& worker, bool on) {
         if (l->wire.get() != &worker || std::exchange(l->rests, on) == on) continue;
         if (books_->is_joined()) (void)books_->head.tell(lease_rests{number, on});
         books_->fill();
+        return;
+    }
+}
+SKEIN_INLINE void leased_workers::end_now(const net::channel& worker) {
+    for (const auto& [number, l] : books_->leases) {
+        if (l->wire.get() != &worker || std::exchange(l->ends_now, true)) continue;
+        if (books_->is_joined()) (void)books_->head.tell(return_lease{number, true});
         return;
     }
 }

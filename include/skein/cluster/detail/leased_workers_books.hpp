@@ -31,6 +31,7 @@ struct leased_workers::books {
         bool ended = false;                     ///< the head says so
         bool retiring = false;
         bool rests = false;      ///< its task waits for others
+        bool ends_now = false;   ///< its process is to be killed
         bool impossible = false; ///< no node could hold it, the head says
         std::string how;         ///< it ended
         event end_told;

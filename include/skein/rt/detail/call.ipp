@@ -81,6 +81,7 @@ SKEIN_INLINE void call_base::finished() {
     if (owner != nullptr) std::exchange(owner, nullptr)->count_outcome(failure_ != nullptr);
     state = phase::done;
     if (rare && rare->deadline) rare->deadline->cancel();
+    if (rare && rare->force) rare->force->cancel();
     if (rare) {
         rare->kept.clear();
         rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
@@ -104,8 +105,23 @@ SKEIN_INLINE void actor_state::last_use_gone() noexcept {
     delete this;
 }
 
-SKEIN_INLINE void cancel_call(call_base& call) noexcept {
-    if (call.owner != nullptr) call.owner->cancel(call);
+SKEIN_INLINE void call_base::rarities::force_timer::passed() {
+    if (call.owner != nullptr) call.owner->end_by_force(call);
+}
+
+SKEIN_INLINE void cancel_call(call_base& call, bool by_force) noexcept {
+    if (call.owner != nullptr) call.owner->cancel(call, by_force);
+}
+
+SKEIN_INLINE void force_call(call_base& call) {
+    if (call.kind != call_kind::task)
+        throw error(
+            errc::not_supported,
+            fmt::format("not supported: {} is a call of an actor and cannot be cancelled by "
+                        "force",
+                        call.name()))
+            .with_hint("cancel() asks it to end; kill() ends its actor");
+    cancel_call(call, true);
 }
 
 SKEIN_INLINE void keep_failures(call_base& call, std::string_view text) {

@@ -69,7 +69,7 @@ public:
 
     void add_child(call_base& call) noexcept { children_.push_back(call); }
     /// Cancels what it has called and what has no outcome yet.
-    void cancel_children();
+    void cancel_children(bool by_force);
 
     lineage who;
     const function_record* fn = nullptr;

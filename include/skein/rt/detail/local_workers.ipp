@@ -98,6 +98,10 @@ public:
         groups_.drop(number);
         changed_.set();
     }
+    void end_now(const net::channel& worker) {
+        for (auto* one : serving_)
+            if (one->wire.get() == &worker) one->process->kill();
+    }
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
 
 private:
@@ -172,6 +176,7 @@ private:
             auto met = meet(one);
             one->wire = co_await met;
             pids_.push_back(static_cast<pid_t>(one->process->pid()));
+            serving_.push_back(one);
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
@@ -185,6 +190,7 @@ private:
         auto watched = as_result(shield(watching.join())); // it refers to what is here
         (void)co_await watched;
         if (!one->process) co_return failed;
+        std::erase(serving_, one);
         std::erase(pids_, static_cast<pid_t>(one->process->pid()));
         if (one->process->running()) {
             // It may still be loading and hear nobody.
@@ -506,6 +512,7 @@ private:
     net::token secret_;
     std::uint16_t cpus_ = 1;
     std::vector<pid_t> pids_;
+    std::vector<life*> serving_; ///< whose process is there and connected
     int alive_ = 0;
     bool stopping_ = false;
     time_point stopped_at_{};
@@ -529,6 +536,7 @@ SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places()
 SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
 SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
 SKEIN_INLINE void local_workers::want(const worker_demand& what) { pool_->want(what); }
+SKEIN_INLINE void local_workers::end_now(const net::channel& worker) { pool_->end_now(worker); }
 SKEIN_INLINE void local_workers::want_group(const worker_group& what) { pool_->want_group(what); }
 SKEIN_INLINE void local_workers::drop_group(std::uint64_t number) { pool_->drop_group(number); }
 SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {

@@ -5,7 +5,7 @@
 //     call     id = the call, body = call_head + arguments         submitter -> executor
 //     reply    id = the call, flags: ok or failed, body = value or wire_failure
 //     started  id = the call: it runs and has suspended            executor -> submitter
-//     cancel   id = the call                                       submitter -> executor
+//     cancel   id = the call, flags: by force                      submitter -> executor
 //     drop     body = the actor: its last handle is gone            driver -> worker
 //     kill     body = the actor: it ends at once                     worker -> driver -> worker
 //
@@ -57,6 +57,7 @@ enum message : std::uint16_t {
     message_cut = 20,
 };
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
+inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel
 
 /// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
 /// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, the text of a

@@ -203,14 +203,14 @@ SKEIN_INLINE byte_buffer body_to_keep(wire::writer& written) {
     return std::move(written).take();
 }
 
-SKEIN_INLINE void call_context::cancel_children() {
+SKEIN_INLINE void call_context::cancel_children(bool by_force) {
     std::vector<counted_ptr<call_base>> all;
     while (!children_.empty()) {
         auto& child = children_.front();
         child.unlink();
         all.emplace_back(&child);
     }
-    for (const auto& child : all) cancel_call(*child);
+    for (const auto& child : all) cancel_call(*child, by_force);
 }
 
 } // namespace detail
@@ -384,14 +384,17 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
     }
 }
 
-SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
+SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexcept {
     const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
     const bool is_free = take_back(call);
     if (!is_free && (call.state == detail::phase::sent || call.state == detail::phase::started)) {
-        if (std::exchange(call.extra().cancel_requested, true)) return;
+        by_force = by_force && call.kind == detail::call_kind::task;
+        if (std::exchange(call.extra().cancel_requested, true) && !by_force) return;
         if (call.on != nullptr && call.on->is_open())
-            call.on->send(detail::message_cancel, 0, call.slot.value(), {});
+            call.on->send(detail::message_cancel, by_force ? detail::flag_by_force : 0,
+                          call.slot.value(), {});
+        if (by_force) force_soon(call);
         return;
     }
     if (call.state == detail::phase::queued && call.on != nullptr) {

@@ -65,6 +65,13 @@ struct call_base::rarities {
         call_base& call;
     };
     std::optional<deadline_timer> deadline;
+    struct force_timer : timer_node {
+        explicit force_timer(call_base& c)
+            : timer_node([](timer_node& t) { static_cast<force_timer&>(t).passed(); }), call(c) {}
+        void passed();
+        call_base& call;
+    };
+    std::optional<force_timer> force; ///< it was cancelled by force
     std::optional<error> bad_options;
     std::optional<known_failures> retry_on;
     std::uint16_t failed_attempts = 0; ///< that ended with one of them
@@ -149,6 +156,7 @@ struct peer {
     bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
     error why{errc::closed, "closed"}; ///< once it has ended
+    std::string ended_for;             ///< by force, and for which call
     bool orderly = false;
     event ended;
 

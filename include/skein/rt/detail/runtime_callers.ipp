@@ -113,7 +113,7 @@ SKEIN_INLINE task<void> runtime::serve_caller(runtime* self, std::shared_ptr<net
 SKEIN_INLINE void runtime::drop_caller(peer& caller) {
     caller.running.for_each([](slot_id, const auto& call) {
         call->stop.request();
-        call->context->cancel_children();
+        call->context->cancel_children(false);
     });
     std::erase_if(books_->backlog, [&](const arrival& one) {
         if (one.from.get() != &caller) return false;
@@ -150,7 +150,7 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
     const bool calls = from->role != detail::peer_role::dialled;
     const bool answers = from->role != detail::peer_role::accepted;
     if (f.kind == detail::message_reply && answers) return on_reply(*from, f);
-    if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id));
+    if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id), false);
     if (f.kind == detail::message_started && answers) {
         if (auto* call = call_at(*from, slot_id(f.id));
             call != nullptr && call->state == detail::phase::sent)

@@ -3,7 +3,9 @@
 // Part of the bodies of rt/runtime.hpp: how actors end, and what follows each call of one: its state is saved, it
 // leaves, the next one starts.
 
+#include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
+#include <skein/core/loop.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
 
 #include <string>
@@ -84,7 +86,7 @@ SKEIN_INLINE void runtime::on_kill(actor_id id) {
         from.running.for_each([&](slot_id, const auto& call) {
             if (call->context->actor != id) return;
             call->stop.request();
-            call->context->cancel_children();
+            call->context->cancel_children(false);
         });
     });
 }
@@ -200,6 +202,33 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
     else
         reply_failure(*from, id, {detail::cancelled_in_line(*fn, gate.limit), nullptr});
     co_return false;
+}
+
+// ---- cancelling by force -----------------------------------------------------------------------
+
+/// Driver: what can end by itself is given time to.
+SKEIN_INLINE void runtime::force_soon(detail::call_base& call) {
+    if (books_->upstream != nullptr || call.on == nullptr || call.rare->force) return;
+    auto& here = loop::current();
+    auto& timer = call.rare->force.emplace(call);
+    here.set_timer(timer, deadline_after(here.exact_now(), time_constants::lan().force_after));
+}
+
+SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
+    if (call.is_done() || call.on == nullptr) return; // it waits to be told that its worker is lost
+    auto& at = *call.on;
+    if (!at.up || !at.ended_for.empty()) return;
+    if (at.actors > 0) {
+        logging::warn(
+            "rt", "a task goes on although it was cancelled by force: actors live on its worker",
+            {{"task", call.name()}, {"worker", at.who}, {"actors", at.actors}});
+        return;
+    }
+    at.ended_for = fmt::format("it was ended by force, to cancel {}", call.name());
+    if (books_->leases.source != nullptr)
+        books_->leases.source->end_now(*at.wire);
+    else
+        at.abort(error(errc::cancelled, at.ended_for)); // who serves it sees to its process
 }
 
 } // namespace skein::rt

@@ -32,7 +32,8 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
             call != nullptr && call->state == detail::phase::sent)
             call->state = detail::phase::started;
         return;
-    case detail::message_cancel: return on_cancel(*from, slot_id(f.id));
+    case detail::message_cancel:
+        return on_cancel(*from, slot_id(f.id), (f.flags & detail::flag_by_force) != 0);
     case detail::message_drop:
         if (books_->upstream == nullptr) break;
         return arrived(from, f);
@@ -114,16 +115,16 @@ SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
     return true;
 }
 
-SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
+SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
     if (auto* const found = from.running.find(id)) {
         auto& call = **found;
         call.stop.request();
-        call.context->cancel_children();
+        call.context->cancel_children(by_force);
     } else if (books_->has_backlog) {
         from.unwanted.insert(id);
     }
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
-        cancel(*found->second);
+        cancel(*found->second, by_force);
 }
 
 namespace detail {

@@ -125,6 +125,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
         how +=
             fmt::format(" (its end was not seen: {})", to_error(std::current_exception()).what());
     }
+    if (!l->ended_for.empty()) how = fmt::format("{}: {}", l->ended_for, how);
     std::erase(books_->links, l);
     lose(*l, how);
     tell_end(*l, true, fmt::format("{} was lost: {}", l->who, how));
@@ -240,7 +241,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
     l.running.for_each([](slot_id, const auto& call) {
         call->stop.request();
-        call->context->cancel_children();
+        call->context->cancel_children(false);
     });
     std::vector<counted_ptr<detail::call_base>> orphans;
     if (!l.spent) // else they go on, as all calls do that nobody waits for
