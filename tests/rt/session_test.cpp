@@ -217,7 +217,9 @@ TEST_CASE("what would wait for the session on its own thread is refused", "[T11]
         co_return refused;
     };
     CHECK(cluster.run(body(&cluster)) == 5);
+}
 
+TEST_CASE("a session that is destroyed on its own thread ends the program", "[T11][rt][session]") {
     const auto text = skein_test::abort_text([] {
         auto owned = std::make_unique<session>(with_workers(1));
         const auto end = [](std::unique_ptr<session>* mine) -> task<void> {
