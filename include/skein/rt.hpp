@@ -14,6 +14,7 @@
 #include <skein/rt/method_group.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/rt/output.hpp>
+#include <skein/rt/pending.hpp>
 #include <skein/rt/placement_group.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/process_wait.hpp>
@@ -23,9 +24,11 @@
 #include <skein/rt/remote_error.hpp>
 #include <skein/rt/resources.hpp>
 #include <skein/rt/run.hpp>
+#include <skein/rt/run_options.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/runtime_context.hpp>
 #include <skein/rt/scheduler.hpp>
+#include <skein/rt/session.hpp>
 #include <skein/rt/shared_memory.hpp>
 #include <skein/rt/standard_files.hpp>
 #include <skein/rt/task_environment.hpp>

@@ -6068,14 +6068,15 @@ public:
     void post(F call) {
         ready_.push_back({&run_call, new unique_function<void()>(std::move(call))});
     }
-    /// Queues a call from any thread and wakes the loop. The only thread-safe member. The call must not
-    /// throw.
+    /// Queues a call from any thread and wakes the loop, once for all that come before it has. The only
+    /// thread-safe member. The call must not throw.
     void post_from_any_thread(unique_function<void()> call) {
         // All under the lock: once the loop has taken the call it may end and be destroyed.
         const std::lock_guard lock(remote_mutex_);
         remote_.push_back(std::move(call));
-        has_remote_.store(true, std::memory_order_seq_cst);
-        if (blocked_.load(std::memory_order_seq_cst)) notify();
+        // Who found nothing has woken the loop, or has kept it from waiting.
+        const bool is_first = !has_remote_.exchange(true, std::memory_order_seq_cst);
+        if (is_first && blocked_.load(std::memory_order_seq_cst)) notify();
     }
 
     /// The time of this turn.
@@ -25147,7 +25148,7 @@ namespace detail {
 
 SKEIN_INLINE void no_current_runtime() {
     SKEIN_CHECK(false, "no skein runtime on this thread: call remote functions and actors from "
-                       "inside skein::run");
+                       "inside skein::run, or through a skein::session");
     std::abort();
 }
 
@@ -31899,7 +31900,6 @@ SKEIN_INLINE void head::books::forget_output_at(detail::head_job& j) {
 #include <concepts>
 #include <condition_variable>
 #include <exception>
-#include <future>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -31972,7 +31972,7 @@ private:
         answer->ended.notify_one();
     }
 
-    void main(const std::string& name, std::promise<void>& ready);
+    void main(const std::string& name, outcome<void>& ready);
 
     // Written by the thread before `ready`, then only read.
     real_loop* loop_ = nullptr;
@@ -32004,10 +32004,10 @@ SKEIN_INLINE task<void> run_until_stopped(event* stop, scope* tasks) {
 } // namespace detail
 
 SKEIN_INLINE loop_thread::loop_thread(std::string name) {
-    std::promise<void> ready;
-    auto started = ready.get_future();
+    outcome<void> ready;
     thread_ = std::thread([this, name = std::move(name), &ready] { main(name, ready); });
-    started.get();
+    std::unique_lock lock(ready.mutex);
+    ready.ended.wait(lock, [&] { return ready.done; });
 }
 
 SKEIN_INLINE loop_thread::~loop_thread() {
@@ -32017,7 +32017,7 @@ SKEIN_INLINE loop_thread::~loop_thread() {
     thread_.join();
 }
 
-SKEIN_INLINE void loop_thread::main(const std::string& name, std::promise<void>& ready) {
+SKEIN_INLINE void loop_thread::main(const std::string& name, outcome<void>& ready) {
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, nullptr);
@@ -32028,7 +32028,11 @@ SKEIN_INLINE void loop_thread::main(const std::string& name, std::promise<void>&
     loop_ = &here;
     stop_ = &stop;
     tasks_ = &tasks;
-    ready.set_value();
+    {
+        const std::lock_guard lock(ready.mutex); // to the end: who finds it done destroys it
+        ready.done = true;
+        ready.ended.notify_one();
+    }
     here.run(detail::run_until_stopped(&stop, &tasks));
 }
 
@@ -34712,52 +34716,68 @@ struct submission<std::tuple<P...>, A...> {
     }
 };
 
-template <auto F>
-auto call_function(runtime& by, const call_options& how, auto&&... args) {
+/// Submits a call of a function, or of a method of T through its handle's lane, with arguments that have been checked.
+template <auto F, class T, class R, class... A>
+void begin_call(runtime& by, const call_options& how, const counted_ptr<ref_state<R>>& call,
+                counted_ptr<actor_state> lane, A&&... args) {
     using traits = signature<decltype(F)>;
-    using result_type = typename traits::result;
-    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
-                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
+    (void)record<F, T>::registered;
+    apply_options(by, *call, record<F, T>::entry(), how,
+                  traits::is_member ? call_kind::method : call_kind::task);
+    if constexpr (traits::is_member) {
+        call->target = lane->id;
+        call->lane = std::move(lane);
+    }
+    submission<typename traits::arguments, A...>::go(by, call, std::forward<A>(args)...);
+}
+
+/// Whether F, of T if it is a method, can be called with such arguments; a static_assert says why not.
+template <auto F, class T, class... A>
+consteval bool check_call() {
+    using traits = signature<decltype(F)>;
+    if constexpr (traits::is_member)
+        static_assert(std::is_same_v<typename traits::class_type, T> ||
+                          std::is_base_of_v<typename traits::class_type, T>,
+                      "skein: call<&T::m> needs a member function of the actor's own type");
+    if constexpr (parameter_check<typename traits::parameters>::ok &&
+                  check_result<typename traits::result>() &&
+                  argument_check<typename traits::parameters, A...>::ok) {
         static_assert(
             !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
-        (void)record<F, void>::registered;
+        static_assert(!is_blocking<F, T>() || !any_holds_view<typename traits::arguments>,
+                      "skein: a method of a blocking_group cannot take a span or string_view: it "
+                      "outlives the "
+                      "message the view points into; take a vector or string");
+        return true;
+    } else {
+        return false;
+    }
+}
+
+template <auto F, class... A>
+auto call_function(runtime& by, const call_options& how, A&&... args) {
+    using result_type = typename signature<decltype(F)>::result;
+    if constexpr (check_call<F, void, A...>()) {
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
-        apply_options(by, *call, record<F, void>::entry(), how, call_kind::task);
-        submission<typename traits::arguments, decltype(args)...>::go(
-            by, call, std::forward<decltype(args)>(args)...);
+        begin_call<F, void>(by, how, call, {}, std::forward<A>(args)...);
         return ref<result_type>(std::move(call));
     } else {
         return ref<result_type>(); // a static_assert above has said why
     }
 }
 
-template <auto M, class T>
-auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, auto&&... args) {
+template <auto M, class T, class... A>
+auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, A&&... args) {
     using traits = signature<decltype(M)>;
     using result_type = typename traits::result;
-    static_assert(traits::is_member && (std::is_same_v<typename traits::class_type, T> ||
-                                        std::is_base_of_v<typename traits::class_type, T>),
+    static_assert(traits::is_member,
                   "skein: call<&T::m> needs a member function of the actor's own type");
-    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
-                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
-        static_assert(
-            !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
-            "skein: a remote coroutine cannot take a span or string_view: it outlives the "
-            "message the view points into; take a vector or string");
-        static_assert(!is_blocking<M, T>() || !any_holds_view<typename traits::arguments>,
-                      "skein: a method of a blocking_group cannot take a span or string_view: it "
-                      "outlives the "
-                      "message the view points into; take a vector or string");
-        (void)record<M, T>::registered;
+    if constexpr (check_call<M, T, A...>()) {
         auto& by = runtime_of(lane);
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
-        apply_options(by, *call, record<M, T>::entry(), how, call_kind::method);
-        call->lane = lane;
-        call->target = lane->id;
-        submission<typename traits::arguments, decltype(args)...>::go(
-            by, call, std::forward<decltype(args)>(args)...);
+        begin_call<M, T>(by, how, call, lane, std::forward<A>(args)...);
         return ref<result_type>(std::move(call));
     } else {
         return ref<result_type>();
@@ -34952,12 +34972,18 @@ template <class T>
 // does twice is the program's concern. Methods of actors: remote<&T::m>(handle, args...).
 
 
+#include <concepts>
 #include <utility>
 
 namespace skein {
 
 template <class T>
 class actor_handle;
+class session;
+template <class T>
+class shared_actor;
+template <auto F>
+class session_function;
 
 /// remote<&f> with its options; call it like f.
 template <auto F>
@@ -34979,6 +35005,11 @@ public:
         copy.by_ = &by;
         return copy;
     }
+    /// The same function for threads: submitted through a session, it gives a pending (rt/session.hpp).
+    template <std::same_as<session> Session>
+    [[nodiscard]] auto on(Session& by) const {
+        return session_function<F>(by, how_);
+    }
 
     /// Submits the call and returns at once.
     ///   args    the function's arguments, or refs to them; a method takes its handle first
@@ -34995,6 +35026,12 @@ public:
     auto operator()(const actor_handle<T>& actor, A&&... args) const {
         return rt::detail::call_method<F, T>(how_, actor.lane(), std::forward<A>(args)...);
     }
+    /// The same through a handle that threads share; gives a pending.
+    template <class T, class... A>
+        requires(rt::detail::signature<decltype(F)>::is_member)
+    auto operator()(const shared_actor<T>& actor, A&&... args) const {
+        return actor.template call_with<F>(how_, std::forward<A>(args)...);
+    }
 
 private:
     call_options how_;
@@ -35009,6 +35046,7 @@ inline constexpr remote_function<F> remote{};
 
 
 // ======== skein/rt/actor.hpp, continued
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -35016,6 +35054,10 @@ inline constexpr remote_function<F> remote{};
 #include <utility>
 
 namespace skein {
+
+class session;
+template <class T>
+class session_actor_maker;
 
 /// A counted handle to an actor of type T; one pointer wide, copyable, and an argument of calls.
 template <class T>
@@ -35072,6 +35114,11 @@ public:
     template <class... A>
     [[nodiscard]] task<actor_handle<T>> operator()(A&&... args) const {
         return rt::detail::make_actor<T>(how_, std::forward<A>(args)...);
+    }
+    /// The same for threads: called like this one it blocks, and gives a handle that threads share (rt/session.hpp).
+    template <std::same_as<session> Session>
+    [[nodiscard]] auto on(Session& by) const {
+        return session_actor_maker<T>(by, how_);
     }
 
 private:
@@ -36232,6 +36279,416 @@ SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
 
 } // namespace skein::rt
 
+// ======== skein/rt/pending.hpp
+// pending<T>: the outcome of a call that a thread has made through a session, now or later.
+//
+//     auto p = cluster.submit<&square>(7);      // on any thread
+//     if (p.wait_for(10ms)) use(p.get());       // blocks this thread, not the loop
+//
+// Copies stand for the same call. It is an argument of other calls, as a ref is. The call runs whether or not anybody
+// looks: dropping a pending does not cancel it. It may outlive its session: then it has its outcome, or errc::closed.
+
+
+// ======== skein/rt/detail/session_door.hpp
+// What the threads of a program share with the loop of their session: a door through which calls go in, and the handles
+// that came out.
+//
+//     open     calls of threads go in, in the order in which they come
+//     closed   they are refused; what was taken before still runs, and handles are given back
+//     shut     the loop takes nothing; handles that are left hold nothing any more
+
+
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace skein::rt::detail {
+
+class session_door;
+
+/// A handle that threads share: its lane is the loop's, and is touched nowhere else.
+struct actor_cell : list_node<actor_cell> {
+    actor_cell(std::shared_ptr<session_door> of, counted_ptr<actor_state> to)
+        : door(std::move(of)), id(to->id), lane(std::move(to)) {}
+    using list_node<actor_cell>::unlink;
+
+    const std::shared_ptr<session_door> door;
+    const actor_id id;
+    counted_ptr<actor_state> lane; ///< empty: the session has ended
+};
+
+/// Shared by a session and all that it has given out; outlives the loop.
+class session_door : public std::enable_shared_from_this<session_door> {
+public:
+    session_door(loop& to, runtime& calls_through) noexcept
+        : self(&calls_through), loop_(&to), inside_(&to) {}
+
+    /// Any thread: queues a call on the loop and wakes it. The call must not throw. False: closed, and it was not taken.
+    [[nodiscard]] bool post(unique_function<void()> call);
+    /// Any thread but the loop's: true there, where waiting for the loop would never end.
+    [[nodiscard]] bool is_inside() const noexcept { return loop::try_current() == inside_; }
+    /// Throws if it is called inside.
+    void refuse_inside(const char* what) const;
+    [[nodiscard]] bool is_open() const;
+    /// Any thread: threads are refused from now on.
+    void close();
+
+    // The loop's:
+
+    /// A handle for threads; its last copy, wherever it goes, brings the lane back here.
+    [[nodiscard]] std::shared_ptr<actor_cell> adopt(counted_ptr<actor_state> lane);
+    /// Lets go of the lanes of all handles that are out.
+    void drop_handles() noexcept;
+    void shut();
+
+    runtime* const self; ///< what calls go through; only on the loop's thread, until it is shut
+
+private:
+    static void give_back(actor_cell* cell) noexcept;
+
+    mutable std::mutex mutex_; // guards loop_ and open_
+    loop* loop_;               ///< nullptr: shut
+    bool open_ = true;
+    const loop* const inside_; ///< to compare with, never to use
+    intrusive_list<actor_cell, actor_cell> cells_;
+};
+
+/// What all threads are told that come too late.
+[[nodiscard]] error session_closed(const function_record* fn, const char* progress);
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/session_door.ipp
+// The bodies of rt/detail/session_door.hpp.
+
+#include <string>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE bool session_door::post(unique_function<void()> call) {
+    const std::lock_guard lock(mutex_);
+    if (!open_ || loop_ == nullptr) return false;
+    loop_->post_from_any_thread(std::move(call));
+    return true;
+}
+
+SKEIN_INLINE void session_door::refuse_inside(const char* what) const {
+    if (is_inside())
+        throw error(errc::invalid_argument,
+                    std::string(what) + " on the session's own thread would wait for itself")
+            .with_hint("tasks of a session await: co_await skein::remote<&f>(...) instead of "
+                       "submit<&f>(...).get()");
+}
+
+SKEIN_INLINE bool session_door::is_open() const {
+    const std::lock_guard lock(mutex_);
+    return open_;
+}
+
+SKEIN_INLINE void session_door::close() {
+    const std::lock_guard lock(mutex_);
+    open_ = false;
+}
+
+SKEIN_INLINE void session_door::shut() {
+    drop_handles();
+    const std::lock_guard lock(mutex_);
+    open_ = false;
+    loop_ = nullptr;
+}
+
+SKEIN_INLINE std::shared_ptr<actor_cell> session_door::adopt(counted_ptr<actor_state> lane) {
+    std::shared_ptr<actor_cell> cell(new actor_cell(shared_from_this(), std::move(lane)),
+                                     &session_door::give_back);
+    cells_.push_back(*cell);
+    return cell;
+}
+
+SKEIN_INLINE void session_door::drop_handles() noexcept {
+    while (!cells_.empty()) {
+        const auto lane = std::exchange(cells_.pop_front().lane, {});
+        (void)lane;
+    }
+}
+
+SKEIN_INLINE void session_door::give_back(actor_cell* cell) noexcept {
+    const auto door = cell->door;
+    if (!door->is_inside()) {
+        const std::lock_guard lock(door->mutex_);
+        if (door->loop_ != nullptr)
+            return door->loop_->post_from_any_thread([cell] { delete cell; });
+    }
+    delete cell; // on the loop's thread, or it holds nothing
+}
+
+SKEIN_INLINE error session_closed(const function_record* fn, const char* progress) {
+    const std::string who = fn != nullptr && !fn->name.empty() ? fn->name : "a call";
+    return error(errc::closed, who + " " + progress + ": the session was closed");
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/pending.hpp, continued
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace skein {
+
+template <class T>
+class ref;
+template <class T>
+class actor_handle;
+template <class T>
+class shared_actor;
+
+namespace rt::detail {
+
+/// What threads get, as the loop knows it.
+template <class V>
+struct result_inside {
+    using type = V;
+};
+template <class T>
+struct result_inside<shared_actor<T>> {
+    using type = actor_handle<T>;
+};
+
+/// What one call and the threads that wait for it share. An outcome is written once, before `done`; then all read.
+class pending_base : public std::enable_shared_from_this<pending_base> {
+public:
+    pending_base(std::shared_ptr<session_door> through, const function_record* of) noexcept
+        : door(std::move(through)), fn(of) {}
+    pending_base(const pending_base&) = delete;
+    pending_base& operator=(const pending_base&) = delete;
+
+    [[nodiscard]] bool is_done() const noexcept { return done_.load(std::memory_order_acquire); }
+    /// Blocks until it is done.
+    void wait() const;
+    /// The same for so long at most; false: it is not done.
+    [[nodiscard]] bool wait_for(duration limit) const;
+    /// The same; throws timeout.
+    void wait_within(duration limit) const;
+    [[nodiscard]] const failure* failed() const noexcept { return why_ ? &*why_ : nullptr; }
+    void cancel();
+
+    /// Ends it; so does succeed(). One of them, once.
+    void fail(failure why) noexcept;
+
+    const std::shared_ptr<session_door> door;
+    const function_record* const fn;
+    call_base* call = nullptr; ///< the loop's: the call, while it has no outcome
+    /// Copies of pending, also those that calls hold as arguments: who may look at the value.
+    mutable std::atomic<std::uint32_t> readers{0};
+
+protected:
+    void finish() noexcept;
+
+private:
+    mutable std::mutex mutex_; // guards waiting_, and done_ while it is set
+    mutable std::condition_variable ended_;
+    mutable std::uint32_t waiting_ = 0;
+    std::atomic<bool> done_{false};
+    std::optional<failure> why_;
+};
+
+template <class V>
+class pending_state final : public pending_base {
+public:
+    using stored = std::conditional_t<std::is_void_v<V>, std::monostate, V>;
+    using pending_base::pending_base;
+
+    void succeed(stored v) {
+        value.emplace(std::move(v));
+        finish();
+    }
+    std::optional<stored> value;
+};
+
+/// The one who owes an outcome. Without one it ends with `closed`.
+template <class V>
+class pending_writer {
+public:
+    explicit pending_writer(std::shared_ptr<pending_state<V>> to) noexcept : to_(std::move(to)) {}
+    pending_writer(pending_writer&&) noexcept = default;
+    pending_writer& operator=(pending_writer&&) = delete;
+    ~pending_writer() {
+        if (to_ && !to_->is_done()) to_->fail({session_closed(to_->fn, "did not run"), nullptr});
+    }
+    pending_state<V>* operator->() const noexcept { return to_.get(); }
+
+private:
+    std::shared_ptr<pending_state<V>> to_;
+};
+
+} // namespace rt::detail
+
+/// The outcome of one call, for threads. All members are thread-safe, as those of a shared_ptr are: two threads have
+/// a copy each.
+template <class T>
+class pending {
+    using state = rt::detail::pending_state<T>;
+
+public:
+    using value_type = T;
+    /// As an argument: what it is on the loop.
+    using shared_with_threads = ref<typename rt::detail::result_inside<T>::type>;
+
+    pending() noexcept = default;
+    explicit pending(std::shared_ptr<state> of) noexcept : state_(std::move(of)) { enter(); }
+    pending(const pending& other) noexcept : pending(other.state_) {}
+    pending(pending&& other) noexcept = default;
+    pending& operator=(pending other) noexcept {
+        std::swap(state_, other.state_);
+        return *this;
+    }
+    ~pending() {
+        if (state_) state_->readers.fetch_sub(1, std::memory_order_release);
+    }
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
+    /// True when get() would not block.
+    [[nodiscard]] bool ready() const noexcept { return here().is_done(); }
+    /// Blocks this thread until there is an outcome.
+    ///   errors  invalid_argument: on the session's own thread, which would wait for itself
+    void wait() const { here().wait(); }
+    /// The same, for so long at most. False: there is none yet.
+    [[nodiscard]] bool wait_for(duration limit) const { return here().wait_for(limit); }
+
+    /// Blocks this thread until there is an outcome; gives a copy of the value.
+    ///   errors  what co_await of a ref throws: remote_error, worker_lost, timeout (.deadline), cancelled; closed: the
+    ///           session ended first; invalid_argument: on the session's own thread
+    T get() const& {
+        here().wait();
+        return copy();
+    }
+    /// The same, but takes the value out when no other copy is left. This one is empty then.
+    T get() && {
+        here().wait();
+        return take();
+    }
+    /// The same, for so long at most. The call itself goes on; `.deadline` bounds the call.
+    ///   errors  also timeout
+    T get_for(duration limit) const& {
+        here().wait_within(limit);
+        return copy();
+    }
+    T get_for(duration limit) && {
+        here().wait_within(limit);
+        return take();
+    }
+
+    /// Asks the call to end, as ref::cancel() does. Nothing happens if it has ended.
+    void cancel() const { here().cancel(); }
+
+    [[nodiscard]] const std::shared_ptr<state>& shared() const noexcept { return state_; }
+
+private:
+    void enter() const noexcept {
+        if (state_) state_->readers.fetch_add(1, std::memory_order_relaxed);
+    }
+    [[nodiscard]] state& here() const {
+        SKEIN_CHECK(state_, "an empty skein::pending is asked for its outcome");
+        return *state_;
+    }
+    T copy() const {
+        static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
+                      "skein: this result cannot be copied: std::move(pending).get() takes it out");
+        if (const auto* why = state_->failed()) why->raise();
+        if constexpr (!std::is_void_v<T>) return *state_->value;
+    }
+    T take() {
+        const pending mine(std::move(*this));
+        auto& all = *mine.state_;
+        if (const auto* why = all.failed()) why->raise();
+        if constexpr (!std::is_void_v<T>) {
+            // Who had a copy has read what it wanted before it let go.
+            const bool is_last = all.readers.load(std::memory_order_acquire) == 1;
+            if constexpr (std::is_copy_constructible_v<T>) {
+                if (!is_last) return *all.value;
+            } else {
+                SKEIN_CHECK(is_last, "a result that cannot be copied is taken from one of several "
+                                     "copies of its pending");
+            }
+            return std::move(*all.value);
+        }
+    }
+
+    std::shared_ptr<state> state_;
+};
+
+} // namespace skein
+
+
+// ======== skein/rt/detail/pending.ipp
+// The bodies of rt/pending.hpp: how threads wait for an outcome, and are told.
+
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE void pending_base::wait() const {
+    if (is_done()) return;
+    door->refuse_inside("get()");
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    ended_.wait(lock, [&] { return is_done(); });
+    --waiting_;
+}
+
+SKEIN_INLINE bool pending_base::wait_for(duration limit) const {
+    // Further than a clock counts.
+    if (limit > std::chrono::hours(24 * 365)) return wait(), true;
+    if (is_done()) return true;
+    door->refuse_inside("wait_for()");
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    const bool done = ended_.wait_for(lock, limit, [&] { return is_done(); });
+    --waiting_;
+    return done;
+}
+
+SKEIN_INLINE void pending_base::wait_within(duration limit) const {
+    if (!wait_for(limit))
+        throw error(errc::timeout,
+                    fmt::format("{} has no outcome after {:.3g} s", fn->name, to_seconds(limit)))
+            .with_hint("it goes on; .cancel() ends it, .with({.deadline = ...}) bounds it");
+}
+
+SKEIN_INLINE void pending_base::cancel() {
+    if (is_done()) return;
+    // Behind its own submission. What is refused ends with its session.
+    (void)door->post([self = shared_from_this()] {
+        if (self->call != nullptr) cancel_call(*self->call);
+    });
+}
+
+SKEIN_INLINE void pending_base::fail(failure why) noexcept {
+    why_.emplace(std::move(why));
+    finish();
+}
+
+SKEIN_INLINE void pending_base::finish() noexcept {
+    // The writer has a share of this until it returns.
+    const std::lock_guard lock(mutex_);
+    done_.store(true, std::memory_order_release);
+    if (waiting_ != 0) ended_.notify_all();
+}
+
+} // namespace skein::rt::detail
+
 // ======== skein/rt/placement_group.hpp
 // placement_group: room for several tasks or actors that is taken together or not at all.
 //
@@ -36312,18 +36769,55 @@ private:
 // SIGINT or SIGTERM stopped it: the app is cancelled, workers leave, a second signal ends it at once.
 
 
+// ======== skein/rt/run_options.hpp
+// How run() and session start workers, where neither the command line nor the environment says it.
+//
+//     skein::run_options how;
+//     how.workers = 2;
+//     return skein::run(argc, argv, app, how);
+
+
+#include <string>
+
+namespace skein {
+
+/// Defaults of run() and session; flags and environment win.
+struct run_options {
+    int workers = 0;        ///< 0: one per core
+    std::string address;    ///< of the head of a cluster, or "local"; empty: workers of this host
+    std::string token_file; ///< the cluster's token; empty: as without --token-file
+    rt::local_workers_options processes;
+};
+
+/// The first line of a main that does what a worker must not do before it comes to run() or its session: in a process
+/// that was started as a worker it does not return, but in a task that runs there. Elsewhere it does nothing.
+void serve_if_worker();
+
+} // namespace skein
+
+
+// ======== skein/rt/detail/run_options.ipp
+// The body of rt/run_options.hpp.
+
+
+namespace skein {
+
+SKEIN_INLINE void serve_if_worker() {
+    rt::open_standard_files();
+    // A task of a worker may be a driver of its own: it has a runtime.
+    if (rt::is_worker() && rt::runtime::try_current() == nullptr) rt::detail::live_as_worker();
+}
+
+} // namespace skein
+
+
+// ======== skein/rt/run.hpp, continued
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace skein {
-
-/// Defaults of run(); flags and environment win.
-struct run_options {
-    int workers = 0; ///< 0: one per core
-    rt::local_workers_options processes;
-};
 
 namespace rt::detail {
 
@@ -36402,34 +36896,19 @@ template <class App>
 
 
 // ======== skein/rt/detail/run.ipp
-// The bodies of rt/run.hpp: the driver's life around its app.
+// The bodies of rt/run.hpp: an app under the signals of its process.
 
 
-#include <algorithm>
-#include <charconv>
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
+// ======== skein/rt/detail/driver.hpp
+// What a process of a program is, and the life of a driver: the one place for run() and session.
+
+
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include <unistd.h>
-
-#include <fmt/format.h>
-
 namespace skein::rt::detail {
-
-/// Watches for the first stop signal and cancels the app.
-SKEIN_INLINE task<void> watch_signals(net::real_loop* loop, const stop_signals* signals,
-                                      cancel_source stop, int* which) {
-    auto readable = net::wait_readable(*loop, signals->fd());
-    co_await readable;
-    *which = signals->which();
-    stop.request();
-}
 
 /// What is left of the command line after skein's own flags.
 struct command_line {
@@ -36437,6 +36916,63 @@ struct command_line {
     std::optional<int> workers;
     cluster_flags cluster;
 };
+
+/// What this process is by its command line, its environment and its launcher. In a worker nothing returns.
+struct driver_plan {
+    std::vector<std::string> rest; ///< of the command line
+    cluster_flags cluster;
+    std::string head;             ///< of the cluster it runs on; empty: workers are of this host
+    part_in_job part;             ///< must outlive the driver
+    std::optional<int> exit_code; ///< it was something else than a driver, and that is over
+};
+/// takes_nothing: other arguments than skein's are wrong, and --help is skein's.
+///   errors  usage, those of the roles
+[[nodiscard]] driver_plan plan_driver(int argc, char** argv, run_options& how, bool takes_nothing);
+
+/// A driver: its runtime and its workers. Made, run and destroyed on the thread of its loop.
+class driver {
+public:
+    ///   errors  usage, not_found, permission_denied, malformed (address and token of a cluster)
+    driver(net::real_loop& on, const driver_plan& plan, const run_options& how);
+    driver(const driver&) = delete;
+    driver& operator=(const driver&) = delete;
+
+    [[nodiscard]] runtime& self() noexcept { return self_; }
+    /// The app, then everything else in order.
+    [[nodiscard]] task<int> drive(task<int> app);
+
+private:
+    runtime self_;
+    const runtime::use current_;
+    net::real_network network_;
+    local_children children_;
+    std::unique_ptr<worker_source> workers_;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/driver.ipp
+// The bodies of rt/detail/driver.hpp: the command line, roles, and a driver's life around its app.
+
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
 
 SKEIN_INLINE int parse_count(std::string_view flag, std::string_view text) {
     int n = 0;
@@ -36583,30 +37119,130 @@ SKEIN_INLINE int print_usage(std::string_view program) {
     return exit_code::done;
 }
 
-/// The driver: the app under its signals, then everything else in order.
-SKEIN_INLINE task<int> drive(net::real_loop* loop, runtime* self, worker_source* workers,
-                             task<int> app, int* stopped_by) {
-    stop_signals signals;
-    cancel_source stop;
+SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bool takes_nothing) {
+    serve_if_worker();
+    auto line = parse_command_line(argc, argv);
+    driver_plan plan;
+    if (takes_nothing && !line.rest.empty()) { // others have a --help of their own
+        if (line.rest.front() == "--help" || line.rest.front() == "-h") {
+            plan.exit_code = print_usage(argv[0]);
+            return plan;
+        }
+        throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
+            .with_hint("this program takes skein's flags only; see --help");
+    }
+    auto& cluster = line.cluster;
+    if (argc < 1) cluster.program = ::program_invocation_name;
+    cluster.workers = line.workers.value_or(how.workers);
+    if (const char* said = std::getenv("SKEIN_ADDRESS"); cluster.address.empty() &&
+                                                         (said == nullptr || *said == '\0') &&
+                                                         !cluster.head && cluster.join.empty())
+        cluster.address = how.address;
+    if (cluster.token_file.empty()) cluster.token_file = how.token_file;
+    plan.head = cluster_address(cluster);
+    if (cluster.head) {
+        plan.exit_code = roles_of_program()->head(cluster);
+    } else if (!cluster.join.empty()) {
+        plan.exit_code = roles_of_program()->join(cluster);
+    } else {
+        if (plan.head.empty()) plan.part = take_part_in_job(cluster);
+        if (plan.part.exit_code)
+            std::exit(*plan.part.exit_code); // what follows is the driver's, as in workers
+        if (plan.part.leads) plan.head = cluster.address = plan.part.leads->address();
+    }
+    how.processes.count = cluster.workers;
+    how.processes.program = cluster.program;
+    plan.rest = std::move(line.rest);
+    plan.cluster = std::move(cluster);
+    return plan;
+}
+
+SKEIN_INLINE runtime_options this_process() {
+    runtime_options who;
+    who.host = host_name();
+    who.pid = ::getpid();
+    return who;
+}
+
+SKEIN_INLINE driver::driver(net::real_loop& on, const driver_plan& plan, const run_options& how)
+    : self_(this_process()), current_(self_), network_(on), children_(on) {
+    if (!plan.head.empty()) {
+        workers_ = roles_of_program()->workers(on, network_, self_, plan.cluster);
+        return;
+    }
+    auto processes = how.processes;
+    if (plan.cluster.prefix_output.value_or(false) && !processes.print)
+        processes.print = print_to_standard_files(true);
+    workers_ =
+        std::make_unique<local_workers>(on, network_, children_, self_, std::move(processes));
+}
+
+SKEIN_INLINE task<int> driver::drive(task<int> app) {
     scope services;
-    services.spawn(watch_signals(loop, &signals, stop, stopped_by));
-    self->on_first_call([&services, workers] { services.spawn(workers->serve()); });
-    self->ask(workers);
+    self_.on_first_call([&services, this] { services.spawn(workers_->serve()); });
+    self_.ask(workers_.get());
 
     int code = exit_code::failed;
     std::exception_ptr failure;
     try {
-        auto guarded = with_cancel(stop.token(), std::move(app));
-        code = co_await guarded;
+        code = co_await app;
     } catch (...) {
         failure = std::current_exception();
     }
-    workers->stop();
-    auto goodbye = self->close();
+    workers_->stop();
+    auto goodbye = self_.close();
     co_await goodbye;
     services.cancel();
     try {
         auto joined = services.join();
+        co_await joined;
+    } catch (const error& e) {
+        if (!failure && e.code() != errc::cancelled) failure = std::current_exception();
+    }
+    if (failure) std::rethrow_exception(failure);
+    co_return code;
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/run.ipp, continued
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+/// Watches for the first stop signal and cancels the app.
+SKEIN_INLINE task<void> watch_signals(net::real_loop* loop, const stop_signals* signals,
+                                      cancel_source stop, int* which) {
+    auto readable = net::wait_readable(*loop, signals->fd());
+    co_await readable;
+    *which = signals->which();
+    stop.request();
+}
+
+/// The driver, whose app is cancelled by the first signal.
+SKEIN_INLINE task<int> drive_under_signals(net::real_loop* loop, driver* by, task<int> app,
+                                           int* stopped_by) {
+    stop_signals signals;
+    cancel_source stop;
+    scope watching;
+    watching.spawn(watch_signals(loop, &signals, stop, stopped_by));
+
+    int code = exit_code::failed;
+    std::exception_ptr failure;
+    try {
+        auto driving = by->drive(with_cancel(stop.token(), std::move(app)));
+        code = co_await driving;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    watching.cancel();
+    try {
+        auto joined = watching.join();
         co_await joined;
     } catch (const error& e) {
         if (!failure && e.code() != errc::cancelled) failure = std::current_exception();
@@ -36636,48 +37272,14 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
 }
 
 SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
-    open_standard_files();
-    // A task of a worker may be a driver of its own: it has a runtime.
-    if (is_worker() && runtime::try_current() == nullptr) live_as_worker();
-
     int stopped_by = 0;
     try {
-        auto line = parse_command_line(argc, argv);
-        if (app.takes_nothing && !line.rest.empty()) { // others have a --help of their own
-            if (line.rest.front() == "--help" || line.rest.front() == "-h")
-                return print_usage(argv[0]);
-            throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
-                .with_hint("this program takes skein's flags only; see --help");
-        }
-        line.cluster.workers = line.workers.value_or(how.workers);
-        auto head = cluster_address(line.cluster);
-        if (line.cluster.head) return roles_of_program()->head(line.cluster);
-        if (!line.cluster.join.empty()) return roles_of_program()->join(line.cluster);
-        part_in_job part;
-        if (head.empty()) part = take_part_in_job(line.cluster);
-        if (part.exit_code)
-            std::exit(*part.exit_code); // what follows run() is the driver's, as in workers
-        if (part.leads) head = line.cluster.address = part.leads->address();
-        how.processes.count = line.workers.value_or(how.workers);
-        if (argc > 0) how.processes.program = argv[0];
+        auto plan = plan_driver(argc, argv, how, app.takes_nothing);
+        if (plan.exit_code) return *plan.exit_code;
         net::real_loop loop;
-        runtime_options who;
-        who.host = host_name();
-        who.pid = ::getpid();
-        runtime self(who);
-        const runtime::use current(self);
-        net::real_network network(loop);
-        local_children children(loop);
-        std::unique_ptr<worker_source> workers;
-        if (head.empty()) {
-            if (line.cluster.prefix_output.value_or(false) && !how.processes.print)
-                how.processes.print = print_to_standard_files(true);
-            workers = std::make_unique<local_workers>(loop, network, children, self, how.processes);
-        } else {
-            workers = roles_of_program()->workers(loop, network, self, line.cluster);
-        }
-        auto work = app.start(std::move(line.rest));
-        return loop.run(drive(&loop, &self, workers.get(), std::move(work), &stopped_by));
+        driver here(loop, plan, how);
+        auto work = app.start(std::move(plan.rest));
+        return loop.run(drive_under_signals(&loop, &here, std::move(work), &stopped_by));
     } catch (...) {
         return tell_failure(stopped_by);
     }
@@ -36749,6 +37351,693 @@ SKEIN_INLINE runtime_info runtime_context() {
         out.time_left =
             std::max(duration::zero(), context->who.until - loop::current().exact_now());
     return out;
+}
+
+} // namespace skein
+
+// ======== skein/rt/session.hpp
+// session: a driver for programs whose threads are no coroutines: a plain main, a thread pool, a rank that trains.
+//
+//     int main(int argc, char** argv) {
+//         skein::session cluster(argc, argv);              // in a worker it does not return
+//         auto p = cluster.submit<&square>(7);             // on any thread
+//         auto c = cluster.actor<counter>(10);             // blocks; the handle is for any thread, too
+//         auto q = c.call<&counter::add>(5);
+//         int n = cluster.get(p) + cluster.get(q);
+//         cluster.run([] { return app(); });               // a task on the driver's loop, which may do all that run()'s may
+//     }                                                    // workers leave
+//
+// The driver's loop has a thread of its own. Options come before the call, as elsewhere:
+// remote<&f>.with({...}).on(cluster)(7), remote<&counter::add>.with({...})(c, 5), actor<counter>.with({...}).on(cluster)(10).
+
+
+// ======== skein/rt/detail/session_call.hpp
+// The templates behind rt/session.hpp: how a call gets from a thread to the loop, and its outcome back.
+//
+// Arguments are converted to the parameter types on the calling thread, once, and move to the loop, which encodes them:
+// only there can a pending be resolved, and a handle be kept until the call has ended.
+
+
+#include <concepts>
+#include <exception>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+template <class T>
+class shared_actor;
+class placement_group;
+
+namespace rt::detail {
+
+// ---- types on both sides -----------------------------------------------------------------------
+
+/// What belongs to a loop, or has such a thing inside, and must not be seen by other threads.
+template <class T>
+inline constexpr bool is_of_a_loop = std::is_same_v<T, placement_group>;
+template <class T>
+inline constexpr bool is_of_a_loop<ref<T>> = true;
+template <class T>
+inline constexpr bool is_of_a_loop<actor_handle<T>> = true;
+
+template <class T, class... Above>
+consteval bool holds_loops_own() {
+    if constexpr (std::is_void_v<T>)
+        return false;
+    else if constexpr (is_of_a_loop<T>)
+        return true;
+    else if constexpr (wire::detail::is_one_of<T, Above...>)
+        return false;
+    else if constexpr (wire::detail::is_array<T>)
+        return holds_loops_own<typename T::value_type, T, Above...>();
+    else if constexpr (requires(const T* t) {
+                           []<template <class...> class Template, class... Items>(
+                               const Template<Items...>*) {}(t);
+                       })
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return (false || ... || holds_loops_own<std::remove_cvref_t<Items>, T, Above...>());
+        }(static_cast<const T*>(nullptr));
+    else if constexpr (wire::encodable<T> && !wire::detail::custom<T> && plain_aggregate<T>)
+        return !wire::detail::all_fields<T>(
+            []<class F>() { return !holds_loops_own<std::remove_cvref_t<F>, T, Above...>(); });
+    else
+        return false;
+}
+
+/// A result as threads see it.
+template <class R>
+struct shared_result {
+    using type = R;
+};
+template <class T>
+struct shared_result<actor_handle<T>> {
+    using type = shared_actor<T>;
+};
+
+/// An argument of a thread as the loop sees it.
+template <class A>
+struct argument_inside {
+    using type = A;
+    static constexpr bool is_shared = false;
+    static_assert(!is_of_a_loop<std::remove_cvref_t<A>>,
+                  "skein: a ref or an actor_handle belongs to the loop it was made on: give a "
+                  "session's call a skein::pending or a skein::shared_actor");
+};
+template <class A>
+    requires(requires { typename std::remove_cvref_t<A>::shared_with_threads; })
+struct argument_inside<A> {
+    using type = typename std::remove_cvref_t<A>::shared_with_threads;
+    static constexpr bool is_shared = true;
+};
+
+/// Whether a value may leave its loop: as it is, or as what threads see of it.
+template <class R>
+consteval bool check_shared_result() {
+    constexpr bool can_leave =
+        !std::is_same_v<typename shared_result<R>::type, R> || !holds_loops_own<R>();
+    static_assert(can_leave,
+                  "skein: not supported: a value that belongs to its loop (a ref, a "
+                  "placement_group, something with a handle inside) cannot leave it; return the "
+                  "actor_handle itself, or use it inside of session::run()");
+    return can_leave;
+}
+
+// ---- the calling thread ------------------------------------------------------------------------
+
+/// Options that outlive the statement they were written in. Empty: none were.
+template <class Options>
+class kept_options {
+public:
+    kept_options() noexcept = default;
+    explicit kept_options(Options how) : parts_(std::make_unique<parts>(std::move(how))) {
+        auto& mine = parts_->how;
+        for (auto* text : {&mine.resources, &mine.env, &mine.cwd, &mine.name}) *text = keep(*text);
+        if (!mine.on.is_any() && !mine.on.is_group()) {
+            const auto where = keep(mine.on.text());
+            mine.on = mine.on.is_node() ? node_named(where) : label(where);
+        }
+        if constexpr (requires { mine.deadline; })
+            if (mine.deadline != no_deadline) parts_->made = system_clock().now();
+    }
+    /// On the loop: what is left of a deadline counts from the call.
+    [[nodiscard]] Options take() const {
+        if (!parts_) return {};
+        Options how = parts_->how;
+        if constexpr (requires { how.deadline; })
+            if (how.deadline != no_deadline)
+                how.deadline -= loop::current().exact_now() - parts_->made;
+        return how;
+    }
+
+private:
+    struct parts {
+        explicit parts(Options h) : how(std::move(h)) {}
+        Options how;
+        std::vector<std::unique_ptr<std::string>> texts;
+        time_point made{};
+    };
+    std::string_view keep(std::string_view text) {
+        if (text.empty()) return {};
+        parts_->texts.push_back(std::make_unique<std::string>(text));
+        return *parts_->texts.back();
+    }
+    std::unique_ptr<parts> parts_;
+};
+
+/// An argument that is shared, or a P of its own.
+template <class P, class A>
+auto carry(A&& a) {
+    using given = std::remove_cvref_t<A>;
+    if constexpr (argument_inside<A>::is_shared) {
+        if constexpr (requires { a.shared(); })
+            SKEIN_CHECK(a, "an empty skein::pending is an argument");
+        return given(std::forward<A>(a));
+    } else {
+        return hold_argument<P>(std::forward<A>(a));
+    }
+}
+
+// ---- the loop's thread -------------------------------------------------------------------------
+
+/// A call whose outcome a thread waits for.
+template <class R>
+class session_call final : public ref_state<R> {
+    using shared = typename shared_result<R>::type;
+
+public:
+    explicit session_call(pending_writer<shared> to) noexcept : to_(std::move(to)) {
+        to_->call = this;
+        this->watchers_ = 1; // the thread
+    }
+    ~session_call() override { to_->call = nullptr; }
+
+    /// An argument of another call, which may read the value later.
+    [[nodiscard]] ref<R> lend() {
+        lent_ = true;
+        return ref<R>(counted_ptr<ref_state<R>>(this));
+    }
+
+protected:
+    void take_failure(const failure&) override {
+        if (!lent_ && to_->readers.load(std::memory_order_relaxed) == 0) this->watchers_ = 0;
+    }
+    void on_finished() override {
+        to_->call = nullptr;
+        if (this->failed()) return to_->fail(this->why());
+        try {
+            if constexpr (std::is_void_v<R>) {
+                to_->succeed({});
+            } else if constexpr (is_of_a_loop<R>) {
+                to_->succeed(shared(to_->door->adopt(this->value->lane())));
+            } else if constexpr (std::is_copy_constructible_v<R>) {
+                to_->succeed(lent_ ? R(*this->value) : R(std::move(*this->value)));
+            } else {
+                to_->succeed(std::move(*this->value));
+            }
+        } catch (...) { // a copy failed
+            to_->fail({to_error(std::current_exception()), nullptr});
+        }
+    }
+
+private:
+    const pending_writer<shared> to_;
+    bool lent_ = false;
+};
+
+[[noreturn]] inline void refuse_other_session(const char* what) {
+    throw error(errc::invalid_argument, std::string(what) + " of another session is an argument")
+        .with_hint("make both through one session, or give it the value");
+}
+
+/// The ref behind an argument that was a pending.
+template <class R, class V>
+ref<R> ref_of(const pending_state<V>& from, const session_door& here) {
+    static_assert(std::is_void_v<R> || std::is_copy_constructible_v<R>,
+                  "skein: not supported: a pending as an argument whose value cannot be copied");
+    if (from.door.get() != &here) refuse_other_session("a pending");
+    if (from.call != nullptr) return static_cast<session_call<R>*>(from.call)->lend();
+    counted_ptr<ref_state<R>> done(new ref_state<R>);
+    if (const auto* why = from.failed()) {
+        done->fail(*why);
+    } else {
+        if constexpr (is_of_a_loop<R>)
+            done->value.emplace(R(from.value->cell()->lane));
+        else
+            done->value.emplace(*from.value);
+        done->state = phase::done;
+    }
+    return ref<R>(std::move(done));
+}
+
+template <class V>
+auto inside_of(const pending<V>& held, const session_door& here) {
+    return ref_of<typename result_inside<V>::type>(*held.shared(), here);
+}
+template <class T>
+actor_handle<T> inside_of(const shared_actor<T>& held, const session_door& here) {
+    if (!held) return {};
+    if (held.cell()->door.get() != &here) refuse_other_session("an actor");
+    return actor_handle<T>(held.cell()->lane);
+}
+
+/// An argument as the loop's own submission takes it.
+template <class A>
+decltype(auto) bring_in(std::remove_reference_t<A>& held, const session_door& here) {
+    if constexpr (argument_inside<A>::is_shared) {
+        return inside_of(held, here);
+    } else {
+        (void)here;
+        return static_cast<A&&>(held);
+    }
+}
+
+/// Made on a thread, run on the loop.
+template <auto F, class T, class R, class Arguments>
+struct session_order {
+    pending_writer<typename shared_result<R>::type> to;
+    kept_options<call_options> how;
+    std::shared_ptr<actor_cell> actor; ///< of a method
+    Arguments arguments;
+
+    void operator()() noexcept {
+        auto& door = *to->door;
+        counted_ptr<actor_state> lane;
+        if (actor) lane = actor->lane;
+        if (actor && !lane) return; // too late
+        counted_ptr<ref_state<R>> call;
+        try {
+            const auto options = how.take();
+            call = counted_ptr<ref_state<R>>(new session_call<R>(std::move(to)));
+            std::apply(
+                [&]<class... H>(H&... a) {
+                    begin_call<F, T>(*door.self, options, call, std::move(lane),
+                                     bring_in<H>(a, door)...);
+                },
+                arguments);
+        } catch (...) { // it was not submitted
+            failure why{to_error(std::current_exception()), nullptr};
+            if (!call) return to->fail(std::move(why));
+            if (!call->is_done()) call->fail(std::move(why));
+        }
+    }
+};
+
+/// Submits from any thread.
+template <auto F, class T, class... A>
+auto submit_from_thread(const std::shared_ptr<session_door>& door, kept_options<call_options> how,
+                        std::shared_ptr<actor_cell> actor, A&&... args) {
+    using traits = signature<decltype(F)>;
+    using R = typename traits::result;
+    using shared = typename shared_result<R>::type;
+    if constexpr (check_call<F, T, typename argument_inside<A>::type...>() &&
+                  check_shared_result<R>()) {
+        (void)record<F, T>::registered;
+        auto state = std::make_shared<pending_state<shared>>(door, &record<F, T>::entry());
+        pending<shared> mine(state);
+        [&]<class... P>(std::type_identity<std::tuple<P...>>) {
+            using held = std::tuple<decltype(carry<P>(std::forward<A>(args)))...>;
+            std::unique_ptr<session_order<F, T, R, held>> what(new session_order<F, T, R, held>{
+                pending_writer<shared>(std::move(state)), std::move(how), std::move(actor),
+                held(carry<P>(std::forward<A>(args))...)});
+            (void)door->post([what = std::move(what)] { (*what)(); });
+        }(std::type_identity<typename traits::arguments>());
+        return mine;
+    } else {
+        return pending<shared>(); // a static_assert has said why
+    }
+}
+
+} // namespace rt::detail
+} // namespace skein
+
+
+// ======== skein/rt/session.hpp, continued
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// A counted handle to an actor of type T that threads share; also an argument of calls.
+template <class T>
+class shared_actor {
+public:
+    using actor_type = T;
+    using shared_with_threads = actor_handle<T>;
+
+    shared_actor() noexcept = default;
+    explicit shared_actor(std::shared_ptr<rt::detail::actor_cell> cell) noexcept
+        : cell_(std::move(cell)) {}
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(cell_); }
+    /// Which actor; the same in all processes of one run.
+    [[nodiscard]] actor_id id() const noexcept { return cell_ ? cell_->id : actor_id{}; }
+
+    /// Submits a call of a method from any thread. Calls that one thread makes through one handle, or copies of it, run
+    /// in the order in which they were made. The pending may be dropped.
+    template <auto M, class... A>
+    auto call(A&&... args) const {
+        return call_with<M>(call_options(), std::forward<A>(args)...);
+    }
+    /// The same with options: remote<&T::m>.with({...})(actor, args...) calls it.
+    template <auto M, class... A>
+    auto call_with(const call_options& how, A&&... args) const {
+        static_assert(std::is_member_function_pointer_v<decltype(M)>,
+                      "skein: call<&T::m> needs a member function of the actor's own type");
+        SKEIN_CHECK(cell_, "a method is called through an empty shared_actor");
+        return rt::detail::submit_from_thread<M, T>(cell_->door,
+                                                    rt::detail::kept_options<call_options>(how),
+                                                    cell_, std::forward<A>(args)...);
+    }
+    friend bool operator==(const shared_actor&, const shared_actor&) = default;
+
+    [[nodiscard]] const std::shared_ptr<rt::detail::actor_cell>& cell() const noexcept {
+        return cell_;
+    }
+
+private:
+    std::shared_ptr<rt::detail::actor_cell> cell_;
+};
+
+/// Ends an actor at once, from any thread: see kill(const actor_handle&).
+template <class T>
+void kill(const shared_actor<T>& actor) {
+    if (actor)
+        (void)actor.cell()->door->post([cell = actor.cell()] {
+            if (cell->lane) rt::detail::runtime_of(cell->lane).kill_actor(cell->id);
+        });
+}
+
+/// A driver on a thread of its own, and its workers. Its members may be called from any thread but that one, at the same
+/// time; it is made and destroyed by one. A program may have several, one after the other or at once.
+class session {
+public:
+    /// What run() does with a command line: --workers, --address, SKEIN_ADDRESS and so on; what is left is arguments().
+    /// As a worker, a head or a node this process lives here and exits: nothing that follows is done there. Signals are
+    /// the program's: none is caught.
+    ///   errors  usage and those of the roles; of an address that nobody answers the first call tells
+    session(int argc, char** argv, run_options how = {});
+    /// The same without a command line.
+    explicit session(run_options how = {});
+    session(const session&) = delete;
+    session& operator=(const session&) = delete;
+    /// close(). Not on the session's own thread: that ends the program.
+    ~session();
+
+    /// The command line without the program and without skein's flags.
+    [[nodiscard]] const std::vector<std::string>& arguments() const noexcept { return arguments_; }
+
+    /// Submits a call of F and returns at once; the arguments are those of remote<F>, or pendings of this session.
+    ///   errors  none here: pending::get() has them
+    template <auto F, class... A>
+    [[nodiscard]] auto submit(A&&... args) {
+        return rt::detail::submit_from_thread<F, void>(door_, {}, nullptr,
+                                                       std::forward<A>(args)...);
+    }
+    /// The outcome of a call: blocks this thread. See pending::get().
+    template <class T>
+    T get(pending<T> one) {
+        return std::move(one).get();
+    }
+    /// All of them, in their order; the first error is thrown.
+    template <class T>
+        requires(!std::is_void_v<T>)
+    std::vector<T> get(std::vector<pending<T>> many) {
+        std::vector<T> out;
+        out.reserve(many.size());
+        for (auto& one : many) out.push_back(std::move(one).get());
+        return out;
+    }
+
+    /// Makes an actor; blocks until its constructor has returned. Errors as of skein::actor<T>, and closed.
+    template <class T, class... A>
+    [[nodiscard]] shared_actor<T> actor(A&&... args) {
+        return make<T>({}, std::forward<A>(args)...);
+    }
+    /// The actor of that name; blocks. Errors as of skein::get_actor<T>, and closed.
+    template <class T>
+    [[nodiscard]] shared_actor<T> get_actor(std::string_view name) {
+        return run([name] { return skein::get_actor<T>(name); });
+    }
+
+    /// Calls f() on the session's thread; f returns a task, which is run to its end there. Blocks this thread. What f
+    /// refers to lives until then. The task may do all that an app of run() may.
+    ///   result  the task's value; an actor_handle comes out as a shared_actor
+    ///   errors  those of f and the task; closed: the session ended, and the task was cancelled; invalid_argument: on
+    ///           the session's own thread
+    template <class F>
+        requires(rt::detail::unwrap_task<std::invoke_result_t<F&>>::is_coroutine)
+    auto run(F f) {
+        using T = typename std::invoke_result_t<F&>::value_type;
+        if constexpr (rt::detail::check_shared_result<T>()) {
+            door_->refuse_inside("run()");
+            return thread().run([this, &f] { return visit<T>(this, &f); });
+        }
+    }
+    /// The same for a task that has not begun. A task that begins with a call that its maker makes (actor<T>(...))
+    /// needs the other form.
+    template <class T>
+    auto run(task<T> work) {
+        return run([&work] { return std::move(work); });
+    }
+
+    /// Ends it: calls without an outcome fail with closed, threads that wait for one wake, tasks of run() are cancelled,
+    /// workers leave. Blocks until all of that is done; nothing happens the second time.
+    ///   errors  invalid_argument: on the session's own thread
+    void close();
+
+    [[nodiscard]] const std::shared_ptr<rt::detail::session_door>& door() const noexcept {
+        return door_;
+    }
+
+private:
+    template <class T>
+    friend class session_actor_maker;
+    class impl;
+    /// Counts a task of run().
+    class visitor {
+    public:
+        explicit visitor(session& to);
+        visitor(const visitor&) = delete;
+        visitor& operator=(const visitor&) = delete;
+        ~visitor();
+        [[nodiscard]] cancel_token until_closed() const noexcept;
+
+    private:
+        impl& to_;
+    };
+
+    template <class T, class F>
+    static task<typename rt::detail::shared_result<T>::type> visit(session* self, F* f) {
+        const visitor here(*self);
+        try {
+            auto work = with_cancel(here.until_closed(), (*f)());
+            if constexpr (rt::detail::is_of_a_loop<T>) {
+                const auto handle = co_await work;
+                co_return
+                    typename rt::detail::shared_result<T>::type(self->door_->adopt(handle.lane()));
+            } else {
+                co_return co_await work;
+            }
+        } catch (const error& e) {
+            if (e.code() == errc::cancelled && here.until_closed().requested())
+                throw rt::detail::session_closed(nullptr, "of session::run() did not end");
+            throw;
+        }
+    }
+    template <class T, class... A>
+    shared_actor<T> make(const actor_options& how, A&&... args) {
+        return run([&] {
+            return rt::detail::make_actor<T>(how, rt::detail::bring_in<A>(args, *door_)...);
+        });
+    }
+    void open(int argc, char** argv, run_options how);
+    [[nodiscard]] net::loop_thread& thread() noexcept;
+
+    std::vector<std::string> arguments_;
+    std::unique_ptr<impl> impl_;
+    std::shared_ptr<rt::detail::session_door> door_;
+};
+
+/// remote<&f>.with({...}).on(session): call it like f, from any thread.
+template <auto F>
+class session_function {
+public:
+    session_function(session& by, const call_options& how) : door_(by.door()), how_(how) {}
+
+    /// Submits the call and returns at once.
+    template <class... A>
+        requires(!rt::detail::signature<
+                 decltype(F)>::is_member) // remote<&T::m>.with({...})(actor, args...)
+    [[nodiscard]] auto operator()(A&&... args) const {
+        return rt::detail::submit_from_thread<F, void>(
+            door_, rt::detail::kept_options<call_options>(how_), nullptr, std::forward<A>(args)...);
+    }
+
+private:
+    std::shared_ptr<rt::detail::session_door> door_;
+    call_options how_;
+};
+
+/// actor<T>.with({...}).on(session): call it with the constructor's arguments, from any thread.
+template <class T>
+class session_actor_maker {
+public:
+    session_actor_maker(session& by, const actor_options& how) noexcept : by_(by), how_(how) {}
+
+    /// Makes the actor; blocks until its constructor has returned.
+    template <class... A>
+    [[nodiscard]] shared_actor<T> operator()(A&&... args) const {
+        return by_.make<T>(how_, std::forward<A>(args)...);
+    }
+
+private:
+    session& by_;
+    actor_options how_;
+};
+
+} // namespace skein
+
+
+// ======== skein/rt/detail/session.ipp
+// The bodies of rt/session.hpp: a driver on a thread of its own, from its first call to its end.
+
+
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace skein {
+
+/// What outlives the driver, and the driver, which is the loop's.
+class session::impl {
+public:
+    explicit impl(rt::detail::driver_plan plan) : plan_(std::move(plan)) {}
+    impl(const impl&) = delete;
+    impl& operator=(const impl&) = delete;
+
+    std::shared_ptr<rt::detail::session_door> open(const run_options& how) {
+        thread.run([&] { return begin(&how); });
+        return door_;
+    }
+    void close() {
+        const std::lock_guard one_at_a_time(closing_);
+        door_->close();
+        thread.run([this] { return end(); });
+    }
+
+private:
+    rt::detail::driver_plan plan_; // a job that it leads ends last
+
+public:
+    net::loop_thread thread{"skein-driver"};
+
+    // All below are the loop's.
+    std::size_t visitors = 0;
+    event nobody;
+    cancel_source stop;
+
+private:
+    struct life {
+        life(net::real_loop& on, const rt::detail::driver_plan& plan, const run_options& how)
+            : driver(on, plan, how) {}
+        rt::detail::driver driver;
+        event over;
+        scope driving;
+    };
+
+    task<void> begin(const run_options* how) {
+        life_ = std::make_unique<life>(thread.loop(), plan_, *how);
+        door_ = std::make_shared<rt::detail::session_door>(thread.loop(), life_->driver.self());
+        life_->driving.spawn(drive(this));
+        co_return;
+    }
+    /// What the driver has for an app.
+    static task<int> stay(impl* self) {
+        auto over = self->life_->over.wait();
+        co_await over;
+        self->door_->drop_handles(); // as an app's, before the goodbye
+        co_return exit_code::done;
+    }
+    static task<void> drive(impl* self) {
+        auto driving = self->life_->driver.drive(stay(self));
+        auto ended = as_result(std::move(driving));
+        if (const auto code = co_await ended; !code)
+            logging::warn("rt", "a session ended with an error", {{"why", code.error().what()}});
+    }
+
+    task<void> end() {
+        if (!life_) co_return;
+        stop.request();
+        while (visitors != 0) {
+            nobody.reset();
+            auto left = nobody.wait();
+            co_await left;
+        }
+        life_->over.set();
+        auto joined = life_->driving.join();
+        co_await joined;
+        door_->shut();
+        // What threads have given back until now is in the loop's line ahead of this.
+        event drained;
+        thread.loop().post_from_any_thread([&drained] { drained.set(); });
+        auto all = drained.wait();
+        co_await all;
+        life_.reset();
+    }
+
+    std::mutex closing_; // closers take turns
+    std::shared_ptr<rt::detail::session_door> door_;
+    std::unique_ptr<life> life_;
+};
+
+SKEIN_INLINE session::session(int argc, char** argv, run_options how) {
+    open(argc, argv, std::move(how));
+}
+SKEIN_INLINE session::session(run_options how) { open(0, nullptr, std::move(how)); }
+
+SKEIN_INLINE void session::open(int argc, char** argv, run_options how) {
+    auto plan = rt::detail::plan_driver(argc, argv, how, false);
+    if (plan.exit_code) std::exit(*plan.exit_code); // what follows is the driver's, as in workers
+    arguments_ = std::move(plan.rest);
+    impl_ = std::make_unique<impl>(std::move(plan));
+    door_ = impl_->open(how);
+}
+
+SKEIN_INLINE session::~session() {
+    SKEIN_CHECK(!door_->is_inside(), "a session is destroyed on its own thread, which would wait "
+                                     "for itself: destroy it where it was made");
+    impl_->close();
+}
+
+SKEIN_INLINE void session::close() {
+    door_->refuse_inside("close()");
+    impl_->close();
+}
+
+SKEIN_INLINE net::loop_thread& session::thread() noexcept { return impl_->thread; }
+
+SKEIN_INLINE session::visitor::visitor(session& to) : to_(*to.impl_) {
+    if (to_.stop.requested())
+        throw rt::detail::session_closed(nullptr, "of session::run() did not begin");
+    ++to_.visitors;
+}
+SKEIN_INLINE session::visitor::~visitor() {
+    if (--to_.visitors == 0) to_.nobody.set();
+}
+SKEIN_INLINE cancel_token session::visitor::until_closed() const noexcept {
+    return to_.stop.token();
 }
 
 } // namespace skein

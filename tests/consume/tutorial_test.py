@@ -14,7 +14,7 @@ import consume
 
 BLOCK = re.compile(r"^```\{literalinclude\} (\S+)\n((?::[\w-]+:.*\n)*)```", re.M)
 PAGES = glob.glob(os.path.join(consume.SOURCE, "docs", "tutorial", "*.md"))
-CHAPTERS = sorted(page for page in PAGES if os.path.basename(page)[:2] in ("01", "02", "03", "04", "05", "06", "11", "12"))
+CHAPTERS = sorted(page for page in PAGES if os.path.basename(page)[:2] in ("01", "02", "03", "04", "05", "06", "11", "12", "13"))
 
 
 def included(page: str, path: str, options: dict) -> str:

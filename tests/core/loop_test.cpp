@@ -191,6 +191,30 @@ TEST_CASE("other threads wake the loop, and every call arrives once") {
     CHECK(world.run(body(&world)) == 8000);
 }
 
+TEST_CASE("many calls from other threads that find the loop waiting wake it once", "[T2]") {
+    manual_loop world(manual_loop::others::may_post);
+    int seen = 0;
+    skein::event all;
+    const auto body = [](skein::event* e) -> task<void> { co_await e->wait(); };
+    world.while_waiting = [&] { // the loop waits in the kernel, so to speak
+        std::jthread poster([&] {
+            for (int i = 0; i < 100; ++i)
+                world.post_from_any_thread([&] {
+                    if (++seen == 100) all.set();
+                });
+        });
+    };
+    world.run(body(&all));
+    CHECK(seen == 100);
+    CHECK(world.notifies() == 1);
+
+    // Those that come later wake it again.
+    world.while_waiting = [&] { world.post_from_any_thread([&] { all.set(); }); };
+    all.reset();
+    world.run(body(&all));
+    CHECK(world.notifies() == 2);
+}
+
 TEST_CASE("two loops on two threads hand work to each other") {
     manual_loop here(manual_loop::others::may_post), there(manual_loop::others::may_post);
     skein::event stop_there;

@@ -151,7 +151,7 @@ def workers_of(run):
 def examples_run():
     """Tasks and actors print what they print on one host; status shows nodes, as text and as JSON."""
     with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=2,ssd=1", "--labels", "zone=x", "disk=fast"])]) as c:
-        for example in ("050_many_tasks", "020_actor_counter", "010_hello_task"):
+        for example in ("050_many_tasks", "020_actor_counter", "025_plain_main", "010_hello_task"):
             c.check_ends(c.program(example), example)
         s = c.status()
         assert [n["name"] for n in s["nodes"]] == ["a", "b"], s

@@ -3,6 +3,7 @@
 
 #include <skein/rt/boot.hpp>
 #include <skein/rt/process.hpp>
+#include <skein/rt/session.hpp>
 
 #include <cstdio>
 #include <cstdlib>
@@ -167,6 +168,29 @@ int run_twice(int argc, char** argv) {
     return 0;
 }
 
+/// A plain main: what stands behind the session happens in the driver only.
+int plain_main(int argc, char** argv) {
+    fmt::print(stderr, "main\n");
+    skein::session cluster(argc, argv);
+    for (const auto& a : cluster.arguments()) fmt::print("[{}]", a);
+    auto c = cluster.actor<counter>(10);
+    const int n = cluster.submit<&twice>(21).get() + c.call<&counter::add>(5).get();
+    fmt::print("{} {}\n", n, skein::rt::is_worker());
+    return 0;
+}
+
+/// Prints its pid and those of its workers, and waits for a call that never ends.
+int wait_for_a_call() {
+    skein::run_options how;
+    how.workers = 2;
+    skein::session cluster(how);
+    auto a = cluster.actor<counter>(0), b = cluster.actor<counter>(0);
+    fmt::print("{} {} {}\n", ::getpid(), a.call<&counter::pid>().get(),
+               b.call<&counter::pid>().get());
+    std::fflush(stdout);
+    return cluster.submit<&later>(1, 3'600'000).get();
+}
+
 /// Its workers are another program: this one's copy with bytes appended is the same build, /bin/true is none.
 skein::task<int> needs_worker() {
     auto r = skein::remote<&twice>(1);
@@ -210,6 +234,8 @@ int run_app(const std::string& name, int argc, char** argv) {
     if (name == "uncaught") return skein::run(argc, argv, uncaught);
     if (name == "arguments") return skein::run(argc, argv, with_arguments);
     if (name == "twice") return run_twice(argc, argv);
+    if (name == "session") return plain_main(argc, argv);
+    if (name == "session waits") return wait_for_a_call();
     if (name == "number") return skein::run(argc, argv, throw_a_number);
     if (name == "child") return skein::run(argc, argv, leave_a_child);
     if (name == "foreign") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Real processes: this test program is the worker of its own runs, and a driver that can be killed.
+#include <tests/rt/app_process.hpp>
 #include <tests/rt/apps.hpp>
 #include <tests/support/temporary_folder.hpp>
 
@@ -18,74 +19,6 @@ using namespace rt_test;
 using namespace std::chrono_literals;
 
 namespace {
-
-struct app_run {
-    int code = 0;
-    std::string out, err;
-};
-
-rt::process_options app_options(const std::string& app, std::vector<std::string> arguments) {
-    rt::process_options how;
-    how.executable = "/proc/self/exe";
-    how.argv = {"rt_tests"};
-    for (auto& a : arguments) how.argv.push_back(a);
-    how.env.emplace_back("SKEIN_TEST_APP", app);
-    how.unset_env = {"SKEIN_WORKERS"};
-    return how;
-}
-
-/// Runs a test app to its end. Its output ends when the last process that holds it has gone.
-app_run run_to_end(rt::process_options how) {
-    int out[2], err[2];
-    REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
-    REQUIRE(::pipe2(err, O_CLOEXEC) == 0);
-    how.stdout_fd = out[1];
-    how.stderr_fd = err[1];
-    auto child = rt::child_process::spawn(how);
-    ::close(out[1]);
-    ::close(err[1]);
-    app_run r;
-    r.out = drain(out[0]);
-    r.err = drain(err[0]);
-    r.code = child.wait_blocking().code();
-    ::close(out[0]);
-    ::close(err[0]);
-    return r;
-}
-
-std::string read_line(int fd) {
-    std::string line;
-    char c = 0;
-    while (::read(fd, &c, 1) == 1 && c != '\n') line += c;
-    return line;
-}
-
-/// A driver with two workers that waits for ever; the pipe tells when all three have gone.
-struct waiting_driver {
-    rt::child_process process;
-    int output = -1;
-    long pid = 0, first = 0, second = 0;
-
-    waiting_driver() {
-        int ends[2];
-        REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
-        auto how = app_options("wait", {"--workers", "2"});
-        how.stdout_fd = ends[1];
-        process = rt::child_process::spawn(how);
-        ::close(ends[1]);
-        output = ends[0];
-        std::istringstream in(read_line(output));
-        in >> pid >> first >> second;
-        REQUIRE(second > 0);
-    }
-    ~waiting_driver() { ::close(output); }
-    /// Milliseconds until the last process that holds the output has gone.
-    long until_all_gone() {
-        const auto begin = std::chrono::steady_clock::now();
-        (void)drain(output);
-        return (std::chrono::steady_clock::now() - begin) / 1ms;
-    }
-};
 
 template <class App>
 void expect_run(int workers, App app) {

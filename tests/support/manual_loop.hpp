@@ -11,8 +11,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 namespace skein_test {
 
@@ -24,6 +26,13 @@ public:
     /// How often poll was called, and how often it was told that it may wait.
     [[nodiscard]] std::uint64_t polls() const noexcept { return polls_; }
     [[nodiscard]] std::uint64_t waits() const noexcept { return waits_; }
+    /// How often posts of other threads have woken it.
+    [[nodiscard]] std::uint64_t notifies() {
+        const std::lock_guard lock(mutex_);
+        return notifies_;
+    }
+    /// Done while it waits for others to post, by who is asked to.
+    std::function<void()> while_waiting;
     /// Nanoseconds since the start of the world.
     [[nodiscard]] skein::duration elapsed() const noexcept { return time_.time_since_epoch(); }
     /// Moves the world's clock as if the thread had been busy.
@@ -37,6 +46,7 @@ protected:
         ++polls_;
         if (!may_block) return;
         ++waits_;
+        if (while_waiting) std::exchange(while_waiting, {})();
         std::unique_lock lock(mutex_);
         if (notified_) {
             notified_ = false;
@@ -55,13 +65,14 @@ protected:
     void notify() noexcept override {
         const std::lock_guard lock(mutex_);
         notified_ = true;
+        ++notifies_;
         wake_.notify_one();
     }
 
 private:
     others threads_;
     skein::time_point time_{};
-    std::uint64_t polls_ = 0, waits_ = 0;
+    std::uint64_t polls_ = 0, waits_ = 0, notifies_ = 0;
     std::mutex mutex_;
     std::condition_variable wake_;
     bool notified_ = false;

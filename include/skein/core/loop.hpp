@@ -101,14 +101,15 @@ public:
     void post(F call) {
         ready_.push_back({&run_call, new unique_function<void()>(std::move(call))});
     }
-    /// Queues a call from any thread and wakes the loop. The only thread-safe member. The call must not
-    /// throw.
+    /// Queues a call from any thread and wakes the loop, once for all that come before it has. The only
+    /// thread-safe member. The call must not throw.
     void post_from_any_thread(unique_function<void()> call) {
         // All under the lock: once the loop has taken the call it may end and be destroyed.
         const std::lock_guard lock(remote_mutex_);
         remote_.push_back(std::move(call));
-        has_remote_.store(true, std::memory_order_seq_cst);
-        if (blocked_.load(std::memory_order_seq_cst)) notify();
+        // Who found nothing has woken the loop, or has kept it from waiting.
+        const bool is_first = !has_remote_.exchange(true, std::memory_order_seq_cst);
+        if (is_first && blocked_.load(std::memory_order_seq_cst)) notify();
     }
 
     /// The time of this turn.

@@ -17,7 +17,6 @@
 #include <concepts>
 #include <condition_variable>
 #include <exception>
-#include <future>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -90,7 +89,7 @@ private:
         answer->ended.notify_one();
     }
 
-    void main(const std::string& name, std::promise<void>& ready);
+    void main(const std::string& name, outcome<void>& ready);
 
     // Written by the thread before `ready`, then only read.
     real_loop* loop_ = nullptr;

@@ -20,6 +20,7 @@
 #include <skein/rt/detail/actor.hpp>
 #include <skein/rt/remote.hpp>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,6 +28,10 @@
 #include <utility>
 
 namespace skein {
+
+class session;
+template <class T>
+class session_actor_maker;
 
 /// A counted handle to an actor of type T; one pointer wide, copyable, and an argument of calls.
 template <class T>
@@ -83,6 +88,11 @@ public:
     template <class... A>
     [[nodiscard]] task<actor_handle<T>> operator()(A&&... args) const {
         return rt::detail::make_actor<T>(how_, std::forward<A>(args)...);
+    }
+    /// The same for threads: called like this one it blocks, and gives a handle that threads share (rt/session.hpp).
+    template <std::same_as<session> Session>
+    [[nodiscard]] auto on(Session& by) const {
+        return session_actor_maker<T>(by, how_);
     }
 
 private:

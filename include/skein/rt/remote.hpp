@@ -16,12 +16,18 @@
 #include <skein/rt/ref.hpp>
 #include <skein/rt/runtime.hpp>
 
+#include <concepts>
 #include <utility>
 
 namespace skein {
 
 template <class T>
 class actor_handle;
+class session;
+template <class T>
+class shared_actor;
+template <auto F>
+class session_function;
 
 /// remote<&f> with its options; call it like f.
 template <auto F>
@@ -43,6 +49,11 @@ public:
         copy.by_ = &by;
         return copy;
     }
+    /// The same function for threads: submitted through a session, it gives a pending (rt/session.hpp).
+    template <std::same_as<session> Session>
+    [[nodiscard]] auto on(Session& by) const {
+        return session_function<F>(by, how_);
+    }
 
     /// Submits the call and returns at once.
     ///   args    the function's arguments, or refs to them; a method takes its handle first
@@ -58,6 +69,12 @@ public:
         requires(rt::detail::signature<decltype(F)>::is_member)
     auto operator()(const actor_handle<T>& actor, A&&... args) const {
         return rt::detail::call_method<F, T>(how_, actor.lane(), std::forward<A>(args)...);
+    }
+    /// The same through a handle that threads share; gives a pending.
+    template <class T, class... A>
+        requires(rt::detail::signature<decltype(F)>::is_member)
+    auto operator()(const shared_actor<T>& actor, A&&... args) const {
+        return actor.template call_with<F>(how_, std::forward<A>(args)...);
     }
 
 private:

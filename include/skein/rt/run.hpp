@@ -13,7 +13,7 @@
 #include <skein/core/function.hpp>
 #include <skein/core/task.hpp>
 #include <skein/rt/actor.hpp>
-#include <skein/rt/local_workers.hpp>
+#include <skein/rt/run_options.hpp>
 
 #include <string>
 #include <type_traits>
@@ -21,12 +21,6 @@
 #include <vector>
 
 namespace skein {
-
-/// Defaults of run(); flags and environment win.
-struct run_options {
-    int workers = 0; ///< 0: one per core
-    rt::local_workers_options processes;
-};
 
 namespace rt::detail {
 

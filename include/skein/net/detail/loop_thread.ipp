@@ -19,10 +19,10 @@ SKEIN_INLINE task<void> run_until_stopped(event* stop, scope* tasks) {
 } // namespace detail
 
 SKEIN_INLINE loop_thread::loop_thread(std::string name) {
-    std::promise<void> ready;
-    auto started = ready.get_future();
+    outcome<void> ready;
     thread_ = std::thread([this, name = std::move(name), &ready] { main(name, ready); });
-    started.get();
+    std::unique_lock lock(ready.mutex);
+    ready.ended.wait(lock, [&] { return ready.done; });
 }
 
 SKEIN_INLINE loop_thread::~loop_thread() {
@@ -32,7 +32,7 @@ SKEIN_INLINE loop_thread::~loop_thread() {
     thread_.join();
 }
 
-SKEIN_INLINE void loop_thread::main(const std::string& name, std::promise<void>& ready) {
+SKEIN_INLINE void loop_thread::main(const std::string& name, outcome<void>& ready) {
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, nullptr);
@@ -43,7 +43,11 @@ SKEIN_INLINE void loop_thread::main(const std::string& name, std::promise<void>&
     loop_ = &here;
     stop_ = &stop;
     tasks_ = &tasks;
-    ready.set_value();
+    {
+        const std::lock_guard lock(ready.mutex); // to the end: who finds it done destroys it
+        ready.done = true;
+        ready.ended.notify_one();
+    }
     here.run(detail::run_until_stopped(&stop, &tasks));
 }
 

@@ -354,52 +354,68 @@ struct submission<std::tuple<P...>, A...> {
     }
 };
 
-template <auto F>
-auto call_function(runtime& by, const call_options& how, auto&&... args) {
+/// Submits a call of a function, or of a method of T through its handle's lane, with arguments that have been checked.
+template <auto F, class T, class R, class... A>
+void begin_call(runtime& by, const call_options& how, const counted_ptr<ref_state<R>>& call,
+                counted_ptr<actor_state> lane, A&&... args) {
     using traits = signature<decltype(F)>;
-    using result_type = typename traits::result;
-    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
-                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
+    (void)record<F, T>::registered;
+    apply_options(by, *call, record<F, T>::entry(), how,
+                  traits::is_member ? call_kind::method : call_kind::task);
+    if constexpr (traits::is_member) {
+        call->target = lane->id;
+        call->lane = std::move(lane);
+    }
+    submission<typename traits::arguments, A...>::go(by, call, std::forward<A>(args)...);
+}
+
+/// Whether F, of T if it is a method, can be called with such arguments; a static_assert says why not.
+template <auto F, class T, class... A>
+consteval bool check_call() {
+    using traits = signature<decltype(F)>;
+    if constexpr (traits::is_member)
+        static_assert(std::is_same_v<typename traits::class_type, T> ||
+                          std::is_base_of_v<typename traits::class_type, T>,
+                      "skein: call<&T::m> needs a member function of the actor's own type");
+    if constexpr (parameter_check<typename traits::parameters>::ok &&
+                  check_result<typename traits::result>() &&
+                  argument_check<typename traits::parameters, A...>::ok) {
         static_assert(
             !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
-        (void)record<F, void>::registered;
+        static_assert(!is_blocking<F, T>() || !any_holds_view<typename traits::arguments>,
+                      "skein: a method of a blocking_group cannot take a span or string_view: it "
+                      "outlives the "
+                      "message the view points into; take a vector or string");
+        return true;
+    } else {
+        return false;
+    }
+}
+
+template <auto F, class... A>
+auto call_function(runtime& by, const call_options& how, A&&... args) {
+    using result_type = typename signature<decltype(F)>::result;
+    if constexpr (check_call<F, void, A...>()) {
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
-        apply_options(by, *call, record<F, void>::entry(), how, call_kind::task);
-        submission<typename traits::arguments, decltype(args)...>::go(
-            by, call, std::forward<decltype(args)>(args)...);
+        begin_call<F, void>(by, how, call, {}, std::forward<A>(args)...);
         return ref<result_type>(std::move(call));
     } else {
         return ref<result_type>(); // a static_assert above has said why
     }
 }
 
-template <auto M, class T>
-auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, auto&&... args) {
+template <auto M, class T, class... A>
+auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, A&&... args) {
     using traits = signature<decltype(M)>;
     using result_type = typename traits::result;
-    static_assert(traits::is_member && (std::is_same_v<typename traits::class_type, T> ||
-                                        std::is_base_of_v<typename traits::class_type, T>),
+    static_assert(traits::is_member,
                   "skein: call<&T::m> needs a member function of the actor's own type");
-    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
-                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
-        static_assert(
-            !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
-            "skein: a remote coroutine cannot take a span or string_view: it outlives the "
-            "message the view points into; take a vector or string");
-        static_assert(!is_blocking<M, T>() || !any_holds_view<typename traits::arguments>,
-                      "skein: a method of a blocking_group cannot take a span or string_view: it "
-                      "outlives the "
-                      "message the view points into; take a vector or string");
-        (void)record<M, T>::registered;
+    if constexpr (check_call<M, T, A...>()) {
         auto& by = runtime_of(lane);
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
-        apply_options(by, *call, record<M, T>::entry(), how, call_kind::method);
-        call->lane = lane;
-        call->target = lane->id;
-        submission<typename traits::arguments, decltype(args)...>::go(
-            by, call, std::forward<decltype(args)>(args)...);
+        begin_call<M, T>(by, how, call, lane, std::forward<A>(args)...);
         return ref<result_type>(std::move(call));
     } else {
         return ref<result_type>();

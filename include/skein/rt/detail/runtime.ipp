@@ -23,7 +23,7 @@ namespace detail {
 
 SKEIN_INLINE void no_current_runtime() {
     SKEIN_CHECK(false, "no skein runtime on this thread: call remote functions and actors from "
-                       "inside skein::run");
+                       "inside skein::run, or through a skein::session");
     std::abort();
 }
 

@@ -16,7 +16,7 @@
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/readable_fd.hpp>
 #include <skein/rt/process.hpp>
-#include <skein/rt/standard_files.hpp>
+#include <skein/rt/run_options.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/wire/json.hpp>
 
@@ -240,7 +240,7 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
 }
 
 SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
-    rt::open_standard_files();
+    serve_if_worker(); // of a session that a rank has opened: it is no rank, nor a supervisor
     cluster::launch_environment where;
     try {
         cluster::take_launch_variables();

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+// expect: skein: a ref or an actor_handle belongs to the loop it was made on
+#include <skein/rt/session.hpp>
+
+int twice(int x) { return 2 * x; }
+
+void use(skein::session& s, skein::ref<int> r) { (void)s.submit<&twice>(r); }

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks of a job, without LibTorch: each computes steps on its own thread, and calls an actor and a task of a session of
+// its own between them.
+//
+//     skein_rank_session N      # N ranks under launch's supervisor, one of them alone; under a launcher its world
+
+#include <skein/skein.hpp>
+#include <skein/train/launch.hpp>
+
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include <unistd.h>
+
+struct scores {
+    int sum = 0;
+    void note(int value) { sum += value; }
+    int total() const { return sum; }
+};
+int square(int x) { return x * x; }
+long where() { return ::getpid(); }
+
+void steps(skein::train::context& ctx) {
+    skein::run_options how;
+    how.workers = 1;
+    skein::session cluster(how); // SKEIN_ADDRESS: on a cluster
+    auto seen = cluster.actor<scores>();
+    skein::pending<int> ahead;
+    for (int step = 1; step <= 5; ++step) {
+        ahead = cluster.submit<&square>(step + ctx.rank()); // runs while this thread computes
+        double work = 0;
+        for (int i = 0; i < 100'000; ++i) work += static_cast<double>(i % (step + 1));
+        seen.call<&scores::note>(ahead);
+        if (work < 0) std::abort();
+    }
+    const bool is_elsewhere = cluster.submit<&where>().get() != ::getpid();
+    fmt::print("rank {} of {}: {} {} {}\n", ctx.rank(), ctx.world_size(), ahead.get(),
+               seen.call<&scores::total>().get(), is_elsewhere);
+    std::fflush(stdout);
+}
+
+int main(int argc, char** argv) {
+    skein::run_config config;
+    config.output = skein::train::output_mode::quiet;
+    config.workers = argc > 1 ? std::atoi(argv[1]) : 1;
+    return skein::train::launch(config, steps);
+}
