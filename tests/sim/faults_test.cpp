@@ -14,7 +14,8 @@ TEST_CASE("mixes differ from seed to seed, and one in five is calm") {
         seeded_random random(seed);
         const auto f = sim::faults::draw(random);
         const bool quiet = f.partial_read == 0 && f.partial_write == 0 && f.reset == 0 &&
-                           f.slow_chunk == 0 && f.flip == 0 && f.refuse == 0 && f.link_fault_every == duration(0);
+                           f.slow_chunk == 0 && f.flip == 0 && f.refuse == 0 &&
+                           f.link_fault_every == duration(0);
         calm += quiet;
         resets += f.reset > 0;
         flips += f.flip > 0;

@@ -63,7 +63,8 @@ SKEIN_INLINE std::string describe_foreign(byte_span first) {
 
 SKEIN_INLINE error changed_on_the_way(const char* what) {
     return error(errc::corrupt, fmt::format("the peer's {} was changed on the way", what))
-        .with_hint("the network damages what it carries, or another release of skein is at the other end");
+        .with_hint(
+            "the network damages what it carries, or another release of skein is at the other end");
 }
 
 SKEIN_INLINE void check_sealed(byte_span bytes, const char* what) {
