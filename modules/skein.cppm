@@ -345,6 +345,7 @@ using skein::net::stream;
 using skein::net::system_error;
 using skein::net::to_string;
 using skein::net::token;
+using skein::net::version_without_checksum;
 using skein::net::wait_readable;
 } // namespace skein::net
 

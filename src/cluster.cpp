@@ -12,9 +12,11 @@
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/detail/head_link.hpp>
+#include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/environment.hpp>
 #include <skein/cluster/group.hpp>
 #include <skein/cluster/head.hpp>
+#include <skein/cluster/head_log.hpp>
 #include <skein/cluster/job.hpp>
 #include <skein/cluster/joined_group.hpp>
 #include <skein/cluster/leased_workers.hpp>
@@ -35,6 +37,8 @@
 #include <skein/cluster/detail/head_groups.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_link.ipp>
+#include <skein/cluster/detail/head_log.ipp>
+#include <skein/cluster/detail/head_memory.ipp>
 #include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/job.ipp>
 #include <skein/cluster/detail/joined_group.ipp>

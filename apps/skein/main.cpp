@@ -36,7 +36,7 @@ struct arguments {
     cluster::head_program head;
     cluster::agent_program node;
     std::string drained;
-    bool undo = false, json = false;
+    bool undo = false, forget = false, json = false, jobs = false;
 };
 
 int tell(const std::exception& why, int code) {
@@ -78,8 +78,8 @@ int join(const arguments& args) {
 int show_status(const arguments& args) {
     const auto how = reach(args, "skein status");
     return with_head([&] {
-        const auto now = cluster::get_status(how);
-        fmt::print("{}", args.json ? status_json(now) : status_text(now));
+        const auto now = cluster::get_status(how, args.jobs);
+        fmt::print("{}", args.json ? status_json(now, args.jobs) : status_text(now));
         return skein::exit_code::done;
     });
 }
@@ -87,14 +87,24 @@ int show_status(const arguments& args) {
 int drain(const arguments& args) {
     const auto how = reach(args, "skein drain");
     return with_head([&] {
-        const auto now = cluster::drain_node(how, args.drained, !args.undo);
-        if (args.undo)
+        const auto now = args.forget ? cluster::forget_node(how, args.drained)
+                                     : cluster::drain_node(how, args.drained, !args.undo);
+        if (args.forget)
+            fmt::print("node {} is forgotten\n", args.drained);
+        else if (now.missing)
+            fmt::print("node {} is missing; it takes {} when it comes\n", args.drained,
+                       args.undo ? "workers" : "no workers");
+        else if (args.undo)
             fmt::print("node {} takes new workers again\n", args.drained);
         else
             fmt::print("node {} takes no new workers; {} there\n", args.drained,
                        now.workers == 1 ? "1 still runs"
                                         : fmt::format("{} still run", now.workers));
-        if (now.open == 0)
+        if (!now.not_durable.empty())
+            fmt::print(stderr,
+                       "skein drain: a head that is started again will not know of it: {}\n",
+                       now.not_durable);
+        if (now.open == 0 && !now.missing)
             fmt::print(
                 stderr,
                 "skein drain: it was the last one: no node takes workers now, and what programs "
@@ -136,6 +146,10 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
                      "HOST:PORT; * for all addresses of this host (default: 127.0.0.1:7117, which "
                      "other hosts cannot reach)");
 
+    head->add_option("--state", args.head.state,
+                     "a folder in which it remembers nodes, drains and past jobs over its own end "
+                     "(default: it keeps nothing)");
+
     auto* const node = command("join", "be a node: start workers where a head says so", &join);
     node->add_option("address", args.address, where);
     node->add_option("--name", args.node.name, "of this node (default: the host's)");
@@ -146,10 +160,13 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     auto* const status = command("status", "who is in the cluster", &show_status);
     status->add_option("address", args.address, where);
     status->add_flag("--json", args.json, "one JSON object");
+    status->add_flag("--jobs", args.jobs, "also the jobs that were there, and how they ended");
 
     auto* const draining = command("drain", "give a node no new workers", &drain);
     draining->add_option("node", args.drained, "its name, as skein status shows it")->required();
-    draining->add_flag("--undo", args.undo, "it takes workers again");
+    auto* const undo = draining->add_flag("--undo", args.undo, "it takes workers again");
+    draining->add_flag("--forget", args.forget, "a node that is missing is no more listed")
+        ->excludes(undo);
     draining->add_option("--address", args.address, where);
 
     auto* const stopping = command("stop", "end the cluster: workers, nodes, head", &stop);

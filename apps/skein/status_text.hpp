@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <ctime>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -62,6 +63,31 @@ inline std::string state_text(const cluster::node_status& n) {
     return n.draining ? "draining" : "ready";
 }
 
+/// "2026-11-24 21:05:03 UTC"
+inline std::string date_text(std::int64_t unix_seconds) {
+    const auto at = static_cast<std::time_t>(unix_seconds);
+    std::tm parts{};
+    if (::gmtime_r(&at, &parts) == nullptr) return fmt::to_string(unix_seconds);
+    return fmt::format("{:04}-{:02}-{:02} {:02}:{:02}:{:02} UTC", parts.tm_year + 1900,
+                       parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+}
+
+/// "left", "lost", "stopped"
+inline std::string end_text(std::uint8_t how) {
+    switch (static_cast<cluster::job_end>(how)) {
+    case cluster::job_end::left: return "left";
+    case cluster::job_end::lost: return "lost";
+    case cluster::job_end::stopped: return "stopped";
+    case cluster::job_end::none: break;
+    }
+    return "unknown";
+}
+
+inline std::string state_text(const cluster::missing_node& n) {
+    return fmt::format("{}{} since {}", n.draining ? "draining, " : "", n.left ? "left" : "missing",
+                       date_text(n.since));
+}
+
 /// Columns as wide as their widest cell, two blanks between them.
 inline std::string table_text(const std::vector<std::vector<std::string>>& rows) {
     std::vector<std::size_t> wide;
@@ -91,7 +117,10 @@ inline std::string status_text(const cluster::cluster_status& s) {
         rows.push_back({n.name, n.host, fmt::to_string(n.pid), state_text(n),
                         fmt::to_string(n.workers), room_text(n),
                         fmt::format("{}", fmt::join(n.labels, " "))});
-    if (!s.nodes.empty()) out += table_text(rows);
+    for (const auto& n : s.missing)
+        rows.push_back({n.name, n.host, "-", state_text(n), "-", n.resources,
+                        fmt::format("{}", fmt::join(n.labels, " "))});
+    if (rows.size() > 1) out += table_text(rows);
     rows = {{"job", "host", "pid", "state", "workers", "waiting"}};
     for (const auto& j : s.jobs)
         rows.push_back({j.name, j.host, fmt::to_string(j.pid), j.connected ? "connected" : "away",
@@ -99,7 +128,13 @@ inline std::string status_text(const cluster::cluster_status& s) {
                         j.waiting == 0 || j.why.empty() ? fmt::to_string(j.waiting)
                                                         : fmt::format("{}: {}", j.waiting, j.why)});
     if (!s.jobs.empty()) out += table_text(rows);
+    rows = {{"past job", "host", "pid", "how it ended", "started", "ended"}};
+    for (const auto& j : s.past)
+        rows.push_back({j.name, j.host, fmt::to_string(j.pid), end_text(j.how),
+                        date_text(j.started), date_text(j.ended)});
+    if (!s.past.empty()) out += table_text(rows);
     if (s.nodes.empty()) out += "  no nodes: skein join adds one\n";
+    if (!s.trouble.empty()) out += fmt::format("  what changes now is not kept: {}\n", s.trouble);
     return out;
 }
 
@@ -118,13 +153,17 @@ inline skein::ordered_json resources_json(const std::string& text) {
 }
 
 /// One line.
-inline std::string status_json(const cluster::cluster_status& s) {
+inline std::string status_json(const cluster::cluster_status& s, bool past) {
     skein::ordered_json out{{"address", s.address},
                             {"host", s.host},
                             {"pid", s.pid},
                             {"up_ms", s.up_ms},
                             {"nodes", skein::ordered_json::array()},
-                            {"jobs", skein::ordered_json::array()}};
+                            {"jobs", skein::ordered_json::array()},
+                            {"missing", skein::ordered_json::array()},
+                            {"state", s.state},
+                            {"trouble", s.trouble},
+                            {"generation", s.generation}};
     for (const auto& n : s.nodes)
         out["nodes"].push_back({{"name", n.name},
                                 {"host", n.host},
@@ -143,6 +182,22 @@ inline std::string status_json(const cluster::cluster_status& s) {
                                {"waiting", j.waiting},
                                {"why", j.why},
                                {"connected", j.connected}});
+    for (const auto& n : s.missing)
+        out["missing"].push_back({{"name", n.name},
+                                  {"host", n.host},
+                                  {"resources", resources_json(n.resources)},
+                                  {"draining", n.draining},
+                                  {"left", n.left},
+                                  {"since", n.since},
+                                  {"labels", n.labels}});
+    if (past) out["past_jobs"] = skein::ordered_json::array();
+    for (const auto& j : s.past)
+        out["past_jobs"].push_back({{"name", j.name},
+                                    {"host", j.host},
+                                    {"pid", j.pid},
+                                    {"started", j.started},
+                                    {"ended", j.ended},
+                                    {"how", end_text(j.how)}});
     return skein::dump_json(out) + "\n";
 }
 

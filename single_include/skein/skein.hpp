@@ -7027,7 +7027,7 @@ struct frame_header {
     }
 
     /// Reads a header from `bytes` bytes.
-    ///   errors  malformed (CRC), too_large (body above max_body): nothing was allocated
+    ///   errors  corrupt (CRC), too_large (body above max_body): nothing was allocated
     [[nodiscard]] static result<frame_header> decode(const std::byte* from, std::size_t max_body);
 
     /// The same without a result object, for the hot path: nothing = good.
@@ -7056,8 +7056,8 @@ SKEIN_INLINE std::optional<error> frame_header::read(const std::byte* from, std:
     id = load_le<std::uint64_t>(from + 8);
     body_crc = load_le<std::uint32_t>(from + 16);
     if (load_le<std::uint32_t>(from + 20) != crc32c(byte_span(from, 20))) [[unlikely]] {
-        return error(errc::malformed, "frame header with a wrong checksum")
-            .with_hint("the stream is out of step or the peer does not speak this protocol");
+        return error(errc::corrupt, "frame header with a wrong checksum")
+            .with_hint("the network has damaged it, or the stream is out of step");
     }
     if (length > max_body) [[unlikely]] {
         return error(errc::too_large,
@@ -8600,7 +8600,9 @@ template <class T>
 //
 // proof = HMAC-SHA256(token, label of the role, both hellos): the nonces make it fresh, the label
 // keeps a peer from sending our own proof back. The token never travels. Before the peer's proof is
-// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs. The
+// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs, but for
+// one wrong bit. Each part carries a CRC, the identities their mac: what the way has damaged is errc::corrupt
+// and worth another try, and never taken for another token, build or protocol. The
 // identities name a purpose, so that two protocols that share a token never take each other's streams.
 
 
@@ -8611,7 +8613,9 @@ template <class T>
 namespace skein::net {
 
 /// Both ends must have the same one, or the handshake refuses.
-inline constexpr std::uint16_t protocol_version = 2;
+inline constexpr std::uint16_t protocol_version = 4;
+/// Its hello had no checksum. One wrong bit makes no other version of ours of it.
+inline constexpr std::uint16_t version_without_checksum = 2;
 
 /// Which end of the stream this is.
 enum class side : std::uint16_t { connecting = 1, accepting = 2 };
@@ -8623,7 +8627,7 @@ inline constexpr std::size_t hello_bytes = 48;
 ///   first   what the caller has read of the stream already, at most hello_bytes; valid until the end
 ///   result  the peer's identity
 ///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, purpose, build),
-///           too_large, reset
+///           corrupt (damaged on the way), too_large, reset
 task<identity> handshake(stream& with, side mine, const connection_options& options,
                          byte_span first = {});
 
@@ -8669,17 +8673,19 @@ namespace skein::net::detail {
 
 enum class handshake_status : std::uint32_t { good = 0, token_differs = 1, build_differs = 2 };
 
-/// magic(8) version(2) zero(2) role(2) zero(2) nonce(32)
+/// magic(8) version(2) zero(2) role(2) zero(2) nonce(28) crc of all before(4)
 struct hello {
     static constexpr std::size_t bytes = 48; // hello_bytes
     static constexpr std::array<char, 8> magic = {'s', 'k', 'e', 'i', 'n', '\r', '\n', '\0'};
+    static constexpr std::size_t sealed = bytes - 4; ///< the CRC covers so many
     std::array<std::byte, bytes> raw{};
 
     void fill(side mine, std::uint16_t version, random_source& random) {
         std::memcpy(raw.data(), magic.data(), magic.size());
         store_le(raw.data() + 8, version);
         store_le(raw.data() + 12, static_cast<std::uint16_t>(mine));
-        random.fill(mut_byte_span(raw).subspan(16));
+        random.fill(mut_byte_span(raw).subspan(16, sealed - 16));
+        store_le(raw.data() + sealed, crc32c(byte_span(raw).first(sealed)));
     }
     [[nodiscard]] std::uint16_t version() const noexcept {
         return load_le<std::uint16_t>(raw.data() + 8);
@@ -8689,15 +8695,20 @@ struct hello {
     }
 };
 
-/// What comes with each side's verdict: status(4) proof(32) identity length(4).
+/// The accepting side's proof, behind its hello: proof(32) crc(4).
+inline constexpr std::size_t sealed_proof_bytes = 36;
+
+/// What comes with each side's verdict: status(4) proof(32) identity length(4) crc of all before(4).
 struct verdict {
-    static constexpr std::size_t bytes = 40;
+    static constexpr std::size_t bytes = 44;
+    static constexpr std::size_t sealed = bytes - 4; ///< the CRC covers so many
     std::array<std::byte, bytes> raw{};
 
     void fill(handshake_status status, byte_span proof, std::size_t identity_bytes) {
         store_le(raw.data(), static_cast<std::uint32_t>(status));
         std::copy(proof.begin(), proof.end(), raw.begin() + 4);
         store_le(raw.data() + 36, static_cast<std::uint32_t>(identity_bytes));
+        store_le(raw.data() + sealed, crc32c(byte_span(raw).first(sealed)));
     }
     [[nodiscard]] std::uint32_t status() const noexcept {
         return load_le<std::uint32_t>(raw.data());
@@ -8710,6 +8721,10 @@ struct verdict {
 
 /// Judges a hello as far as it has arrived; nothing = good so far.
 [[nodiscard]] std::optional<error> check_hello(byte_span so_far, side from);
+/// Something of a handshake does not fit its checksum: another try may go well.
+[[nodiscard]] error changed_on_the_way(const char* what);
+/// Throws it unless the last four bytes are the CRC of those before.
+void check_sealed(byte_span bytes, const char* what);
 task<void> read_exactly(stream* from, mut_byte_span into);
 task<void> write_one(stream* to, byte_span bytes);
 
@@ -8719,6 +8734,7 @@ task<void> write_one(stream* to, byte_span bytes);
 // ======== skein/net/detail/handshake.ipp, continued
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -8766,15 +8782,43 @@ SKEIN_INLINE std::string describe_foreign(byte_span first) {
            skein::to_hex(first.first(std::min<std::size_t>(first.size(), 8)));
 }
 
+SKEIN_INLINE error changed_on_the_way(const char* what) {
+    return error(errc::corrupt, fmt::format("the peer's {} was changed on the way", what))
+        .with_hint(
+            "the network damages what it carries, or another release of skein is at the other end");
+}
+
+SKEIN_INLINE void check_sealed(byte_span bytes, const char* what) {
+    const std::size_t n = bytes.size() - 4;
+    if (load_le<std::uint32_t>(bytes.data() + n) != crc32c(bytes.first(n)))
+        throw changed_on_the_way(what);
+}
+
+/// In how many bits the first bytes differ from ours.
+SKEIN_INLINE int magic_distance(byte_span so_far) {
+    int bits = 0;
+    for (std::size_t i = 0; i < std::min(so_far.size(), hello::magic.size()); ++i)
+        bits += std::popcount(static_cast<unsigned char>(
+            static_cast<unsigned char>(so_far[i]) ^ static_cast<unsigned char>(hello::magic[i])));
+    return bits;
+}
+
+/// One wrong bit among the first is damage, not another protocol: it is judged when all of them are there.
 SKEIN_INLINE std::optional<error> check_hello(byte_span so_far, side from) {
-    const std::size_t known = std::min(so_far.size(), hello::magic.size());
-    if (std::memcmp(so_far.data(), hello::magic.data(), known) != 0) {
+    const int wrong = magic_distance(so_far);
+    if (wrong == 1 && so_far.size() < hello::bytes) return std::nullopt;
+    if (wrong == 1) return changed_on_the_way("hello");
+    if (wrong > 1) {
         return error(errc::malformed,
                      "the peer does not speak this protocol: " + describe_foreign(so_far))
             .with_hint("another program is at the other end; check address and port");
     }
     if (so_far.size() < hello::bytes) return std::nullopt;
-    if (const auto theirs = load_le<std::uint16_t>(so_far.data() + 8); theirs != protocol_version) {
+    const auto theirs = load_le<std::uint16_t>(so_far.data() + 8);
+    const bool whole = load_le<std::uint32_t>(so_far.data() + hello::sealed) ==
+                       crc32c(so_far.first(hello::sealed));
+    if (!whole && theirs != version_without_checksum) return changed_on_the_way("hello");
+    if (theirs != protocol_version) {
         return error(errc::mismatch, fmt::format("the peer speaks protocol version {}, we speak {}",
                                                  theirs, protocol_version))
             .with_hint("build both sides from the same version of skein");
@@ -8837,7 +8881,7 @@ SKEIN_INLINE task<identity> read_identity(stream* from, std::size_t bytes, std::
     auto reading_mac = read_exactly(from, mac);
     co_await reading_mac;
     if (!equal_constant_time(mac, keys->mac(sender, block))) {
-        throw error(errc::permission_denied, "the peer's identity was changed on the way");
+        throw changed_on_the_way("identity"); // it has proven the token already
     }
     identity peer;
     const auto decoded = wire::decode(block, peer);
@@ -8872,10 +8916,11 @@ SKEIN_INLINE task<identity> finish_connecting(stream* with, const connection_opt
                                               const handshake_keys* keys, byte_buffer self) {
     const sha256_digest none{};
     verdict v;
-    sha256_digest proof{};
-    auto reading_proof = read_exactly(with, proof);
+    std::array<std::byte, sealed_proof_bytes> sealed{};
+    auto reading_proof = read_exactly(with, sealed);
     co_await reading_proof;
-    const bool good = equal_constant_time(proof, keys->accepting_proof);
+    check_sealed(sealed, "proof");
+    const bool good = equal_constant_time(byte_span(sealed).first(32), keys->accepting_proof);
     if (!good) {
         auto refusing =
             send_verdict(with, handshake_status::token_differs, none, byte_buffer(), none);
@@ -8888,6 +8933,7 @@ SKEIN_INLINE task<identity> finish_connecting(stream* with, const connection_opt
     co_await sending;
     auto reading_verdict = read_exactly(with, v.raw);
     co_await reading_verdict;
+    check_sealed(v.raw, "verdict");
     if (v.status() == static_cast<std::uint32_t>(handshake_status::token_differs)) {
         throw token_refused(options->secret);
     }
@@ -8910,10 +8956,14 @@ SKEIN_INLINE task<identity> finish_accepting(stream* with, const connection_opti
     verdict v;
     byte_buffer answer = to_buffer(byte_span(out));
     append(answer, keys->accepting_proof);
+    std::array<std::byte, 4> crc{};
+    store_le(crc.data(), crc32c(keys->accepting_proof));
+    append(answer, crc);
     auto answering = write_one(with, answer);
     co_await answering;
     auto reading_verdict = read_exactly(with, v.raw);
     co_await reading_verdict;
+    check_sealed(v.raw, "verdict");
     if (v.status() != static_cast<std::uint32_t>(handshake_status::good)) {
         throw token_refused(options->secret);
     }
@@ -10024,7 +10074,7 @@ struct reconnect_policy {
     /// The pause after the given failed try (from 1 on).
     [[nodiscard]] duration delay(int tries, random_source& random) const;
 
-    /// Nobody there yet, or the way broke. A wrong token or build is not.
+    /// Nobody there yet, or the way broke, or has damaged something. A wrong token or build is not.
     [[nodiscard]] static bool is_transient(errc code) noexcept;
     /// All but a clear no (wrong token, other build or purpose) and cancellation: a name that is not
     /// known yet, a port that somebody else still holds.
@@ -10082,7 +10132,7 @@ SKEIN_INLINE duration reconnect_policy::delay(int tries, random_source& random) 
 
 SKEIN_INLINE bool reconnect_policy::is_transient(errc code) noexcept {
     return code == errc::refused || code == errc::timeout || code == errc::reset ||
-           code == errc::closed || code == errc::exhausted;
+           code == errc::closed || code == errc::exhausted || code == errc::corrupt;
 }
 
 SKEIN_INLINE bool reconnect_policy::is_no_refusal(errc code) noexcept {
@@ -13602,6 +13652,7 @@ struct cluster_flags {
     bool head = false;  ///< --head: this process is the head
     std::string listen; ///< --listen A: where the head listens
     std::string token_file; ///< --token-file F
+    std::string state;      ///< --state DIR: where the head keeps its log
     int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
     std::string program;    ///< argv[0]
     /// Lines of workers say which worker it was. On a cluster they do if nothing is said; on one host they are not read
@@ -20199,10 +20250,33 @@ struct job_status {
     std::string why; ///< why the first of those that wait does
     bool connected = true;
 };
+/// A node that was there, in cluster_status.
+struct missing_node {
+    std::string name, host, resources;
+    std::vector<std::string> labels;
+    bool draining = false;
+    bool left = false;      ///< in order; it is remembered because it is drained
+    std::int64_t since = 0; ///< seconds since 1970
+};
+/// How a driver's time in the cluster ended.
+enum class job_end : std::uint8_t {
+    none,
+    left,    ///< it said goodbye
+    lost,    ///< its link broke, and it did not come back
+    stopped, ///< the cluster was stopped
+};
+/// A driver that was there, in cluster_status.
+struct past_job {
+    std::string name, host;
+    std::int64_t pid = 0;
+    std::int64_t started = 0, ended = 0; ///< seconds since 1970
+    std::uint8_t how = 0;                ///< job_end
+};
 /// Asks for cluster_status.
 struct ask_status {
     static constexpr std::uint16_t number = 15;
     std::uint32_t version = cluster_version;
+    bool past = false; ///< with the drivers that were there
 };
 /// What there is.
 struct cluster_status {
@@ -20212,6 +20286,11 @@ struct cluster_status {
     std::int64_t up_ms = 0;
     std::vector<node_status> nodes;
     std::vector<job_status> jobs;
+    std::vector<missing_node> missing; ///< that were there, and are not
+    std::vector<past_job> past;        ///< the last one first; if asked for
+    std::string state;                 ///< the folder of the head's log; "": it keeps none
+    std::string trouble;               ///< why changes are not durable now
+    std::uint64_t generation = 0;      ///< how many heads have begun with this log
 };
 /// A node is to get no new workers, and to get rid of those that it has.
 struct ask_drain {
@@ -20219,12 +20298,15 @@ struct ask_drain {
     std::string node;
     bool on = true; ///< false: it takes new workers again
     std::uint32_t version = cluster_version;
+    bool forget = false; ///< instead: a node that is missing is no more remembered
 };
 /// The answer to ask_drain.
 struct drain_reply {
     static constexpr std::uint16_t number = 18;
     std::uint32_t workers = 0; ///< that still run there
     std::uint32_t open = 0;    ///< nodes that take new workers now, of all
+    bool missing = false;      ///< the node is not there; it is drained when it comes
+    std::string not_durable;   ///< why a head that is started again will not know of it
 };
 /// The cluster is to end.
 struct ask_stop {
@@ -20451,7 +20533,9 @@ namespace skein::cluster::detail {
 
 /// What a head says of itself before any message: identity::extra of its links, encoded.
 struct head_notice {
-    bool this_host_only = false; ///< it listens on loopback
+    bool this_host_only = false;  ///< it listens on loopback
+    std::uint64_t state = 0;      ///< which log it has; 0: none
+    std::uint64_t generation = 0; ///< how many heads have begun with that
 };
 
 /// Whom to join, as whom, and what its messages do here.
@@ -20512,8 +20596,11 @@ public:
     [[nodiscard]] time_point alone_since() const noexcept { return alone_since_; }
     /// What the head says of itself; while there is a link.
     [[nodiscard]] head_notice notice() const;
+    /// The newest head that it has heard of.
+    [[nodiscard]] std::uint64_t generation() const noexcept { return newest_.generation; }
 
 private:
+    void check_generation();
     static task<void> keep_joined(head_link* self);
     static task<void> one_link(head_link* self);
     static task<void> part_from(head_link* self);
@@ -20533,6 +20620,7 @@ private:
     net::link::handle below_;
     net::requests::handle way_;
     std::shared_ptr<net::request_service> service_;
+    head_notice newest_;
     time_point alone_since_;
     bool joined_ = false;   ///< the head has welcomed this link
     bool welcomed_ = false; ///< the same, until keep() has seen its end
@@ -20548,6 +20636,8 @@ private:
 #include <algorithm>
 #include <exception>
 
+#include <fmt/format.h>
+
 namespace skein::cluster::detail {
 
 SKEIN_INLINE head_link::head_link(loop& on, net::network& via, head_link_options how,
@@ -20560,6 +20650,18 @@ SKEIN_INLINE head_notice head_link::notice() const {
     if (below_ == nullptr) return {};
     const auto read = wire::decode<head_notice>(below_->peer().extra);
     return read ? *read : head_notice{};
+}
+
+/// A head whose place another one has taken, with the same log, may not know that yet: its orders are not for us.
+SKEIN_INLINE void head_link::check_generation() {
+    const auto told = notice();
+    if (told.state != 0 && told.state == newest_.state && told.generation < newest_.generation)
+        throw error(errc::aborted,
+                    fmt::format("the head at {} is of generation {}, one of generation {} was "
+                                "here before",
+                                to_string(how_.head), told.generation, newest_.generation))
+            .with_hint("a newer head has taken its place: end the older one");
+    newest_ = told;
 }
 
 SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
@@ -20606,6 +20708,7 @@ SKEIN_INLINE task<void> head_link::one_link(head_link* self) {
     self->way_ = net::requests::over(self->below_, self->service_, cluster_requests());
     std::exception_ptr failure;
     try {
+        self->check_generation();
         auto saying = how.say_hello();
         co_await saying;
         auto ended = wait_end(self->below_, self->stopping_);
@@ -30120,7 +30223,8 @@ task<int> serve_role(net::real_loop* loop, Role* role) {
 //
 // Calls do not go through it: a driver talks to its workers directly, and goes on while the head is away. What
 // the head knows is what nodes and drivers tell it when they come, so that one that was started again learns it
-// from them within seconds. A node whose link is broken for head_options::node_grace is lost with its leases. A driver
+// from them within seconds; which nodes are drained, which are missing, and which drivers there were, it has from
+// its log, if it has one. A node whose link is broken for head_options::node_grace is lost with its leases. A driver
 // that is away keeps its workers for driver_grace.
 
 
@@ -30139,6 +30243,8 @@ class network;
 }
 
 namespace skein::cluster {
+
+class head_log;
 
 /// How a head listens, and how patient it is.
 struct head_options {
@@ -30159,6 +30265,9 @@ struct head_options {
     duration recall_grace = std::chrono::seconds(5);
     std::size_t most_leases = std::size_t{1} << 16; ///< of one driver
     logging::level news = logging::level::info;     ///< at which it is logged who comes and goes
+    /// What it remembers over its own end, see head_log.hpp; nullptr: nothing. The head's own from now on: it opens
+    /// it, blocking, and has a thread write to it later.
+    std::shared_ptr<head_log> log{};
 };
 
 /// Belongs to one loop. Its serve() must have ended before it is destroyed.
@@ -30166,7 +30275,7 @@ class head {
 public:
     /// Binds at once.
     ///   errors  those of network::listen; permission_denied: an address that other hosts can reach without
-    ///           a token
+    ///           a token; of the log: those of head_log::open, mismatch (it is that of another cluster)
     head(loop& on, net::network& via, head_options how);
     head(const head&) = delete;
     head& operator=(const head&) = delete;
@@ -30199,6 +30308,983 @@ private:
 // What a head knows: sessions, nodes, jobs (one per driver), leases.
 
 
+// ======== skein/cluster/detail/head_memory.hpp
+// What a head remembers of nodes and drivers when they have gone, and how it gets into the log.
+//
+// All of it is in memory, and changes there at once; keep() writes what has changed, many changes with one sync, so that
+// the loop never waits for a disk. Who must not be told before something is durable awaits kept().
+//
+// A new kind of record: a number, an aggregate, what apply() does with it, and a line in everything().
+
+
+// ======== skein/cluster/head_log.hpp
+// A file of records that survives crashes: what a head remembers between two of its starts.
+//
+//     skein::posix_disk disk;
+//     cluster::head_log log(disk, "/var/lib/skein");
+//     auto records = log.open();                       // what was recorded, in order; a damaged file is set aside
+//     auto done = log.append(std::span(&one, 1));      // durable when it returns
+//     if (log.wants_replacing()) done = log.replace(all);
+//
+// The file is a header, then records: length, kind, mark, CRC32C, body. append() writes and syncs several of them at
+// once, and replace() puts a file with others in the place of this one. So a crash leaves what was told to be durable,
+// and of the last append a prefix: the rest does not fit its checksums and is cut off. Bytes that do not fit, with
+// whole records behind them, are damage of another kind: then the file is kept as head.log.broken.
+//
+// Calls block, on any one thread at a time.
+
+
+// ======== skein/core/disk.hpp
+// Files as a small interface, so that the code that writes checkpoints runs on a simulated disk too.
+//
+// Calls block and are meant for a thread that may wait; nothing here throws: a failing disk is a
+// result. Durable replacement of a file is: write a temporary, sync it, rename it, sync the folder;
+// replace() does just that.
+//
+//     auto done = disk.replace("run/manifest.json", bytes);
+//     if (!done) return done.error();
+
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein {
+
+/// What open() expects of a file, and what may be done with it.
+enum class open_mode : std::uint8_t {
+    read,       ///< an existing file, for reading
+    write,      ///< created or emptied, for writing (and reading back)
+    append,     ///< created if missing, kept if not; write position at the end
+    create_new, ///< as write, but errc::already_exists if there is one
+};
+
+/// An open file. The destructor closes it; close() also tells whether that worked.
+class file {
+public:
+    file() = default;
+    file(const file&) = delete;
+    file& operator=(const file&) = delete;
+    virtual ~file() = default;
+
+    /// Reads at an offset; gives fewer bytes than asked only at the end of the file.
+    virtual result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) = 0;
+    /// Writes all bytes at an offset, extending the file where needed; disk_full if they do not fit
+    /// (then an unknown part of them is written).
+    virtual result<void> write_at(std::uint64_t offset, byte_span bytes) = 0;
+    /// Writes all bytes at the end.
+    virtual result<void> append(byte_span bytes) = 0;
+    virtual result<std::uint64_t> size() = 0;
+    /// Cuts or extends (with zeros) to `bytes`.
+    virtual result<void> truncate(std::uint64_t bytes) = 0;
+    /// Returns when content and size have reached the medium.
+    virtual result<void> sync() = 0;
+    /// Closes; later calls fail with errc::closed. Closing twice is fine.
+    virtual result<void> close() = 0;
+};
+
+/// One name in a folder.
+struct dir_entry {
+    std::string name; ///< without the folder
+    bool is_directory = false;
+    std::uint64_t bytes = 0; ///< 0 for folders
+};
+
+/// A tree of files. Thread-safe as far as different files are concerned.
+/// Codes: not_found, already_exists, permission_denied, disk_full, io; texts name the path.
+class disk {
+public:
+    virtual ~disk() = default;
+
+    virtual result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) = 0;
+    /// Replaces `to` at once, if it is there. Durable after sync_dir of the folder.
+    virtual result<void> rename(const std::string& from, const std::string& to) = 0;
+    /// Makes creations, renames and removals inside the folder durable.
+    virtual result<void> sync_dir(const std::string& path) = 0;
+    /// What is in a folder, ordered by name.
+    virtual result<std::vector<dir_entry>> list(const std::string& path) = 0;
+    /// Removes a file or an empty folder; not_found if there is none.
+    virtual result<void> remove(const std::string& path) = 0;
+    /// Creates a folder and those above it; fine if it is there already.
+    virtual result<void> make_dirs(const std::string& path) = 0;
+    /// Bytes an ordinary user may still write where `path` is.
+    virtual result<std::uint64_t> free_space(const std::string& path) = 0;
+    /// Size and kind of a path; not_found if there is none.
+    virtual result<dir_entry> status(const std::string& path) = 0;
+
+    /// The whole content; too_large if it has more than max_bytes.
+    result<byte_buffer> read_whole(const std::string& path, std::uint64_t max_bytes = 1u << 30);
+    /// Writes a file from the start and syncs it; a crash may leave a part of it.
+    result<void> write_whole(const std::string& path, byte_span bytes);
+    /// Replaces a file durably: after a crash either the old or the new content is there.
+    result<void> replace(const std::string& path, byte_span bytes);
+    /// Removes a folder with all that is in it, or a file; fine if there is nothing. A link is
+    /// removed, not what it points at.
+    result<void> remove_tree(const std::string& path);
+};
+
+/// The folder part of a path ("." for a bare name, "/" for the root).
+[[nodiscard]] inline std::string parent_path(const std::string& path) {
+    const auto slash = path.find_last_of('/');
+    if (slash == std::string::npos) return ".";
+    return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+/// folder + "/" + name.
+[[nodiscard]] inline std::string join_path(const std::string& folder, std::string_view name) {
+    std::string path = folder;
+    if (!path.empty() && path.back() != '/') path += '/';
+    return path.append(name);
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/disk.ipp
+// What a disk does in several calls: whole files, replacing one, removing a tree.
+
+#include <fmt/core.h>
+
+namespace skein {
+
+SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path,
+                                                  std::uint64_t max_bytes) {
+    auto opened = open(path, open_mode::read);
+    if (!opened) return opened.error();
+    file& from = **opened;
+    const auto bytes = from.size();
+    if (!bytes) return bytes.error();
+    if (*bytes > max_bytes)
+        return error(errc::too_large, fmt::format("read {}: {} bytes are more than the limit of {}",
+                                                  path, *bytes, max_bytes));
+    byte_buffer content(static_cast<std::size_t>(*bytes));
+    const auto got = from.read_at(0, content);
+    if (!got) return got.error();
+    content.resize(*got);
+    return content;
+}
+
+SKEIN_INLINE result<void> disk::write_whole(const std::string& path, byte_span bytes) {
+    auto opened = open(path, open_mode::write);
+    if (!opened) return opened.error();
+    file& to = **opened;
+    if (auto done = to.write_at(0, bytes); !done) return done;
+    if (auto done = to.sync(); !done) return done;
+    return to.close();
+}
+
+SKEIN_INLINE result<void> disk::replace(const std::string& path, byte_span bytes) {
+    const std::string temporary = path + ".tmp";
+    auto done = write_whole(temporary, bytes);
+    if (done) done = rename(temporary, path);
+    if (!done) {
+        (void)remove(temporary);
+        return done;
+    }
+    return sync_dir(parent_path(path));
+}
+
+SKEIN_INLINE result<void> disk::remove_tree(const std::string& path) {
+    // Files, empty folders and links (status() would follow them) go at once.
+    auto removed = remove(path);
+    if (removed || removed.error().code() == errc::not_found) return {};
+    if (removed.error().code() == errc::permission_denied) return removed;
+    const auto what = status(path);
+    if (!what || !what->is_directory) return removed;
+    const auto inside = list(path);
+    if (!inside) return inside.error();
+    for (const auto& entry : *inside) {
+        const auto child = join_path(path, entry.name);
+        if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done) return done;
+    }
+    return remove(path);
+}
+
+} // namespace skein
+
+
+// ======== skein/cluster/head_log.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+/// One entry. What kinds there are, and what their bodies mean, is up to who writes them.
+struct log_record {
+    std::uint16_t kind = 0;
+    byte_buffer body;
+};
+
+/// What the bytes of a log say.
+struct log_reading {
+    std::vector<log_record> records;       ///< those before the first bytes that do not fit
+    std::uint64_t whole = 0;               ///< bytes up to there
+    bool is_log = false;                   ///< the bytes begin like one
+    std::uint32_t version = 0;             ///< of its format
+    std::optional<std::uint64_t> broken{}; ///< where it is damaged, with whole records behind it
+};
+
+/// Bounds of a log's file, and of one record.
+struct log_bounds {
+    std::uint64_t most_bytes = std::uint64_t{64} << 20;
+    std::uint32_t most_record = std::uint32_t{1} << 20;
+    /// wants_replacing() from here on, and above so much for each byte that the last replace() has written.
+    std::uint64_t grown = std::uint64_t{256} << 10;
+    std::uint64_t times = 3;
+};
+
+/// Reads the bytes of a log, whatever they are. Memory follows their size.
+[[nodiscard]] log_reading read_log(byte_span bytes, const log_bounds& bounds = {});
+/// A whole file with these records.
+[[nodiscard]] byte_buffer write_log(std::span<const log_record> records);
+
+/// The log in one folder. The disk must outlive it.
+class head_log {
+public:
+    head_log(skein::disk& on, std::string folder, log_bounds bounds = {});
+    head_log(const head_log&) = delete;
+    head_log& operator=(const head_log&) = delete;
+    ~head_log();
+
+    /// Makes the folder where there is none, and reads what is there: nothing, if the log is new, or was set aside.
+    ///   errors  io, permission_denied, invalid_argument (no folder): the text names path and remedy; not_supported: a
+    ///           newer release has written it
+    [[nodiscard]] result<std::vector<log_record>> open();
+    /// Why open() has set the file aside; "" if it has not.
+    [[nodiscard]] const std::string& set_aside() const noexcept { return set_aside_; }
+
+    /// Adds records at the end. After a failure only replace() helps: what the file ends with is not known.
+    ///   errors  disk_full, io, ...; aborted: an earlier one has failed; too_large: one that could not be read again
+    [[nodiscard]] result<void> append(std::span<const log_record> records);
+    /// Puts a file with these records alone in the place of the log.
+    [[nodiscard]] result<void> replace(std::span<const log_record> records);
+    /// The file has grown by much more than what replace() would leave, or an append has failed.
+    [[nodiscard]] bool wants_replacing() const noexcept;
+
+    /// "state/head.log"
+    [[nodiscard]] std::string path() const;
+    [[nodiscard]] const std::string& folder() const noexcept { return folder_; }
+    [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+
+private:
+    result<void> put_aside(std::string why);
+    [[nodiscard]] result<void> check(std::span<const log_record> records,
+                                     std::uint64_t before) const;
+
+    skein::disk& disk_;
+    std::string folder_;
+    log_bounds bounds_;
+    std::unique_ptr<file> file_; ///< open at the end; made by the first append
+    std::uint64_t bytes_ = 0, replaced_bytes_ = 0;
+    bool is_sound_ = false; ///< the file ends with a whole record, as far as was heard
+    std::string set_aside_;
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/head_log.ipp
+// The bodies of cluster/head_log.hpp.
+
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+namespace detail {
+
+/// magic(8) version(4) crc of both(4)
+struct log_header {
+    static constexpr std::size_t bytes = 16;
+    static constexpr std::string_view magic = "skeinlog";
+    static constexpr std::uint32_t version = 1;
+};
+
+/// length(4) kind(2) mark(2) crc of the eight before and the body(4), body
+struct record_header {
+    static constexpr std::size_t bytes = 12;
+    static constexpr std::uint16_t mark = 0x7e5a; ///< few other bytes look like a record
+};
+
+/// The record at the beginning of the bytes; nothing: there is none.
+SKEIN_INLINE std::optional<log_record> read_record(byte_span from, std::uint32_t most) {
+    if (from.size() < record_header::bytes) return std::nullopt;
+    const auto length = load_le<std::uint32_t>(from.data());
+    if (load_le<std::uint16_t>(from.data() + 6) != record_header::mark) return std::nullopt;
+    if (length > most || length > from.size() - record_header::bytes) return std::nullopt;
+    const auto body = from.subspan(record_header::bytes, length);
+    if (load_le<std::uint32_t>(from.data() + 8) != crc32c(body, crc32c(from.first(8))))
+        return std::nullopt;
+    return log_record{load_le<std::uint16_t>(from.data() + 4), to_buffer(body)};
+}
+
+/// Whether a whole record stands anywhere in there. What looks like one and is none costs its length: few are looked at.
+SKEIN_INLINE bool has_record(byte_span in, std::uint32_t most) {
+    std::size_t looked = 0;
+    for (std::size_t at = 0; at + record_header::bytes <= in.size(); ++at) {
+        if (load_le<std::uint16_t>(in.data() + at + 6) != record_header::mark) continue;
+        if (read_record(in.subspan(at), most)) return true;
+        if (++looked == 1000) return true; // no crash leaves that
+    }
+    return false;
+}
+
+SKEIN_INLINE void put_record(byte_buffer& out, const log_record& r) {
+    std::array<std::byte, record_header::bytes> head{};
+    store_le(head.data(), static_cast<std::uint32_t>(r.body.size()));
+    store_le(head.data() + 4, r.kind);
+    store_le(head.data() + 6, record_header::mark);
+    store_le(head.data() + 8, crc32c(r.body, crc32c(byte_span(head).first(8))));
+    append(out, head);
+    append(out, r.body);
+}
+
+SKEIN_INLINE error no_state(const std::string& what, const error& why) {
+    return error(why.code(), fmt::format("{}: {}", what, why.text()))
+        .with_hint(why.code() == errc::disk_full
+                       ? "free some space there, or name another folder with --state"
+                       : "give this user a folder of its own with --state, or mend this one");
+}
+
+} // namespace detail
+
+SKEIN_INLINE log_reading read_log(byte_span bytes, const log_bounds& bounds) {
+    using detail::log_header;
+    log_reading out;
+    if (bytes.size() < log_header::bytes || as_text(bytes.first(8)) != log_header::magic ||
+        load_le<std::uint32_t>(bytes.data() + 12) != crc32c(bytes.first(12)))
+        return out;
+    out.is_log = true;
+    out.version = load_le<std::uint32_t>(bytes.data() + 8);
+    out.whole = log_header::bytes;
+    if (out.version != log_header::version) return out;
+    while (auto r = detail::read_record(bytes.subspan(out.whole), bounds.most_record)) {
+        out.whole += detail::record_header::bytes + r->body.size();
+        out.records.push_back(std::move(*r));
+    }
+    const auto rest = bytes.subspan(out.whole);
+    if (rest.size() > 1 && detail::has_record(rest.subspan(1), bounds.most_record))
+        out.broken = out.whole;
+    return out;
+}
+
+SKEIN_INLINE byte_buffer write_log(std::span<const log_record> records) {
+    using detail::log_header;
+    byte_buffer out = to_buffer(as_bytes(log_header::magic));
+    std::array<std::byte, 8> rest{};
+    store_le(rest.data(), log_header::version);
+    store_le(rest.data() + 4, crc32c(byte_span(rest).first(4), crc32c(out)));
+    append(out, rest);
+    for (const auto& r : records) detail::put_record(out, r);
+    return out;
+}
+
+SKEIN_INLINE head_log::head_log(skein::disk& on, std::string folder, log_bounds bounds)
+    : disk_(on), folder_(std::move(folder)), bounds_(bounds) {}
+SKEIN_INLINE head_log::~head_log() = default;
+
+SKEIN_INLINE std::string head_log::path() const { return join_path(folder_, "head.log"); }
+
+SKEIN_INLINE result<void> head_log::put_aside(std::string why) {
+    const auto aside = path() + ".broken";
+    auto moved = disk_.rename(path(), aside);
+    if (moved) moved = disk_.sync_dir(folder_);
+    if (!moved)
+        return detail::no_state(
+            fmt::format("{} is damaged ({}) and cannot be set aside", path(), why), moved.error());
+    set_aside_ = fmt::format("{} is damaged: {}; it is kept as {}", path(), why, aside);
+    return {};
+}
+
+SKEIN_INLINE result<std::vector<log_record>> head_log::open() {
+    file_.reset();
+    is_sound_ = false;
+    if (const auto made = disk_.make_dirs(folder_); !made)
+        return detail::no_state(fmt::format("state folder {} cannot be made", folder_),
+                                made.error());
+    const auto bytes = disk_.read_whole(path(), bounds_.most_bytes);
+    if (!bytes && bytes.error().code() == errc::not_found) return std::vector<log_record>();
+    if (!bytes && bytes.error().code() == errc::too_large) {
+        if (auto put = put_aside(bytes.error().text()); !put) return put.error();
+        return std::vector<log_record>();
+    }
+    if (!bytes)
+        return detail::no_state(fmt::format("state folder {} cannot be read", folder_),
+                                bytes.error());
+    auto read = read_log(*bytes, bounds_);
+    if (read.is_log && read.version != detail::log_header::version)
+        return error(errc::not_supported,
+                     fmt::format("not supported: {} has format {}, this release reads format {}",
+                                 path(), read.version, detail::log_header::version))
+            .with_hint("start the release of skein that has written it, or name another folder "
+                       "with --state");
+    if (!read.is_log || read.broken) {
+        const auto why = !read.is_log
+                             ? std::string("its first 16 bytes are not those of a head's log")
+                             : fmt::format("the bytes at offset {} do not fit their checksum, and "
+                                           "whole records follow",
+                                           *read.broken);
+        if (auto put = put_aside(why); !put) return put.error();
+        return std::vector<log_record>();
+    }
+    bytes_ = read.whole;
+    return std::move(read.records);
+}
+
+/// What could not be read again must not be written.
+SKEIN_INLINE result<void> head_log::check(std::span<const log_record> records,
+                                          std::uint64_t before) const {
+    std::uint64_t all = before;
+    for (const auto& r : records) {
+        all += r.body.size() + detail::record_header::bytes;
+        if (r.body.size() > bounds_.most_record)
+            return error(errc::too_large,
+                         fmt::format("a record of {} bytes for {}, at most {} are taken",
+                                     r.body.size(), path(), bounds_.most_record));
+    }
+    if (all > bounds_.most_bytes)
+        return error(errc::too_large,
+                     fmt::format("{} would have more than {} bytes", path(), bounds_.most_bytes));
+    return {};
+}
+
+SKEIN_INLINE result<void> head_log::append(std::span<const log_record> records) {
+    if (!is_sound_)
+        return error(errc::aborted, path() + " is replaced first: its end is not known");
+    if (auto fit = check(records, bytes_); !fit) return fit;
+    byte_buffer out;
+    for (const auto& r : records) detail::put_record(out, r);
+    if (out.empty()) return {};
+    is_sound_ = false; // until all of it has gone well
+    if (file_ == nullptr) {
+        auto opened = disk_.open(path(), open_mode::append);
+        if (!opened) return opened.error();
+        file_ = std::move(*opened);
+    }
+    if (auto done = file_->append(out); !done) return done;
+    if (auto done = file_->sync(); !done) return done;
+    bytes_ += out.size();
+    is_sound_ = true;
+    return {};
+}
+
+SKEIN_INLINE result<void> head_log::replace(std::span<const log_record> records) {
+    if (auto fit = check(records, detail::log_header::bytes); !fit) return fit;
+    file_.reset();
+    is_sound_ = false;
+    const auto out = write_log(records);
+    if (auto done = disk_.replace(path(), out); !done) return done;
+    bytes_ = replaced_bytes_ = out.size();
+    is_sound_ = true;
+    return {};
+}
+
+SKEIN_INLINE bool head_log::wants_replacing() const noexcept {
+    return !is_sound_ || bytes_ > bounds_.grown + bounds_.times * replaced_bytes_;
+}
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/head_memory.hpp, continued
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein::cluster::detail {
+
+/// Records of a head's log; a number is never used again for something else.
+enum class record_kind : std::uint16_t { started = 1, node = 2, node_forgotten = 3, job = 4 };
+
+/// A head has begun with this log: the first record of every file.
+struct started_record {
+    static constexpr auto kind = record_kind::started;
+    std::uint64_t state = 0;      ///< drawn when the log was new
+    std::uint64_t generation = 0; ///< how many heads have begun with it
+    std::string token;            ///< the fingerprint of the cluster's
+};
+/// A node as it is now.
+struct node_record {
+    static constexpr auto kind = record_kind::node;
+    std::string name, host, resources;
+    std::vector<std::string> labels;
+    bool draining = false;
+    bool left = false;           ///< in order; kept because it is drained
+    std::int64_t gone_since = 0; ///< seconds since 1970; 0: it is there
+};
+/// Nobody remembers the node any more.
+struct node_forgotten_record {
+    static constexpr auto kind = record_kind::node_forgotten;
+    std::string name;
+};
+/// A driver as it is now, or was.
+struct job_record {
+    static constexpr auto kind = record_kind::job;
+    std::uint64_t driver = 0; ///< its incarnation
+    std::string name, host;
+    std::int64_t pid = 0;
+    std::int64_t started = 0, ended = 0; ///< seconds since 1970; 0: it has not
+    std::uint8_t how = 0;                ///< job_end
+};
+
+/// Belongs to one loop. keep() must have ended before it is destroyed.
+class head_memory {
+public:
+    static constexpr std::size_t most_gone_nodes = 4096;
+    static constexpr std::size_t most_past_jobs = 1000;
+    static constexpr std::int64_t gone_for = 7 * 86'400; ///< seconds; then a node is forgotten
+    static constexpr std::size_t most_text = 256;        ///< of a name; the rest is cut off
+    static constexpr std::size_t most_offers =
+        4096; ///< of resources, of labels; longer ones are left out
+
+    explicit head_memory(loop& on) : loop_(on) {}
+    head_memory(const head_memory&) = delete;
+    head_memory& operator=(const head_memory&) = delete;
+    ~head_memory() = default;
+
+    /// Reads the log and begins a new generation in it. Blocks. A disk that only cannot be written is no error, see
+    /// trouble().
+    ///   errors  those of head_log::open; mismatch: the log of a cluster with another token; not_supported
+    void open(std::shared_ptr<head_log> log, const net::token& secret, random_source& random);
+    [[nodiscard]] std::uint64_t state() const noexcept { return start_.state; }
+    [[nodiscard]] std::uint64_t generation() const noexcept { return start_.generation; }
+    /// The folder of the log; "": there is none.
+    [[nodiscard]] std::string folder() const { return log_ ? log_->folder() : ""; }
+    /// Why what changes is not durable; "": it is, or there is no log.
+    [[nodiscard]] const std::string& trouble() const noexcept { return trouble_; }
+
+    // nodes
+    [[nodiscard]] const node_record* find_node(const std::string& name) const;
+    void node_came(node_record n);
+    void node_went(const std::string& name, bool left);
+    void node_drains(const std::string& name, bool on);
+    void forget_node(const std::string& name);
+    [[nodiscard]] std::vector<missing_node> missing() const;
+
+    // drivers
+    void job_came(std::uint64_t driver, const std::string& name, const std::string& host,
+                  std::int64_t pid);
+    void job_went(std::uint64_t driver, job_end how);
+    [[nodiscard]] const std::map<std::uint64_t, job_record>& open_jobs() const noexcept {
+        return jobs_;
+    }
+    /// The last one first.
+    [[nodiscard]] std::vector<past_job> past_jobs() const;
+
+    /// What time alone changes.
+    void look();
+
+    /// Writes what changes, until close() and the last of it.
+    static task<void> keep(head_memory* self);
+    void close() noexcept;
+    /// Returns when all that has changed so far is durable, or cannot be made so now: then it says why.
+    [[nodiscard]] task<std::string> kept() { return kept_of(this); }
+
+private:
+    template <class R>
+    static log_record record_of(const R& r);
+    template <class R>
+    void note(const R& r);
+    void apply(const log_record& r);
+    void apply(started_record r) { start_ = std::move(r); }
+    void apply(node_record r);
+    void apply(const node_forgotten_record& r) { nodes_.erase(r.name); }
+    void apply(job_record r);
+    [[nodiscard]] std::vector<log_record> everything() const;
+    [[nodiscard]] std::int64_t unix_now();
+    void wrote(const result<void>& done, std::uint64_t upto);
+    static task<std::string> kept_of(head_memory* self);
+
+    loop& loop_;
+    std::shared_ptr<head_log> log_;
+    started_record start_;
+    std::map<std::string, node_record> nodes_;
+    std::map<std::uint64_t, job_record> jobs_; ///< that have not ended
+    std::deque<job_record> past_;
+
+    std::vector<log_record> unwritten_; ///< none while all is written anew
+    std::uint64_t last_ = 0, tried_ = 0, durable_ = 0;
+    bool all_anew_ = false, closing_ = false;
+    std::string trouble_;
+    wait_queue changed_, written_;
+};
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/head_memory.ipp
+// The bodies of cluster/detail/head_memory.hpp.
+
+
+// ======== skein/core/clock.hpp
+// Time as a parameter, for code that must also run in the simulated world.
+//
+// now() is for deciding (deadlines, rates); wall() is for people (log lines, file names) and may
+// jump. Inside a task prefer loop::now().
+
+
+#include <chrono>
+#include <cstdint>
+
+namespace skein {
+
+/// Where code asks for the time that does not ask its loop. Not owned by those who ask.
+class clock {
+public:
+    virtual ~clock() = default;
+    /// Monotonic.
+    [[nodiscard]] virtual time_point now() noexcept = 0;
+    /// Since 1970-01-01 UTC.
+    [[nodiscard]] virtual std::chrono::milliseconds wall() noexcept = 0;
+};
+
+/// The machine's clocks.
+class system_clock final : public clock {
+public:
+    [[nodiscard]] time_point now() noexcept override {
+        return time_point(std::chrono::duration_cast<duration>(
+            std::chrono::steady_clock::now().time_since_epoch()));
+    }
+    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
+        return std::chrono::duration_cast<std::chrono::milliseconds>(
+            std::chrono::system_clock::now().time_since_epoch());
+    }
+};
+
+/// A clock that stands still until it is moved; for tests.
+class manual_clock final : public clock {
+public:
+    [[nodiscard]] time_point now() noexcept override { return now_; }
+    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
+        return wall_start_ +
+               std::chrono::duration_cast<std::chrono::milliseconds>(now_.time_since_epoch());
+    }
+    void advance(duration by) noexcept { now_ += by; }
+
+private:
+    time_point now_{};
+    std::chrono::milliseconds wall_start_{1'700'000'000'000};
+};
+
+} // namespace skein
+
+
+// ======== skein/cluster/detail/head_memory.ipp, continued
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster::detail {
+
+inline constexpr duration first_retry = std::chrono::seconds(1);
+inline constexpr duration longest_retry = std::chrono::seconds(30);
+
+template <class R>
+log_record head_memory::record_of(const R& r) {
+    return {static_cast<std::uint16_t>(R::kind), wire::encode(r)};
+}
+
+SKEIN_INLINE std::string cut_text(std::string text) {
+    if (text.size() > head_memory::most_text) text.resize(head_memory::most_text);
+    return text;
+}
+
+/// The wall clock is for people; nothing is decided by it but when a node is forgotten.
+SKEIN_INLINE std::int64_t head_memory::unix_now() {
+    const bool simulated = loop_.simulated_work_time().has_value();
+    const auto now =
+        simulated ? std::chrono::duration_cast<std::chrono::seconds>(loop_.now().time_since_epoch())
+                  : std::chrono::duration_cast<std::chrono::seconds>(system_clock().wall());
+    return std::max<std::int64_t>(now.count(), 1);
+}
+
+// ---- the log -------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE void head_memory::apply(const log_record& r) {
+    const auto as = [&](auto into) {
+        if (const auto done = wire::decode(r.body, into); !done)
+            throw error(errc::not_supported,
+                        fmt::format("not supported: a record of kind {} in {}: {}", r.kind,
+                                    log_->path(), done.error().text()))
+                .with_hint("another release of skein has written it: start that one, or name "
+                           "another folder with --state");
+        apply(std::move(into));
+    };
+    switch (static_cast<record_kind>(r.kind)) {
+    case record_kind::started: return as(started_record());
+    case record_kind::node: return as(node_record());
+    case record_kind::node_forgotten: return as(node_forgotten_record());
+    case record_kind::job: return as(job_record());
+    }
+    throw error(errc::not_supported,
+                fmt::format("not supported: {} has a record of kind {}, which this release does "
+                            "not know",
+                            log_->path(), r.kind))
+        .with_hint("a newer release of skein has written it: start that one, or name another "
+                   "folder with --state");
+}
+
+SKEIN_INLINE void head_memory::apply(node_record r) {
+    auto name = r.name;
+    nodes_.insert_or_assign(std::move(name), std::move(r));
+}
+
+SKEIN_INLINE void head_memory::apply(job_record r) {
+    if (r.ended == 0) {
+        const auto driver = r.driver;
+        std::erase_if(past_, [&](const auto& one) { return one.driver == driver; });
+        jobs_.insert_or_assign(driver, std::move(r));
+        return;
+    }
+    jobs_.erase(r.driver);
+    past_.push_back(std::move(r));
+    if (past_.size() > most_past_jobs) past_.pop_front();
+}
+
+SKEIN_INLINE std::vector<log_record> head_memory::everything() const {
+    std::vector<log_record> out;
+    out.push_back(record_of(start_));
+    for (const auto& [name, n] : nodes_) out.push_back(record_of(n));
+    for (const auto& j : past_) out.push_back(record_of(j));
+    for (const auto& [driver, j] : jobs_) out.push_back(record_of(j));
+    return out;
+}
+
+SKEIN_INLINE void head_memory::open(std::shared_ptr<head_log> log, const net::token& secret,
+                                    random_source& random) {
+    log_ = std::move(log);
+    const auto records = log_->open();
+    if (!records) throw records.error();
+    if (!log_->set_aside().empty())
+        logging::warn("head", "the state is lost; nodes and drivers tell what there is",
+                      {{"why", log_->set_aside()}});
+    const auto token = secret.empty() ? std::string("none") : secret.fingerprint();
+    for (const auto& r : *records) {
+        apply(r);
+        if (start_.state == 0 || start_.token != token)
+            throw error(errc::mismatch,
+                        fmt::format("state folder {} is that of a cluster with another token: "
+                                    "fingerprint {}, ours is {}",
+                                    log_->folder(), start_.token, token))
+                .with_hint("name another folder with --state, or give the head that token");
+    }
+    while (start_.state == 0) start_.state = random.next();
+    ++start_.generation;
+    start_.token = token;
+    const auto now = unix_now();
+    for (auto& [name, n] : nodes_)
+        if (n.gone_since == 0) n.gone_since = now;
+    last_ = 1;
+    const auto begun = log_->replace(everything());
+    if (!begun && begun.error().code() != errc::disk_full && begun.error().code() != errc::io)
+        throw error(begun.error().code(), fmt::format("state folder {} cannot be written: {}",
+                                                      log_->folder(), begun.error().text()))
+            .with_hint("give this user a folder of its own with --state, or mend this one");
+    wrote(begun, last_);
+}
+
+template <class R>
+void head_memory::note(const R& r) {
+    if (log_ == nullptr) return;
+    ++last_;
+    if (!all_anew_) unwritten_.push_back(record_of(r));
+    changed_.wake_all();
+}
+
+/// One write has ended. What failed is written anew, with all the rest.
+SKEIN_INLINE void head_memory::wrote(const result<void>& done, std::uint64_t upto) {
+    tried_ = upto;
+    if (done) {
+        durable_ = upto;
+        if (!trouble_.empty())
+            logging::info("head", "the state is written again", {{"file", log_->path()}});
+        trouble_.clear();
+    } else {
+        all_anew_ = true;
+        unwritten_.clear();
+        const bool full = done.error().code() == errc::disk_full;
+        auto why = fmt::format("{} cannot be written: {}", log_->path(), done.error().text());
+        if (why != trouble_)
+            logging::warn("head", "the state is not durable",
+                          {{"why", why},
+                           {"until", full ? "there is room on that disk: free some"
+                                          : "that disk works again"}});
+        trouble_ = std::move(why);
+    }
+    written_.wake_all();
+}
+
+SKEIN_INLINE task<void> wait_for_change(wait_queue* q) {
+    auto turn = q->wait();
+    co_await turn;
+}
+
+SKEIN_INLINE task<void> head_memory::keep(head_memory* self) {
+    if (self->log_ == nullptr) co_return;
+    duration pause = first_retry;
+    for (;;) {
+        if (self->durable_ == self->last_) {
+            if (self->closing_) co_return;
+            auto more = wait_for_change(&self->changed_);
+            co_await more;
+            continue;
+        }
+        const auto upto = self->last_;
+        const bool anew = self->all_anew_ || self->log_->wants_replacing();
+        auto records = anew ? self->everything() : std::move(self->unwritten_);
+        self->unwritten_.clear();
+        self->all_anew_ = false;
+        auto work = [log = self->log_, records = std::move(records), anew] {
+            return anew ? log->replace(records) : log->append(records);
+        };
+        auto writing = net::offload(std::move(work));
+        const auto done = co_await writing;
+        self->wrote(done, upto);
+        if (done) {
+            pause = first_retry;
+            continue;
+        }
+        if (self->closing_) co_return;
+        const auto until = deadline_after(self->loop_.now(), pause);
+        pause = std::min(2 * pause, longest_retry);
+        while (!self->closing_ && self->loop_.now() < until) {
+            auto woken = as_result(with_deadline(wait_for_change(&self->changed_), until));
+            const auto early = co_await woken;
+            if (!early && early.error().code() != errc::timeout) throw early.error();
+        }
+    }
+}
+
+SKEIN_INLINE void head_memory::close() noexcept {
+    closing_ = true;
+    changed_.wake_all();
+}
+
+SKEIN_INLINE task<std::string> head_memory::kept_of(head_memory* self) {
+    if (self->log_ == nullptr) co_return std::string();
+    const auto mine = self->last_;
+    while (self->durable_ < mine) {
+        if (self->tried_ >= mine || (!self->trouble_.empty() && self->all_anew_))
+            co_return self->trouble_;
+        auto written = wait_for_change(&self->written_);
+        co_await written;
+    }
+    co_return std::string();
+}
+
+// ---- nodes ---------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE const node_record* head_memory::find_node(const std::string& name) const {
+    const auto found = nodes_.find(name);
+    return found == nodes_.end() ? nullptr : &found->second;
+}
+
+SKEIN_INLINE void head_memory::node_came(node_record n) {
+    n.left = false;
+    n.gone_since = 0;
+    n.resources = n.resources.size() > most_offers ? "" : n.resources;
+    std::size_t labels = 0;
+    for (const auto& l : n.labels) labels += l.size();
+    if (labels > most_offers || n.labels.size() > most_offers / 16) n.labels.clear();
+    note(n);
+    apply(std::move(n));
+}
+
+SKEIN_INLINE void head_memory::node_went(const std::string& name, bool left) {
+    const auto found = nodes_.find(name);
+    if (found == nodes_.end()) return;
+    auto& n = found->second;
+    if (left && !n.draining) return forget_node(name);
+    n.left = left;
+    n.gone_since = unix_now();
+    note(n);
+    const auto is_gone = [](const auto& one) { return one.second.gone_since != 0; };
+    if (static_cast<std::size_t>(std::count_if(nodes_.begin(), nodes_.end(), is_gone)) <=
+        most_gone_nodes)
+        return;
+    auto oldest = found;
+    for (auto at = nodes_.begin(); at != nodes_.end(); ++at)
+        if (is_gone(*at) && at->second.gone_since < oldest->second.gone_since) oldest = at;
+    forget_node(std::string(oldest->first));
+}
+
+SKEIN_INLINE void head_memory::node_drains(const std::string& name, bool on) {
+    const auto found = nodes_.find(name);
+    if (found == nodes_.end()) return;
+    found->second.draining = on;
+    note(found->second);
+}
+
+SKEIN_INLINE void head_memory::forget_node(const std::string& name) {
+    const node_forgotten_record r{name};
+    note(r);
+    apply(r);
+}
+
+SKEIN_INLINE std::vector<missing_node> head_memory::missing() const {
+    std::vector<missing_node> out;
+    for (const auto& [name, n] : nodes_)
+        if (n.gone_since != 0)
+            out.push_back(
+                {n.name, n.host, n.resources, n.labels, n.draining, n.left, n.gone_since});
+    return out;
+}
+
+SKEIN_INLINE void head_memory::look() {
+    const auto now = unix_now();
+    std::vector<std::string> old;
+    for (const auto& [name, n] : nodes_)
+        if (n.gone_since != 0 && now - n.gone_since > gone_for) old.push_back(name);
+    for (const auto& name : old) forget_node(name);
+}
+
+// ---- drivers -------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE void head_memory::job_came(std::uint64_t driver, const std::string& name,
+                                        const std::string& host, std::int64_t pid) {
+    if (jobs_.contains(driver)) return;
+    job_record j{driver, cut_text(name), cut_text(host), pid, unix_now(), 0, 0};
+    for (const auto& one : past_) // it was given up, and comes all the same
+        if (one.driver == driver) j.started = one.started;
+    note(j);
+    apply(std::move(j));
+}
+
+SKEIN_INLINE void head_memory::job_went(std::uint64_t driver, job_end how) {
+    const auto found = jobs_.find(driver);
+    if (found == jobs_.end()) return;
+    auto j = found->second;
+    j.ended = unix_now();
+    j.how = static_cast<std::uint8_t>(how);
+    note(j);
+    apply(std::move(j));
+}
+
+SKEIN_INLINE std::vector<past_job> head_memory::past_jobs() const {
+    std::vector<past_job> out;
+    for (auto at = past_.rbegin(); at != past_.rend(); ++at)
+        out.push_back({at->name, at->host, at->pid, at->started, at->ended, at->how});
+    return out;
+}
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/head_books.hpp, continued
 #include <deque>
 #include <map>
 #include <memory>
@@ -30347,6 +31433,7 @@ struct head::books {
     std::map<std::uint64_t, std::unique_ptr<detail::head_job>> jobs;   ///< by the driver's
     std::unordered_map<std::uint64_t, detail::head_lease*> by_tag;
     std::vector<session_ptr> sessions;
+    detail::head_memory memory; ///< of those that have gone
     std::shared_ptr<net::request_budget> in_progress = detail::cluster_budget(); ///< of them
     std::uint64_t last_tag = 0;
     time_point since;
@@ -30365,13 +31452,15 @@ struct head::books {
     static task<driver_welcome> on_driver(books* self, session_ptr s, driver_hello h);
     [[nodiscard]] std::string free_name(const node_hello& h);
     detail::head_node& enter(const session_ptr& s, const node_hello& h);
-    void lose(detail::head_node& n, const std::string& why);
+    void lose(detail::head_node& n, const std::string& why, bool left = false);
     detail::head_job& job_of(std::uint64_t incarnation);
-    void leave(detail::head_job& j);
+    void leave(detail::head_job& j, job_end how);
+    void remember();
     [[nodiscard]] driver_welcome size() const;
     void tell_size();
-    [[nodiscard]] cluster_status status() const;
+    [[nodiscard]] cluster_status status(bool past = false) const;
     [[nodiscard]] drain_reply drain(const ask_drain& what);
+    [[nodiscard]] drain_reply drain_missing(const ask_drain& what);
     [[nodiscard]] detail::head_node* find_node(const std::string& name);
     [[nodiscard]] detail::head_node* node_at(std::uint64_t incarnation);
     void tell_all_to_leave();
@@ -30493,15 +31582,29 @@ SKEIN_INLINE head::books::books(loop& on, net::network& via, head_options given)
       door(via, how.listen, detail::cluster_link(how.secret, how.name, how.host, how.pid),
            detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
            detail::head_places()),
-      schedule(rt::scheduler_options{rt::placement::spread}), since(on.now()) {
-    door.introduce(wire::encode(detail::head_notice{door.local().is_loopback()}));
+      schedule(rt::scheduler_options{rt::placement::spread}), memory(on), since(on.now()) {
+    if (how.log) remember();
+    door.introduce(wire::encode(
+        detail::head_notice{door.local().is_loopback(), memory.state(), memory.generation()}));
+}
+
+/// What the head before has left. Drivers that were there may come back for so long as after a lost link.
+SKEIN_INLINE void head::books::remember() {
+    memory.open(how.log, how.secret, on_loop.random());
+    for (const auto& [driver, known] : memory.open_jobs()) {
+        auto& hello = job_of(driver).hello;
+        hello.name = known.name;
+        hello.host = known.host;
+        hello.pid = known.pid;
+    }
 }
 
 SKEIN_INLINE task<void> head::books::serve() {
     scope all;
     all.spawn(door.serve([this](net::link::handle l) { return serve_link(this, std::move(l)); }));
-    scope looking;
+    scope looking, remembering;
     looking.spawn(watch(this));
+    remembering.spawn(detail::head_memory::keep(&memory));
     std::exception_ptr failure;
     try {
         co_await stopping.wait();
@@ -30519,6 +31622,10 @@ SKEIN_INLINE task<void> head::books::serve() {
     (void)co_await looked;
     auto ended = as_result(shield(all.join()));
     (void)co_await ended;
+    memory.close();
+    if (failure) remembering.cancel();
+    auto remembered = as_result(shield(remembering.join()));
+    (void)co_await remembered;
     if (failure) std::rethrow_exception(failure);
 }
 
@@ -30615,13 +31722,16 @@ SKEIN_INLINE void head::books::serve_tools(net::request_service& of) {
         [this](ask_status m, const net::caller& who) -> task<cluster_status> {
             return [](books* self, ask_status asked, std::string peer) -> task<cluster_status> {
                 detail::check_version(asked.version, peer);
-                co_return self->status();
+                co_return self->status(asked.past);
             }(this, m, who.peer);
         });
     of.on<ask_drain, drain_reply>([this](ask_drain m, const net::caller& who) -> task<drain_reply> {
         return [](books* self, ask_drain asked, std::string peer) -> task<drain_reply> {
             detail::check_version(asked.version, peer);
-            co_return self->drain(asked);
+            auto reply = self->drain(asked);
+            auto keeping = self->memory.kept(); // who is told that it is so may rely on it
+            reply.not_durable = co_await keeping;
+            co_return reply;
         }(this, std::move(m), who.peer);
     });
     of.on<ask_stop, stop_reply>([this](ask_stop m, const net::caller& who) -> task<stop_reply> {
@@ -30643,7 +31753,8 @@ SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
     const bool left = s->below->ending() == net::link_end::orderly;
     if (s->node != nullptr) {
         const auto& why = s->below->failure();
-        lose(*std::exchange(s->node, nullptr), left || !why ? "it left the cluster" : why->what());
+        lose(*std::exchange(s->node, nullptr), left || !why ? "it left the cluster" : why->what(),
+             left || !why);
     }
     if (s->job == nullptr) return;
     auto& j = *std::exchange(s->job, nullptr);
@@ -30651,7 +31762,7 @@ SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
     forget_output_at(j);
     j.away_until = deadline_after(on_loop.now(), how.driver_grace);
     if (left || over) {
-        leave(j);
+        leave(j, over ? job_end::stopped : job_end::left);
     } else {
         const auto& why = s->below->failure();
         logging::warn("head", "a driver is away",
@@ -30683,7 +31794,8 @@ SKEIN_INLINE void head::books::look() {
                 not_recalled(*l); // its driver has not answered
     }
     for (auto* l : lost) end(*l, true, "its node did not come back to the head");
-    for (auto* j : gone) leave(*j);
+    for (auto* j : gone) leave(*j, job_end::lost);
+    memory.look();
     take_groups_over(false);
     pump();
     for (auto& [number, n] : nodes)
@@ -30737,9 +31849,11 @@ SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const n
     labels.push_back("node=" + made->name);
     const auto placed = schedule.add_place(made->place(), made->name, *total, std::move(labels));
     if (!placed) throw placed.error();
-    made->draining = h.draining;
-    (void)schedule.drain(made->place(), h.draining);
+    const auto* remembered = memory.find_node(made->name);
+    made->draining = remembered != nullptr ? remembered->draining : h.draining;
+    (void)schedule.drain(made->place(), made->draining);
     auto& n = *made;
+    memory.node_came({n.name, n.host, h.resources, n.labels, n.draining});
     nodes.emplace(s->incarnation, std::move(made));
     logging::at(how.news, "head", "node joined",
                 {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
@@ -30766,8 +31880,9 @@ SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s,
     co_return out;
 }
 
-SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why) {
+SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why, bool left) {
     logging::at(how.news, "head", "node lost", {{"node", n.name}, {"why", why}});
+    memory.node_went(n.name, left);
     const auto mine = std::exchange(n.leases, {});
     const auto how_it_ended = fmt::format("node {} was lost: {}", n.name, why);
     (void)schedule.remove_place(n.place());
@@ -30796,12 +31911,35 @@ SKEIN_INLINE detail::head_node* head::books::node_at(std::uint64_t incarnation) 
     return found == nodes.end() ? nullptr : found->second.get();
 }
 
-SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
-    auto* n = find_node(what.node);
-    if (n == nullptr)
+/// Of a node that is not there now.
+SKEIN_INLINE drain_reply head::books::drain_missing(const ask_drain& what) {
+    if (memory.find_node(what.node) == nullptr)
         throw error(errc::not_found, fmt::format("no node is called {}", what.node))
             .with_hint("skein status lists the nodes");
+    if (what.forget)
+        memory.forget_node(what.node);
+    else
+        memory.node_drains(what.node, what.on);
+    logging::at(how.news, "head",
+                what.forget ? "missing node forgotten"
+                : what.on   ? "missing node will be drained"
+                            : "missing node will take workers",
+                {{"node", what.node}});
+    drain_reply out;
+    out.open = size().nodes;
+    out.missing = true;
+    return out;
+}
+
+SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
+    auto* n = find_node(what.node);
+    if (n == nullptr) return drain_missing(what);
+    if (what.forget)
+        throw error(errc::invalid_argument,
+                    fmt::format("node {} is in the cluster, it cannot be forgotten", what.node))
+            .with_hint("end its agent first");
     n->draining = what.on;
+    memory.node_drains(n->name, what.on);
     (void)schedule.drain(n->place(), what.on);
     n->session->tell(node_drains{what.on});
     logging::at(how.news, "head", what.on ? "node drains" : "node takes workers again",
@@ -30813,9 +31951,10 @@ SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
     if (what.on) schedule.move_bundles(n->place());
     tell_size();
     pump();
-    const auto open = std::count_if(nodes.begin(), nodes.end(),
-                                    [](const auto& one) { return !one.second->draining; });
-    return {static_cast<std::uint32_t>(n->leases.size()), static_cast<std::uint32_t>(open)};
+    drain_reply out;
+    out.workers = static_cast<std::uint32_t>(n->leases.size());
+    out.open = size().nodes;
+    return out;
 }
 
 // ---- drivers -------------------------------------------------------------------------------------------------
@@ -30860,6 +31999,7 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     s->job = &j;
     j.seen_from = s->seen_from;
     j.hello = std::move(h);
+    self->memory.job_came(j.incarnation, j.hello.name, j.hello.host, j.hello.pid);
     j.hello.weight = std::clamp<std::uint32_t>(j.hello.weight, 1, 1000);
     self->schedule.set_weight(j.id(), j.hello.weight);
     self->reconcile(j, j.hello);
@@ -30869,8 +32009,9 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
 }
 
 /// It does not come back: what it asked for is forgotten, and its workers end.
-SKEIN_INLINE void head::books::leave(detail::head_job& j) {
+SKEIN_INLINE void head::books::leave(detail::head_job& j, job_end how_it_ended) {
     if (std::exchange(j.ending, true)) return;
+    memory.job_went(j.incarnation, how_it_ended);
     logging::at(how.news, "head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
     std::vector<detail::head_lease*> all;
     for (auto& [n, l] : j.leases) all.push_back(l.get());
@@ -30910,8 +32051,13 @@ SKEIN_INLINE task<void> head::books::close_link(net::link::handle l) {
     co_await closing;
 }
 
-SKEIN_INLINE cluster_status head::books::status() const {
+SKEIN_INLINE cluster_status head::books::status(bool past) const {
     cluster_status out;
+    out.missing = memory.missing();
+    if (past) out.past = memory.past_jobs();
+    out.state = memory.folder();
+    out.trouble = memory.trouble();
+    out.generation = memory.generation();
     out.address = to_string(door.local());
     out.host = how.host;
     out.pid = how.pid;
@@ -33256,58 +34402,6 @@ template <task_like A>
 
 } // namespace skein
 
-// ======== skein/core/clock.hpp
-// Time as a parameter, for code that must also run in the simulated world.
-//
-// now() is for deciding (deadlines, rates); wall() is for people (log lines, file names) and may
-// jump. Inside a task prefer loop::now().
-
-
-#include <chrono>
-#include <cstdint>
-
-namespace skein {
-
-/// Where code asks for the time that does not ask its loop. Not owned by those who ask.
-class clock {
-public:
-    virtual ~clock() = default;
-    /// Monotonic.
-    [[nodiscard]] virtual time_point now() noexcept = 0;
-    /// Since 1970-01-01 UTC.
-    [[nodiscard]] virtual std::chrono::milliseconds wall() noexcept = 0;
-};
-
-/// The machine's clocks.
-class system_clock final : public clock {
-public:
-    [[nodiscard]] time_point now() noexcept override {
-        return time_point(std::chrono::duration_cast<duration>(
-            std::chrono::steady_clock::now().time_since_epoch()));
-    }
-    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
-        return std::chrono::duration_cast<std::chrono::milliseconds>(
-            std::chrono::system_clock::now().time_since_epoch());
-    }
-};
-
-/// A clock that stands still until it is moved; for tests.
-class manual_clock final : public clock {
-public:
-    [[nodiscard]] time_point now() noexcept override { return now_; }
-    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
-        return wall_start_ +
-               std::chrono::duration_cast<std::chrono::milliseconds>(now_.time_since_epoch());
-    }
-    void advance(duration by) noexcept { now_ += by; }
-
-private:
-    time_point now_{};
-    std::chrono::milliseconds wall_start_{1'700'000'000'000};
-};
-
-} // namespace skein
-
 // ======== skein/core/descriptor_reserve.hpp
 // A few file descriptors kept back, for files that must be written when the process has no free ones:
 // a job whose port strangers are busy with still writes its curve.
@@ -33356,174 +34450,6 @@ private:
     std::size_t count_;
     std::vector<unique_fd> kept_;
 };
-
-} // namespace skein
-
-// ======== skein/core/disk.hpp
-// Files as a small interface, so that the code that writes checkpoints runs on a simulated disk too.
-//
-// Calls block and are meant for a thread that may wait; nothing here throws: a failing disk is a
-// result. Durable replacement of a file is: write a temporary, sync it, rename it, sync the folder;
-// replace() does just that.
-//
-//     auto done = disk.replace("run/manifest.json", bytes);
-//     if (!done) return done.error();
-
-
-#include <memory>
-#include <string>
-#include <vector>
-
-namespace skein {
-
-/// What open() expects of a file, and what may be done with it.
-enum class open_mode : std::uint8_t {
-    read,       ///< an existing file, for reading
-    write,      ///< created or emptied, for writing (and reading back)
-    append,     ///< created if missing, kept if not; write position at the end
-    create_new, ///< as write, but errc::already_exists if there is one
-};
-
-/// An open file. The destructor closes it; close() also tells whether that worked.
-class file {
-public:
-    file() = default;
-    file(const file&) = delete;
-    file& operator=(const file&) = delete;
-    virtual ~file() = default;
-
-    /// Reads at an offset; gives fewer bytes than asked only at the end of the file.
-    virtual result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) = 0;
-    /// Writes all bytes at an offset, extending the file where needed; disk_full if they do not fit
-    /// (then an unknown part of them is written).
-    virtual result<void> write_at(std::uint64_t offset, byte_span bytes) = 0;
-    /// Writes all bytes at the end.
-    virtual result<void> append(byte_span bytes) = 0;
-    virtual result<std::uint64_t> size() = 0;
-    /// Cuts or extends (with zeros) to `bytes`.
-    virtual result<void> truncate(std::uint64_t bytes) = 0;
-    /// Returns when content and size have reached the medium.
-    virtual result<void> sync() = 0;
-    /// Closes; later calls fail with errc::closed. Closing twice is fine.
-    virtual result<void> close() = 0;
-};
-
-/// One name in a folder.
-struct dir_entry {
-    std::string name; ///< without the folder
-    bool is_directory = false;
-    std::uint64_t bytes = 0; ///< 0 for folders
-};
-
-/// A tree of files. Thread-safe as far as different files are concerned.
-/// Codes: not_found, already_exists, permission_denied, disk_full, io; texts name the path.
-class disk {
-public:
-    virtual ~disk() = default;
-
-    virtual result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) = 0;
-    /// Replaces `to` at once, if it is there. Durable after sync_dir of the folder.
-    virtual result<void> rename(const std::string& from, const std::string& to) = 0;
-    /// Makes creations, renames and removals inside the folder durable.
-    virtual result<void> sync_dir(const std::string& path) = 0;
-    /// What is in a folder, ordered by name.
-    virtual result<std::vector<dir_entry>> list(const std::string& path) = 0;
-    /// Removes a file or an empty folder; not_found if there is none.
-    virtual result<void> remove(const std::string& path) = 0;
-    /// Creates a folder and those above it; fine if it is there already.
-    virtual result<void> make_dirs(const std::string& path) = 0;
-    /// Bytes an ordinary user may still write where `path` is.
-    virtual result<std::uint64_t> free_space(const std::string& path) = 0;
-    /// Size and kind of a path; not_found if there is none.
-    virtual result<dir_entry> status(const std::string& path) = 0;
-
-    /// The whole content; too_large if it has more than max_bytes.
-    result<byte_buffer> read_whole(const std::string& path, std::uint64_t max_bytes = 1u << 30);
-    /// Writes a file from the start and syncs it; a crash may leave a part of it.
-    result<void> write_whole(const std::string& path, byte_span bytes);
-    /// Replaces a file durably: after a crash either the old or the new content is there.
-    result<void> replace(const std::string& path, byte_span bytes);
-    /// Removes a folder with all that is in it, or a file; fine if there is nothing. A link is
-    /// removed, not what it points at.
-    result<void> remove_tree(const std::string& path);
-};
-
-/// The folder part of a path ("." for a bare name, "/" for the root).
-[[nodiscard]] inline std::string parent_path(const std::string& path) {
-    const auto slash = path.find_last_of('/');
-    if (slash == std::string::npos) return ".";
-    return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-/// folder + "/" + name.
-[[nodiscard]] inline std::string join_path(const std::string& folder, std::string_view name) {
-    std::string path = folder;
-    if (!path.empty() && path.back() != '/') path += '/';
-    return path.append(name);
-}
-
-} // namespace skein
-
-
-// ======== skein/core/detail/disk.ipp
-// What a disk does in several calls: whole files, replacing one, removing a tree.
-
-#include <fmt/core.h>
-
-namespace skein {
-
-SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path,
-                                                  std::uint64_t max_bytes) {
-    auto opened = open(path, open_mode::read);
-    if (!opened) return opened.error();
-    file& from = **opened;
-    const auto bytes = from.size();
-    if (!bytes) return bytes.error();
-    if (*bytes > max_bytes)
-        return error(errc::too_large, fmt::format("read {}: {} bytes are more than the limit of {}",
-                                                  path, *bytes, max_bytes));
-    byte_buffer content(static_cast<std::size_t>(*bytes));
-    const auto got = from.read_at(0, content);
-    if (!got) return got.error();
-    content.resize(*got);
-    return content;
-}
-
-SKEIN_INLINE result<void> disk::write_whole(const std::string& path, byte_span bytes) {
-    auto opened = open(path, open_mode::write);
-    if (!opened) return opened.error();
-    file& to = **opened;
-    if (auto done = to.write_at(0, bytes); !done) return done;
-    if (auto done = to.sync(); !done) return done;
-    return to.close();
-}
-
-SKEIN_INLINE result<void> disk::replace(const std::string& path, byte_span bytes) {
-    const std::string temporary = path + ".tmp";
-    auto done = write_whole(temporary, bytes);
-    if (done) done = rename(temporary, path);
-    if (!done) {
-        (void)remove(temporary);
-        return done;
-    }
-    return sync_dir(parent_path(path));
-}
-
-SKEIN_INLINE result<void> disk::remove_tree(const std::string& path) {
-    // Files, empty folders and links (status() would follow them) go at once.
-    auto removed = remove(path);
-    if (removed || removed.error().code() == errc::not_found) return {};
-    if (removed.error().code() == errc::permission_denied) return removed;
-    const auto what = status(path);
-    if (!what || !what->is_directory) return removed;
-    const auto inside = list(path);
-    if (!inside) return inside.error();
-    for (const auto& entry : *inside) {
-        const auto child = join_path(path, entry.name);
-        if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done) return done;
-    }
-    return remove(path);
-}
 
 } // namespace skein
 
@@ -37061,6 +37987,10 @@ SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
             cluster.token_file = *f;
         } else if (const auto l = is_cluster ? flags.value("--listen", "HOST:PORT") : nothing) {
             cluster.listen = *l;
+        } else if (const auto s = flags.has("--head") || cluster.head
+                                      ? flags.value("--state", "a folder")
+                                      : nothing) {
+            cluster.state = *s;
         } else {
             out.rest.emplace_back(flags.next());
         }
@@ -37107,7 +38037,8 @@ SKEIN_INLINE int print_usage(std::string_view program) {
         "  --address A       run on the cluster whose head is at A (default: SKEIN_ADDRESS,\n"
         "                    else workers of this host, as with --address local; under srun\n"
         "                    and mpirun the processes of the job are a cluster)\n"
-        "  --head            be the head of a cluster; --listen HOST:PORT for other hosts\n"
+        "  --head            be the head of a cluster; --listen HOST:PORT for other hosts,\n"
+        "                    --state DIR remembers drained nodes and past jobs\n"
         "  --join A          be a node of the cluster whose head is at A\n"
         "  --token-file F    the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else\n"
         "                    ~/.config/skein/token)\n"

@@ -1813,7 +1813,7 @@ struct ring_header {
     [[nodiscard]] static result<ring_header> decode(const std::byte* from) {
         if (load_le<std::uint32_t>(from) != magic ||
             load_le<std::uint32_t>(from + 60) != crc32c(byte_span(from, 60))) {
-            return error(errc::malformed, "the stream between two ranks is out of step");
+            return error(errc::corrupt, "the stream between two ranks is damaged, or out of step");
         }
         ring_header h;
         h.kind = static_cast<ring_kind>(load_le<std::uint32_t>(from + 4));

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/support.hpp"
 
+#include <skein/core/awaitable.hpp>
 #include <skein/net/detail/handshake.hpp>
+#include <skein/net/dial.hpp>
+#include <skein/net/endpoint.hpp>
 #include <skein/net/handshake.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -178,11 +181,83 @@ TEST_CASE("every single changed byte of a hello's head is refused") {
     net::detail::hello good;
     good.fill(net::side::connecting, net::protocol_version, system_random());
     CHECK_FALSE(net::detail::check_hello(good.raw, net::side::connecting));
-    for (std::size_t i = 0; i < 14; ++i) {
-        if (i == 10 || i == 11) continue; // reserved
+    for (std::size_t bit = 0; bit < 8 * net::hello_bytes; ++bit) {
         auto bad = good;
-        bad.raw[i] ^= std::byte{4};
-        CHECK(net::detail::check_hello(bad.raw, net::side::connecting));
+        bad.raw[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
+        const auto fault = net::detail::check_hello(bad.raw, net::side::connecting);
+        REQUIRE(fault);
+        CHECK(fault->code() == errc::corrupt); // and no other protocol, version or role
+    }
+}
+
+TEST_CASE("the hello of a release without checksums is a mismatch") {
+    net::detail::hello h;
+    h.fill(net::side::connecting, net::version_without_checksum, system_random());
+    h.raw[40] ^= std::byte{1};
+    const auto fault = net::detail::check_hello(h.raw, net::side::connecting);
+    REQUIRE(fault);
+    CHECK(fault->code() == errc::mismatch);
+}
+
+TEST_CASE("a bit that flips anywhere in a handshake is damage and never another token [F13]") {
+    std::size_t flips = 0;
+    for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+        sim::loop loop(seed);
+        sim::faults faults;
+        faults.flip = 0.2;
+        sim::network network(loop, faults);
+        network.host("b");
+        const auto meeting = [](sim::network* n) -> task<both_errors> {
+            both_errors out;
+            auto listener = n->host("b").listen(net::address::sim("b", 1));
+            scope serving;
+            serving.spawn(server_side(listener.get(), options("b"), &out.server));
+            auto trying = error_of(drop_value(
+                net::connection::connect(n->host("a"), listener->local(), options("a"))));
+            out.client = co_await trying;
+            auto joined = serving.join();
+            co_await joined;
+            co_return out;
+        };
+        const auto e = loop.run(meeting(&network));
+        flips += network.counts().of(sim::fault::bit_flip);
+        for (const auto& side : {e.client, e.server}) {
+            if (!side) continue;
+            CAPTURE(seed, side->what());
+            CHECK((side->code() == errc::corrupt || side->code() == errc::reset ||
+                   side->code() == errc::closed || side->code() == errc::timeout));
+        }
+    }
+    CHECK(flips > 100);
+}
+
+TEST_CASE("who dials patiently gets through a network that flips bits [F13]") {
+    for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+        sim::loop loop(seed);
+        sim::faults faults;
+        faults.flip = 0.3;
+        sim::network network(loop, faults);
+        const auto body = [](sim::network* n) -> task<void> {
+            net::endpoint server(n->host("b"), net::address::sim("b", 1), options("b"));
+            scope serving;
+            serving.spawn(server.serve([](net::connection::handle c) -> task<void> {
+                auto closed = c->wait_closed();
+                co_await closed;
+            }));
+            net::reconnect_policy policy;
+            policy.max_tries = 100;
+            auto dialing =
+                net::connect_patiently(n->host("a"), server.local(), options("a"), policy);
+            const auto c = co_await dialing;
+            CHECK(c->peer().name == "b");
+            n->stop_faults();
+            auto closing = as_result(c->close());
+            (void)co_await closing;
+            server.close();
+            auto joined = serving.join();
+            co_await joined;
+        };
+        loop.run(body(&network));
     }
 }
 
@@ -219,11 +294,12 @@ TEST_CASE("a replayed or reflected proof does not open the door") {
         mine.fill(net::side::connecting, net::protocol_version, system_random());
         auto sending = net::detail::write_one(s.get(), mine.raw);
         co_await sending;
-        byte_buffer answer(net::detail::hello::bytes + 32);
+        byte_buffer answer(net::detail::hello::bytes + net::detail::sealed_proof_bytes);
         auto reading = net::detail::read_exactly(s.get(), answer);
         co_await reading;
         net::detail::verdict v;
-        v.fill(net::detail::handshake_status::good, byte_span(answer).last(32), 0);
+        v.fill(net::detail::handshake_status::good,
+               byte_span(answer).subspan(net::detail::hello::bytes, 32), 0);
         auto replying = net::detail::write_one(s.get(), v.raw);
         co_await replying;
         net::detail::verdict back;

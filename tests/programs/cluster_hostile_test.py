@@ -34,13 +34,26 @@ from program import find_program, run_cases  # noqa: E402
 SECONDS = 120.0
 MOST_GROWTH = 64 << 20    # bytes of memory, of the head and of the driver
 HELD = 4.0                # seconds for which a connection that is not dropped stays
-HELLO, PROOF, VERDICT = 48, 32, 40
+HELLO, PROOF, VERDICT = 48, 36, 44
 
 
 # ---- what hostile peers say ----------------------------------------------------------------------------
 
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 & -(crc & 1))
+    return crc ^ 0xFFFFFFFF
+
+
+def sealed(said):
+    return said + struct.pack("<I", crc32c(said))
+
+
 def hello():
-    return b"skein\r\n\0" + struct.pack("<HHHH", 2, 0, 1, 0) + os.urandom(32)
+    return sealed(b"skein\r\n\0" + struct.pack("<HHHH", 4, 0, 1, 0) + os.urandom(28))
 
 
 def mac(key, *parts):
@@ -55,7 +68,7 @@ def verdict(token, ours, theirs, block, length=None):
     """What a connecting side says when it knows the token; `length`: what it says of its identity instead."""
     session = mac(token, b"skein/1 session key.....", ours, theirs)
     head = struct.pack("<I", 0) + proof(token, ours, theirs) + struct.pack("<I", len(block) if length is None else length)
-    return head + block + mac(session, struct.pack("<B", 1), block)
+    return sealed(head) + block + mac(session, struct.pack("<B", 1), block)
 
 
 def identity(purpose):
@@ -64,15 +77,6 @@ def identity(purpose):
         return struct.pack("<B", len(words)) + words.encode()
     block = text("hostile") + struct.pack("<QQq", 0, 0, 1) + text("nowhere") + text(purpose) + b"\0"
     return block + b"\0" * (-len(block) % 8)
-
-
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 & -(crc & 1))
-    return crc ^ 0xFFFFFFFF
 
 
 def frame_head(length, kind):

@@ -34,7 +34,7 @@ REFUSED = 3
 class Cluster:
     """A head and nodes with a home of their own; the token is made by the head."""
 
-    def __init__(self, nodes=(), listen="127.0.0.1:0"):
+    def __init__(self, nodes=(), listen="127.0.0.1:0", state=False):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="skein-cluster-"))
         self.env = {"HOME": self.folder / "home", "XDG_CONFIG_HOME": self.folder / "config", "TMPDIR": self.folder / "tmp"}
         for path in self.env.values():
@@ -42,6 +42,8 @@ class Cluster:
         self.cwd = self.folder / "work"
         self.cwd.mkdir()
         self.runs, self.nodes = [], {}
+        self.state = self.folder / "state"
+        self.head_arguments = ["--state", self.state] if state else []
         self.skein = find_program("skein")
         try:
             self.start_head(listen)
@@ -67,7 +69,7 @@ class Cluster:
         return run
 
     def start_head(self, listen):
-        self.head = self.run(self.skein, "head", "--listen", listen)
+        self.head = self.run(self.skein, "head", "--listen", listen, *self.head_arguments)
         self.address = self.head.wait_until(lambda: re.search(r"skein join (\S+)\n", self.head.stdout), "join line", SECONDS).group(1)
 
     def join(self, name, *arguments, **env):
@@ -112,7 +114,7 @@ class Cluster:
             run.check(code == 0, f"it ended with {code}")
         for run in self.runs:
             run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
-        there = sorted(str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if p.is_file())
+        there = sorted(str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if p.is_file() and p.parent != self.state)
         assert there == ["config/skein/token"], f"other files than the token: {there}"
 
 
@@ -280,6 +282,68 @@ def killed_head_for_good():
         node.check(node.wait(SECONDS) == 0, "no orderly end")
         for run in c.runs:
             run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+
+
+def remembered():
+    """Head and node are killed: the next head knows that the node is missing, and that it is drained, when it comes back."""
+    with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=1"])], f"127.0.0.1:{free_port()}", state=True) as c:
+        c.check_ends(c.program("010_hello_task"), "010_hello_task")
+        c.wait_until(lambda: not c.status()["jobs"], "a job that is gone")
+        code, out, err = c.tool("drain", "a", "--address", c.address)
+        assert code == 0 and not err, (code, out, err)
+        for run in (c.head, c.nodes["a"]):
+            run.process.kill()
+            run.wait(SECONDS)
+        c.start_head(c.address)
+        c.wait_until(lambda: c.node("b") is not None, "the other node")
+        now = c.status()
+        assert [(n["name"], n["draining"], n["left"]) for n in now["missing"]] == [("a", True, False)], now
+        assert now["generation"] == 2 and now["state"] == str(c.state) and now["trouble"] == "", now
+        code, out, err = c.tool("status", c.address, "--jobs")
+        assert code == 0 and re.search(r"\ba .*draining, missing since 20\d\d-", out) and re.search(r"010_hello_task .*left", out), (out, err)
+        code, out, err = c.tool("drain", "a", "--forget", "--address", c.address)
+        assert code == 0 and out == "node a is forgotten\n" and not c.status()["missing"], (code, out, err)
+        code, out, err = c.tool("drain", "b", "--address", c.address)
+        assert code == 0, (code, out, err)
+        for run in (c.head, c.nodes["b"]):
+            run.process.kill()
+            run.wait(SECONDS)
+        c.start_head(c.address)
+        c.join("b", "--resources", "cpu=1")
+        c.joined("b")
+        assert c.node("b")["draining"] and not c.status()["missing"], c.status()
+        del c.nodes["a"]
+        c.stop()
+
+
+def state_folders():
+    """What may be wrong with a state folder: a head says what, where and what to do; one with a damaged file starts."""
+    with Cluster([("a", ["--resources", "cpu=1"])], f"127.0.0.1:{free_port()}", state=True) as c:
+        def refused(*arguments, **env):
+            run = c.run(c.skein, "head", "--listen", "127.0.0.1:0", *arguments, **env)
+            run.check(run.wait(SECONDS) == 1, "it did not fail")
+            return run.stderr.splitlines()[-1]
+        said = refused("--state", c.state)
+        assert "is in use by another head, pid " in said and "end that one first" in said, said
+        for on in (True, False) * 4:
+            code, out, err = c.tool("drain", "a", "--address", c.address, *([] if on else ["--undo"]))
+            assert code == 0 and not any("will not know" in line for line in err), (code, out, err)
+        c.head.process.kill()
+        c.head.wait(SECONDS)
+        said = refused("--state", c.state, SKEIN_TOKEN="ab" * 32)
+        assert "another token" in said and "name another folder with --state" in said, said
+        said = refused("--state", c.cwd.parent / "config" / "skein" / "token")
+        assert "cannot be used" in said and "--state" in said, said
+        log = c.state / "head.log"
+        content = bytearray(log.read_bytes())
+        content[len(content) // 2] ^= 1
+        log.write_bytes(content)
+        c.start_head(c.address)
+        c.head.check("head.log is damaged" in c.head.stderr and "offset" in c.head.stderr, "no word of the damage")
+        assert (c.state / "head.log.broken").read_bytes() == content
+        c.wait_until(lambda: c.node("a") is not None, "the node")
+        assert c.status()["generation"] == 1, c.status()
+        c.stop()
 
 
 def drained():
@@ -568,7 +632,7 @@ def three_hosts(names):
 
 
 # The longest first.
-CASES = [("three hosts", namespaces), ("a stopped agent", stopped_agent), ("a killed agent", killed_agent), ("the cluster's secret", secret_of_the_cluster),
+CASES = [("a head that remembers", remembered), ("state folders", state_folders), ("three hosts", namespaces), ("a stopped agent", stopped_agent), ("a killed agent", killed_agent), ("the cluster's secret", secret_of_the_cluster),
          ("a head killed for good", killed_head_for_good), ("interrupted", interrupted), ("examples run", examples_run),
          ("refusals", refusals), ("a killed head", killed_head), ("a killed worker", killed_worker), ("drained", drained), ("output of workers", output_of_workers), ("a full pipe", full_pipe),
          ("one after the other", one_after_the_other), ("stopped", stopped), ("one program is all", same_program)]

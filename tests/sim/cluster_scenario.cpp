@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // cluster: a head, nodes with agents and worker processes, drivers, all with their real code. Heads and agents are
 // killed and started again, machines stop without a word, workers are killed and stand still, starts fail and hang,
-// links break and are cut, nodes are drained; calls go on all the while.
+// links break and are cut, bits flip, nodes are drained; calls go on all the while. Most heads have a log, on a disk that
+// fails, fills up, loses and tears what is not synced, and rots.
 //
 // Invariants: each call ends once, with its own value or an expected error; a task runs once and once more per retry at
 // most, a method at most once; a node never holds more than it has, and no two tasks or actors its only gpu. When faults
 // have ended every node that lives is in the cluster, each driver has the workers it wants (or some, where both want all),
 // as many processes run as the head has granted leases, and all calls end, those in placement groups, too. What a worker
 // prints reaches its driver in whole lines and in order, and what is missing was counted. A head that is killed in the calm
-// and comes back takes all workers over. When the drivers have ended no worker is left.
+// and comes back takes all workers over. A head always starts, whatever is on its disk; a drain that was acknowledged as
+// durable is in the log of the next one, and the log stays small. When the drivers have ended no worker is left.
 #include "sim/scenario.hpp"
 
 #include <skein/core/timeout.hpp>
@@ -17,8 +19,11 @@
 #include <skein/rt/runtime_context.hpp>
 #include <tests/support/sim_nodes.hpp>
 
+#include <skein/sim/disk.hpp>
+
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -123,6 +128,12 @@ struct stage {
         std::pair<std::string, std::int64_t> process;
     };
     std::map<std::string, heard> heard_of{}; ///< by driver and worker
+    sim::disk* disk = nullptr;               ///< of the head, if it has a log
+    struct drained {
+        std::set<bool> may_be{false}; ///< what the log may say of the node
+        std::set<bool> late{};        ///< what was asked for and not answered: it may still arrive
+    };
+    std::map<std::string, drained> drains{};
 };
 
 struct outstanding {
@@ -397,14 +408,75 @@ task<void> print(stage* s, std::string driver, std::vector<rt::worker_lines> all
     }
 }
 
+/// Starts a head; what its log says of drains must be what was acknowledged, or asked for since then.
+void begin_head(stage* s) {
+    auto& w = s->w;
+    for (bool once_more = true; once_more;) {
+        once_more = false;
+        try {
+            s->c.start_head();
+        } catch (const error& e) {
+            w.check(s->disk != nullptr && e.code() == errc::io && s->disk->options().io_error > 0,
+                    fmt::format("a head does not start: {}", e.what()));
+            s->disk->options().io_error = 0; // somebody mends the disk
+            once_more = true;
+        }
+    }
+    if (s->disk == nullptr) return;
+    const auto status = s->c.head().status();
+    std::map<std::string, bool> known;
+    for (const auto& n : status.missing) known[n.name] = n.draining;
+    for (const auto& [name, d] : s->drains) {
+        const auto found = known.find(name);
+        const bool drains = found != known.end() && found->second;
+        w.check(d.may_be.contains(drains),
+                fmt::format("the log says that {} is {}drained, and knows {}", name,
+                            drains ? "" : "not ", found != known.end()));
+    }
+    if (s->disk->status("state/head.log"))
+        w.check(s->disk->content("state/head.log").size() < 40'000, "the log grows without bound");
+    w.loop.trace(status.generation);
+}
+
+/// The head's process or machine has died; its disk may have suffered.
+void after_head_death(stage* s, bool powerless) {
+    auto& w = s->w;
+    if (s->disk == nullptr) return;
+    const bool machine = w.chance(0.5) || powerless, rots = w.chance(0.25), fails = w.chance(0.3);
+    const auto bit = w.below(4000);
+    if (machine) s->disk->crash();
+    if (rots && s->disk->flip_bit("state/head.log", bit)) {
+        w.network.counts().add(sim::fault::disk_rot);
+        for (auto& [name, d] : s->drains) d.may_be = {false, true};
+    }
+    s->disk->options().io_error = fails ? 0.05 : 0;
+}
+
+task<bool> drain(stage* s, std::string node, bool on, duration within) {
+    auto& d = s->drains[node];
+    d.may_be.insert(on);
+    cluster::ask_drain what;
+    what.node = node;
+    what.on = on;
+    auto asked = as_result(with_timeout(test::ask_drain(&s->c, std::move(what)), within));
+    const auto told = co_await asked;
+    if (!told) {
+        d.late.insert(on);
+        d.may_be.insert(d.late.begin(), d.late.end());
+    } else if (told->not_durable.empty()) {
+        d.may_be = {on};
+        d.may_be.insert(d.late.begin(), d.late.end());
+    }
+    co_return told.has_value();
+}
+
 /// All nodes take workers again, once they are there.
 task<void> end_drains(stage* s) {
     for (std::size_t i = 0; i < s->c.nodes(); ++i) {
         bool done = false;
         for (int tries = 0; !done && tries < 60; ++tries) {
-            auto asked = as_result(with_timeout(test::drain(&s->c, s->c.at(i).host, false), 5s));
-            const auto ok = co_await asked;
-            done = ok.has_value();
+            auto asking = drain(s, s->c.at(i).host, false, 5s);
+            done = co_await asking;
             if (!done) co_await sleep_for(2s);
         }
         s->w.check(done, "a node cannot be told that it is not drained any more");
@@ -424,18 +496,30 @@ task<void> hurt(stage* s) {
         }
         if (w.chance(0.15)) {
             const auto which = w.below(s->c.nodes());
-            auto asked =
-                as_result(with_timeout(test::drain(&s->c, s->c.at(which).host, w.chance(0.7)), 2s));
-            (void)co_await asked;
+            auto asking = drain(s, s->c.at(which).host, w.chance(0.7), 2s);
+            (void)co_await asking;
+            continue;
+        }
+        if (s->disk != nullptr && w.chance(0.2)) { // it fills up, or there is room again
+            s->disk->set_capacity(UINT64_MAX);
+            const auto used = UINT64_MAX - s->disk->free_space(".").value();
+            s->disk->set_capacity(w.chance(0.5) ? UINT64_MAX : used + w.below(2000));
             continue;
         }
         if (w.chance(0.4)) {
             if (!s->c.has_head()) continue;
             w.network.counts().add(sim::fault::kill);
+            const bool powerless = s->disk != nullptr && w.chance(0.5);
+            if (powerless) { // in the middle of a write
+                s->disk->power_off_after(w.below(6));
+                auto asking = drain(s, s->c.at(w.below(s->c.nodes())).host, w.chance(0.5), 1s);
+                (void)co_await asking;
+            }
             auto killed = s->c.kill_head();
             co_await killed;
+            after_head_death(s, powerless);
             co_await sleep_for(std::chrono::milliseconds(w.below(9000)));
-            s->c.start_head();
+            begin_head(s);
             continue;
         }
         auto& n = s->c.at(w.below(s->c.nodes()));
@@ -454,6 +538,8 @@ task<void> settle(stage* s) {
     std::string what;
     const auto is_settled = [&] {
         const auto status = s->c.head().status();
+        what = "the log: " + status.trouble;
+        if (!status.trouble.empty()) return false;
         std::size_t leases = 0;
         for (const auto& n : status.nodes) leases += n.workers;
         what = fmt::format("{} of {} nodes, {} leases, {} processes", status.nodes.size(),
@@ -487,8 +573,9 @@ task<void> restart_head(stage* s) {
     const auto before = all_workers(s);
     auto killed = s->c.kill_head();
     co_await killed;
+    if (s->disk != nullptr) s->disk->crash();
     co_await sleep_for(std::chrono::milliseconds(w.below(3000)));
-    s->c.start_head();
+    begin_head(s);
     auto settled = settle(s);
     co_await settled;
     co_await sleep_for(15s);           // all that is waited for has come or was given up
@@ -500,7 +587,7 @@ task<void> restart_head(stage* s) {
 task<void> drive(stage* s) {
     auto& w = s->w;
     auto& c = s->c;
-    c.start_head();
+    begin_head(s);
     const auto nodes = 1 + w.below(4);
     std::size_t cpus = 0;
     for (std::uint64_t i = 0; i < nodes; ++i) {
@@ -539,6 +626,10 @@ task<void> drive(stage* s) {
     auto hurts = hurt(s);
     co_await hurts;
     w.network.stop_faults();
+    if (s->disk != nullptr) {
+        s->disk->options().io_error = 0;
+        s->disk->set_capacity(UINT64_MAX);
+    }
     for (std::size_t i = 0; i < c.nodes(); ++i) {
         auto& n = c.at(i);
         n.children->stop_faults();
@@ -587,12 +678,19 @@ task<void> drive(stage* s) {
 task<void> scenario(sim::world& w) {
     history seen;
     now = &seen;
+    sim::disk disk(w.loop.random(), {}, &w.network.counts());
     sim_nodes c(w.loop, w.network);
     c.agent_times.start_timeout = 5s; // some starts hang
     stage s{w, c};
     s.has_own = w.chance(0.5);
     s.has_actors = !s.has_own || w.chance(0.5);
     s.prints = w.chance(0.5);
+    if (w.chance(0.7)) {
+        s.disk = &disk;
+        c.head_disk = &disk;
+        c.head_log_bounds.grown = 500;
+        c.head_log_bounds.times = 1;
+    }
     if (s.has_own) {
         c.agent_offers.gpu = 1;
         c.agent_offers.set("disk", 1);

@@ -175,7 +175,9 @@ task<void> client_of(link_town* t, std::string name, net::address to, session* s
             auto using_it = use_link(t, name, std::move(l), s);
             co_await using_it;
         } catch (const error& e) {
-            if (e.code() == errc::internal || e.code() == errc::malformed) throw;
+            if (e.code() == errc::internal || e.code() == errc::malformed ||
+                e.code() == errc::permission_denied || e.code() == errc::mismatch)
+                throw; // nothing that the way does may look like that
         }
         if (!s->complete) {
             auto pause = sleep_for(4 * how.resume_within); // the other side has given up, too
@@ -206,6 +208,7 @@ task<void> bring_stale_hellos(sim::world* w, std::string name, net::address to) 
             if (h.fresh)
                 taken[h.number] = 0; // until the answer says otherwise, there may be a new link
             h.window_messages = h.window_bytes = 1000;
+            w->network.counts().add(sim::fault::stale);
             c->send(net::detail::link_hello_kind, 0, 0, wire::encode(h));
             if (w->chance(0.5)) c->send(1, 3, 0, {}); // what it would have sent next
             auto next = with_timeout(c->receive(), 2s);

@@ -81,6 +81,41 @@ TEST_CASE("the same seed gives the same trace, another seed another one") {
     CHECK(run(1) != run(2));
 }
 
+TEST_CASE("a flipped bit is one bit of one chunk, is counted, and never inside of a host") {
+    sim::faults faults;
+    faults.flip = 1;
+    world w(9, faults);
+    w.run([](sim::network* n) -> task<void> {
+        auto linking = link(n);
+        ends e = co_await linking;
+        const auto sent = pattern(500);
+        auto writing = put(e.a.get(), sent);
+        co_await writing;
+        byte_buffer got(500);
+        std::size_t have = 0;
+        while (have < 500) {
+            auto reading = e.b->read_some(mut_byte_span(got).subspan(have));
+            have += co_await reading;
+        }
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < 500; ++i)
+            for (auto x = static_cast<unsigned>(got[i] ^ sent[i]); x != 0; x &= x - 1) ++wrong;
+        CHECK(wrong >= 1);
+        CHECK(wrong <= n->counts().of(sim::fault::bit_flip));
+        const auto before = n->counts().of(sim::fault::bit_flip);
+        auto [one, other] = n->connected_pair("a", "a");
+        auto inside = put(one.get(), sent);
+        co_await inside;
+        auto reading = other->read_some(got);
+        CHECK(co_await reading == 500);
+        CHECK(got == sent);
+        n->stop_faults();
+        auto calm = put(e.a.get(), sent);
+        co_await calm;
+        CHECK(n->counts().of(sim::fault::bit_flip) == before);
+    });
+}
+
 TEST_CASE("a cut link holds bytes back; they arrive in order after it heals") {
     world w(4);
     w.run([](sim::network* n) -> task<void> {

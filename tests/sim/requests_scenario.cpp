@@ -59,7 +59,7 @@ net::connection_options request_end(const std::string& name) {
 bool is_trouble_of_the_way(const error& e) {
     return e.code() == errc::reset || e.code() == errc::refused || e.code() == errc::timeout ||
            e.code() == errc::closed || e.code() == errc::peer_lost || e.code() == errc::cancelled ||
-           e.code() == errc::exhausted;
+           e.code() == errc::exhausted || e.code() == errc::corrupt;
 }
 
 task<job_reply> do_job(request_town* t, job_request m, net::caller) {

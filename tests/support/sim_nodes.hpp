@@ -12,8 +12,10 @@
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/head.hpp>
+#include <skein/cluster/head_log.hpp>
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/cluster/messages.hpp>
+#include <skein/cluster/tools.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
@@ -110,6 +112,8 @@ public:
     }
 
     cluster::head_options head_defaults;
+    skein::disk* head_disk = nullptr; ///< each head has its log there, if it is set
+    cluster::log_bounds head_log_bounds;
     time_constants agent_times;
     rt::resources agent_offers; ///< of each node, beside its cpus and memory
     cluster::agent_options agent_defaults() {
@@ -127,9 +131,23 @@ public:
         how.secret = secret_;
         how.host = "head";
         how.incarnation = loop_.random().next();
-        head_ = std::make_unique<head_life>();
-        head_->role = std::make_unique<cluster::head>(loop_, network_.host("head"), std::move(how));
+        if (head_disk != nullptr)
+            how.log = std::make_shared<cluster::head_log>(*head_disk, "state", head_log_bounds);
+        auto made = std::make_unique<head_life>(); // may throw for its log
+        made->role = std::make_unique<cluster::head>(loop_, network_.host("head"), std::move(how));
+        head_ = std::move(made);
         head_->running.spawn(hold(head_.get()));
+    }
+    /// As `skein status --jobs` shows them.
+    task<std::vector<cluster::past_job>> past_jobs() {
+        cluster::tool_options how;
+        how.head = head_address();
+        how.secret = secret_;
+        how.host = "tool";
+        how.pid = 1;
+        auto asking = cluster::ask_for_status(network_.host("tool"), std::move(how), true);
+        auto now = co_await asking;
+        co_return std::move(now.past);
     }
     /// The process dies; what it had connected breaks.
     task<void> kill_head() {
@@ -285,6 +303,21 @@ void in_world_of_nodes(std::uint64_t seed, Body body) {
     loop.run(all());
     REQUIRE(c.processes() == 0);
     REQUIRE(network.open_streams() == 0);
+}
+
+/// As `skein drain` does; gives the answer.
+inline task<cluster::drain_reply> ask_drain(sim_nodes* c, cluster::ask_drain what) {
+    auto dialing =
+        net::link::connect(c->network().host("tool"), c->head_address(),
+                           cluster::detail::cluster_link(c->secret(), "tool", "tool", 1));
+    auto l = co_await dialing;
+    auto tool = net::requests::over(l);
+    auto asking = as_result(tool->call<cluster::drain_reply>(std::move(what)));
+    auto asked = co_await asking;
+    auto closing = shield(tool->close());
+    co_await closing;
+    if (!asked) throw asked.error();
+    co_return *asked;
 }
 
 /// As `skein drain` does.

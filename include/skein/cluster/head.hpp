@@ -11,7 +11,8 @@
 //
 // Calls do not go through it: a driver talks to its workers directly, and goes on while the head is away. What
 // the head knows is what nodes and drivers tell it when they come, so that one that was started again learns it
-// from them within seconds. A node whose link is broken for head_options::node_grace is lost with its leases. A driver
+// from them within seconds; which nodes are drained, which are missing, and which drivers there were, it has from
+// its log, if it has one. A node whose link is broken for head_options::node_grace is lost with its leases. A driver
 // that is away keeps its workers for driver_grace.
 
 #include <skein/core/config.hpp>
@@ -40,6 +41,8 @@ class network;
 
 namespace skein::cluster {
 
+class head_log;
+
 /// How a head listens, and how patient it is.
 struct head_options {
     net::address listen = net::address::tcp("127.0.0.1", default_port);
@@ -59,6 +62,9 @@ struct head_options {
     duration recall_grace = std::chrono::seconds(5);
     std::size_t most_leases = std::size_t{1} << 16; ///< of one driver
     logging::level news = logging::level::info;     ///< at which it is logged who comes and goes
+    /// What it remembers over its own end, see head_log.hpp; nullptr: nothing. The head's own from now on: it opens
+    /// it, blocking, and has a thread write to it later.
+    std::shared_ptr<head_log> log{};
 };
 
 /// Belongs to one loop. Its serve() must have ended before it is destroyed.
@@ -66,7 +72,7 @@ class head {
 public:
     /// Binds at once.
     ///   errors  those of network::listen; permission_denied: an address that other hosts can reach without
-    ///           a token
+    ///           a token; of the log: those of head_log::open, mismatch (it is that of another cluster)
     head(loop& on, net::network& via, head_options how);
     head(const head&) = delete;
     head& operator=(const head&) = delete;

@@ -35,24 +35,32 @@ struct tool_options {
     duration within = std::chrono::seconds(10); ///< to reach the head, and for its answer
 };
 
-/// What is there now.
+/// What is there now; `past`: with the drivers that were there.
 ///   errors  those of net::link::connect with the head's address: refused, timeout (nobody answers),
 ///           permission_denied (another token), malformed (no head); mismatch (the status of a head of another release)
-[[nodiscard]] task<cluster_status> ask_for_status(net::network& via, tool_options how);
+[[nodiscard]] task<cluster_status> ask_for_status(net::network& via, tool_options how,
+                                                  bool past = false);
 /// A draining node gets no new workers, and drivers are asked to give back those that it has. `on` false: it
-/// takes workers again.
+/// takes workers again. Of a node that is missing: when it comes. The head has it in its log before it answers, or
+/// says why not.
 ///   errors  those of ask_for_status; not_found: no node has this name
 [[nodiscard]] task<drain_reply> ask_to_drain(net::network& via, tool_options how, std::string node,
                                              bool on = true);
+/// A node that is missing is no more remembered.
+///   errors  those of ask_to_drain; invalid_argument: it is there
+[[nodiscard]] task<drain_reply> ask_to_forget(net::network& via, tool_options how,
+                                              std::string node);
 /// Ends the cluster: nodes end their workers and leave, drivers' calls fail, the head returns.
 ///   errors  those of ask_for_status
 [[nodiscard]] task<stop_reply> ask_to_stop(net::network& via, tool_options how);
 
 /// The same for programs without a loop: they block.
-[[nodiscard]] cluster_status get_status(const tool_options& how);
+[[nodiscard]] cluster_status get_status(const tool_options& how, bool past = false);
 /// ask_to_drain(), blocking.
 [[nodiscard]] drain_reply drain_node(const tool_options& how, const std::string& node,
                                      bool on = true);
+/// ask_to_forget(), blocking.
+drain_reply forget_node(const tool_options& how, const std::string& node);
 /// ask_to_stop(), blocking.
 stop_reply stop_cluster(const tool_options& how);
 

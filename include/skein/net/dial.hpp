@@ -30,7 +30,7 @@ struct reconnect_policy {
     /// The pause after the given failed try (from 1 on).
     [[nodiscard]] duration delay(int tries, random_source& random) const;
 
-    /// Nobody there yet, or the way broke. A wrong token or build is not.
+    /// Nobody there yet, or the way broke, or has damaged something. A wrong token or build is not.
     [[nodiscard]] static bool is_transient(errc code) noexcept;
     /// All but a clear no (wrong token, other build or purpose) and cancellation: a name that is not
     /// known yet, a port that somebody else still holds.

@@ -66,7 +66,7 @@ struct frame_header {
     }
 
     /// Reads a header from `bytes` bytes.
-    ///   errors  malformed (CRC), too_large (body above max_body): nothing was allocated
+    ///   errors  corrupt (CRC), too_large (body above max_body): nothing was allocated
     [[nodiscard]] static result<frame_header> decode(const std::byte* from, std::size_t max_body);
 
     /// The same without a result object, for the hot path: nothing = good.

@@ -10,7 +10,9 @@
 //
 // proof = HMAC-SHA256(token, label of the role, both hellos): the nonces make it fresh, the label
 // keeps a peer from sending our own proof back. The token never travels. Before the peer's proof is
-// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs. The
+// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs, but for
+// one wrong bit. Each part carries a CRC, the identities their mac: what the way has damaged is errc::corrupt
+// and worth another try, and never taken for another token, build or protocol. The
 // identities name a purpose, so that two protocols that share a token never take each other's streams.
 
 #include <skein/core/task.hpp>
@@ -25,7 +27,9 @@
 namespace skein::net {
 
 /// Both ends must have the same one, or the handshake refuses.
-inline constexpr std::uint16_t protocol_version = 2;
+inline constexpr std::uint16_t protocol_version = 4;
+/// Its hello had no checksum. One wrong bit makes no other version of ours of it.
+inline constexpr std::uint16_t version_without_checksum = 2;
 
 /// Which end of the stream this is.
 enum class side : std::uint16_t { connecting = 1, accepting = 2 };
@@ -37,7 +41,7 @@ inline constexpr std::size_t hello_bytes = 48;
 ///   first   what the caller has read of the stream already, at most hello_bytes; valid until the end
 ///   result  the peer's identity
 ///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, purpose, build),
-///           too_large, reset
+///           corrupt (damaged on the way), too_large, reset
 task<identity> handshake(stream& with, side mine, const connection_options& options,
                          byte_span first = {});
 

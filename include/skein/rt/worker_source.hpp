@@ -99,6 +99,7 @@ struct cluster_flags {
     bool head = false;  ///< --head: this process is the head
     std::string listen; ///< --listen A: where the head listens
     std::string token_file; ///< --token-file F
+    std::string state;      ///< --state DIR: where the head keeps its log
     int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
     std::string program;    ///< argv[0]
     /// Lines of workers say which worker it was. On a cluster they do if nothing is said; on one host they are not read

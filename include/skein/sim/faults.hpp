@@ -34,9 +34,12 @@ enum class fault : std::uint8_t {
     slow_start,   ///< a process took long to load its program
     start_failed, ///< a process was not started at all
     start_hung,   ///< nobody knows whether it will be
+    bit_flip,     ///< one bit of a chunk came wrong
+    stale,        ///< a late or doubled connection of the past came
+    disk_rot,     ///< a bit of a file at rest changed
 };
 /// How many kinds of faults there are.
-inline constexpr std::size_t fault_kinds = 18;
+inline constexpr std::size_t fault_kinds = 21;
 
 /// The name of a fault, e.g. "partial_read".
 [[nodiscard]] constexpr std::string_view to_string(fault f) noexcept {
@@ -45,7 +48,8 @@ inline constexpr std::size_t fault_kinds = 18;
         "reset",        "block",        "partition",     "heal",
         "crash",        "disk_io",      "disk_full",     "disk_lost",
         "disk_torn",    "kill",         "pause",         "slow_start",
-        "start_failed", "start_hung"};
+        "start_failed", "start_hung",   "bit_flip",      "stale",
+        "disk_rot"};
     return names[static_cast<std::size_t>(f)];
 }
 
@@ -69,17 +73,18 @@ struct faults {
     duration most_delay = std::chrono::microseconds(500);
     double slow_chunk = 0; ///< of chunks: come up to `slow_delay` later
     duration slow_delay = std::chrono::milliseconds(50);
-    double partial_read = 0;                     ///< of reads
-    double partial_write = 0;                    ///< of writes
-    double refuse = 0;                           ///< of connects
-    double reset = 0;                            ///< of writes: the stream breaks
-    double disk_io = 0;                          ///< of disk calls: EIO
+    double partial_read = 0;  ///< of reads
+    double partial_write = 0; ///< of writes
+    double refuse = 0;        ///< of connects
+    double reset = 0;         ///< of writes: the stream breaks
+    double flip = 0;    ///< of chunks between hosts: one bit comes wrong; never inside of a host
+    double disk_io = 0; ///< of disk calls: EIO
     std::size_t window = std::size_t{256} << 10; ///< bytes under way per direction
     /// Between two random events on the links (block, partition, heal); zero = none by themselves.
     duration link_fault_every{0};
     duration link_fault_lasts = std::chrono::seconds(2);
 
-    /// A mix drawn from `random`. Reset and link faults are drawn too if `harsh`.
+    /// A mix drawn from `random`. Resets, flipped bits and link faults are drawn too if `harsh`.
     static faults draw(random_source& random, bool harsh = true);
 };
 

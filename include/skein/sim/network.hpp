@@ -9,7 +9,7 @@
 //     net.partition("a", "b");  net.heal_all();  net.crash("a");
 //
 // A stream delivers each chunk no earlier than the one before it. Cut bytes wait and arrive after the
-// link heals, as TCP would send them again. tcp: addresses name hosts of the simulation too.
+// link heals, as TCP would send them again. A flipped bit arrives as one that TCP's checksum has missed. tcp: addresses name hosts of the simulation too.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/wait.hpp>

@@ -61,15 +61,29 @@ SKEIN_INLINE head::books::books(loop& on, net::network& via, head_options given)
       door(via, how.listen, detail::cluster_link(how.secret, how.name, how.host, how.pid),
            detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
            detail::head_places()),
-      schedule(rt::scheduler_options{rt::placement::spread}), since(on.now()) {
-    door.introduce(wire::encode(detail::head_notice{door.local().is_loopback()}));
+      schedule(rt::scheduler_options{rt::placement::spread}), memory(on), since(on.now()) {
+    if (how.log) remember();
+    door.introduce(wire::encode(
+        detail::head_notice{door.local().is_loopback(), memory.state(), memory.generation()}));
+}
+
+/// What the head before has left. Drivers that were there may come back for so long as after a lost link.
+SKEIN_INLINE void head::books::remember() {
+    memory.open(how.log, how.secret, on_loop.random());
+    for (const auto& [driver, known] : memory.open_jobs()) {
+        auto& hello = job_of(driver).hello;
+        hello.name = known.name;
+        hello.host = known.host;
+        hello.pid = known.pid;
+    }
 }
 
 SKEIN_INLINE task<void> head::books::serve() {
     scope all;
     all.spawn(door.serve([this](net::link::handle l) { return serve_link(this, std::move(l)); }));
-    scope looking;
+    scope looking, remembering;
     looking.spawn(watch(this));
+    remembering.spawn(detail::head_memory::keep(&memory));
     std::exception_ptr failure;
     try {
         co_await stopping.wait();
@@ -87,6 +101,10 @@ SKEIN_INLINE task<void> head::books::serve() {
     (void)co_await looked;
     auto ended = as_result(shield(all.join()));
     (void)co_await ended;
+    memory.close();
+    if (failure) remembering.cancel();
+    auto remembered = as_result(shield(remembering.join()));
+    (void)co_await remembered;
     if (failure) std::rethrow_exception(failure);
 }
 
@@ -183,13 +201,16 @@ SKEIN_INLINE void head::books::serve_tools(net::request_service& of) {
         [this](ask_status m, const net::caller& who) -> task<cluster_status> {
             return [](books* self, ask_status asked, std::string peer) -> task<cluster_status> {
                 detail::check_version(asked.version, peer);
-                co_return self->status();
+                co_return self->status(asked.past);
             }(this, m, who.peer);
         });
     of.on<ask_drain, drain_reply>([this](ask_drain m, const net::caller& who) -> task<drain_reply> {
         return [](books* self, ask_drain asked, std::string peer) -> task<drain_reply> {
             detail::check_version(asked.version, peer);
-            co_return self->drain(asked);
+            auto reply = self->drain(asked);
+            auto keeping = self->memory.kept(); // who is told that it is so may rely on it
+            reply.not_durable = co_await keeping;
+            co_return reply;
         }(this, std::move(m), who.peer);
     });
     of.on<ask_stop, stop_reply>([this](ask_stop m, const net::caller& who) -> task<stop_reply> {
@@ -211,7 +232,8 @@ SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
     const bool left = s->below->ending() == net::link_end::orderly;
     if (s->node != nullptr) {
         const auto& why = s->below->failure();
-        lose(*std::exchange(s->node, nullptr), left || !why ? "it left the cluster" : why->what());
+        lose(*std::exchange(s->node, nullptr), left || !why ? "it left the cluster" : why->what(),
+             left || !why);
     }
     if (s->job == nullptr) return;
     auto& j = *std::exchange(s->job, nullptr);
@@ -219,7 +241,7 @@ SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
     forget_output_at(j);
     j.away_until = deadline_after(on_loop.now(), how.driver_grace);
     if (left || over) {
-        leave(j);
+        leave(j, over ? job_end::stopped : job_end::left);
     } else {
         const auto& why = s->below->failure();
         logging::warn("head", "a driver is away",
@@ -251,7 +273,8 @@ SKEIN_INLINE void head::books::look() {
                 not_recalled(*l); // its driver has not answered
     }
     for (auto* l : lost) end(*l, true, "its node did not come back to the head");
-    for (auto* j : gone) leave(*j);
+    for (auto* j : gone) leave(*j, job_end::lost);
+    memory.look();
     take_groups_over(false);
     pump();
     for (auto& [number, n] : nodes)
@@ -305,9 +328,11 @@ SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const n
     labels.push_back("node=" + made->name);
     const auto placed = schedule.add_place(made->place(), made->name, *total, std::move(labels));
     if (!placed) throw placed.error();
-    made->draining = h.draining;
-    (void)schedule.drain(made->place(), h.draining);
+    const auto* remembered = memory.find_node(made->name);
+    made->draining = remembered != nullptr ? remembered->draining : h.draining;
+    (void)schedule.drain(made->place(), made->draining);
     auto& n = *made;
+    memory.node_came({n.name, n.host, h.resources, n.labels, n.draining});
     nodes.emplace(s->incarnation, std::move(made));
     logging::at(how.news, "head", "node joined",
                 {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
@@ -334,8 +359,9 @@ SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s,
     co_return out;
 }
 
-SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why) {
+SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why, bool left) {
     logging::at(how.news, "head", "node lost", {{"node", n.name}, {"why", why}});
+    memory.node_went(n.name, left);
     const auto mine = std::exchange(n.leases, {});
     const auto how_it_ended = fmt::format("node {} was lost: {}", n.name, why);
     (void)schedule.remove_place(n.place());
@@ -364,12 +390,35 @@ SKEIN_INLINE detail::head_node* head::books::node_at(std::uint64_t incarnation) 
     return found == nodes.end() ? nullptr : found->second.get();
 }
 
-SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
-    auto* n = find_node(what.node);
-    if (n == nullptr)
+/// Of a node that is not there now.
+SKEIN_INLINE drain_reply head::books::drain_missing(const ask_drain& what) {
+    if (memory.find_node(what.node) == nullptr)
         throw error(errc::not_found, fmt::format("no node is called {}", what.node))
             .with_hint("skein status lists the nodes");
+    if (what.forget)
+        memory.forget_node(what.node);
+    else
+        memory.node_drains(what.node, what.on);
+    logging::at(how.news, "head",
+                what.forget ? "missing node forgotten"
+                : what.on   ? "missing node will be drained"
+                            : "missing node will take workers",
+                {{"node", what.node}});
+    drain_reply out;
+    out.open = size().nodes;
+    out.missing = true;
+    return out;
+}
+
+SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
+    auto* n = find_node(what.node);
+    if (n == nullptr) return drain_missing(what);
+    if (what.forget)
+        throw error(errc::invalid_argument,
+                    fmt::format("node {} is in the cluster, it cannot be forgotten", what.node))
+            .with_hint("end its agent first");
     n->draining = what.on;
+    memory.node_drains(n->name, what.on);
     (void)schedule.drain(n->place(), what.on);
     n->session->tell(node_drains{what.on});
     logging::at(how.news, "head", what.on ? "node drains" : "node takes workers again",
@@ -381,9 +430,10 @@ SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
     if (what.on) schedule.move_bundles(n->place());
     tell_size();
     pump();
-    const auto open = std::count_if(nodes.begin(), nodes.end(),
-                                    [](const auto& one) { return !one.second->draining; });
-    return {static_cast<std::uint32_t>(n->leases.size()), static_cast<std::uint32_t>(open)};
+    drain_reply out;
+    out.workers = static_cast<std::uint32_t>(n->leases.size());
+    out.open = size().nodes;
+    return out;
 }
 
 // ---- drivers -------------------------------------------------------------------------------------------------
@@ -428,6 +478,7 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     s->job = &j;
     j.seen_from = s->seen_from;
     j.hello = std::move(h);
+    self->memory.job_came(j.incarnation, j.hello.name, j.hello.host, j.hello.pid);
     j.hello.weight = std::clamp<std::uint32_t>(j.hello.weight, 1, 1000);
     self->schedule.set_weight(j.id(), j.hello.weight);
     self->reconcile(j, j.hello);
@@ -437,8 +488,9 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
 }
 
 /// It does not come back: what it asked for is forgotten, and its workers end.
-SKEIN_INLINE void head::books::leave(detail::head_job& j) {
+SKEIN_INLINE void head::books::leave(detail::head_job& j, job_end how_it_ended) {
     if (std::exchange(j.ending, true)) return;
+    memory.job_went(j.incarnation, how_it_ended);
     logging::at(how.news, "head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
     std::vector<detail::head_lease*> all;
     for (auto& [n, l] : j.leases) all.push_back(l.get());
@@ -478,8 +530,13 @@ SKEIN_INLINE task<void> head::books::close_link(net::link::handle l) {
     co_await closing;
 }
 
-SKEIN_INLINE cluster_status head::books::status() const {
+SKEIN_INLINE cluster_status head::books::status(bool past) const {
     cluster_status out;
+    out.missing = memory.missing();
+    if (past) out.past = memory.past_jobs();
+    out.state = memory.folder();
+    out.trouble = memory.trouble();
+    out.generation = memory.generation();
     out.address = to_string(door.local());
     out.host = how.host;
     out.pid = how.pid;

@@ -3,6 +3,7 @@
 // What a head knows: sessions, nodes, jobs (one per driver), leases.
 
 #include <skein/cluster/detail/cluster_link.hpp>
+#include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/core/event.hpp>
 #include <skein/net/link.hpp>
@@ -158,6 +159,7 @@ struct head::books {
     std::map<std::uint64_t, std::unique_ptr<detail::head_job>> jobs;   ///< by the driver's
     std::unordered_map<std::uint64_t, detail::head_lease*> by_tag;
     std::vector<session_ptr> sessions;
+    detail::head_memory memory; ///< of those that have gone
     std::shared_ptr<net::request_budget> in_progress = detail::cluster_budget(); ///< of them
     std::uint64_t last_tag = 0;
     time_point since;
@@ -176,13 +178,15 @@ struct head::books {
     static task<driver_welcome> on_driver(books* self, session_ptr s, driver_hello h);
     [[nodiscard]] std::string free_name(const node_hello& h);
     detail::head_node& enter(const session_ptr& s, const node_hello& h);
-    void lose(detail::head_node& n, const std::string& why);
+    void lose(detail::head_node& n, const std::string& why, bool left = false);
     detail::head_job& job_of(std::uint64_t incarnation);
-    void leave(detail::head_job& j);
+    void leave(detail::head_job& j, job_end how);
+    void remember();
     [[nodiscard]] driver_welcome size() const;
     void tell_size();
-    [[nodiscard]] cluster_status status() const;
+    [[nodiscard]] cluster_status status(bool past = false) const;
     [[nodiscard]] drain_reply drain(const ask_drain& what);
+    [[nodiscard]] drain_reply drain_missing(const ask_drain& what);
     [[nodiscard]] detail::head_node* find_node(const std::string& name);
     [[nodiscard]] detail::head_node* node_at(std::uint64_t incarnation);
     void tell_all_to_leave();

@@ -36,7 +36,9 @@ namespace skein::cluster::detail {
 
 /// What a head says of itself before any message: identity::extra of its links, encoded.
 struct head_notice {
-    bool this_host_only = false; ///< it listens on loopback
+    bool this_host_only = false;  ///< it listens on loopback
+    std::uint64_t state = 0;      ///< which log it has; 0: none
+    std::uint64_t generation = 0; ///< how many heads have begun with that
 };
 
 /// Whom to join, as whom, and what its messages do here.
@@ -97,8 +99,11 @@ public:
     [[nodiscard]] time_point alone_since() const noexcept { return alone_since_; }
     /// What the head says of itself; while there is a link.
     [[nodiscard]] head_notice notice() const;
+    /// The newest head that it has heard of.
+    [[nodiscard]] std::uint64_t generation() const noexcept { return newest_.generation; }
 
 private:
+    void check_generation();
     static task<void> keep_joined(head_link* self);
     static task<void> one_link(head_link* self);
     static task<void> part_from(head_link* self);
@@ -118,6 +123,7 @@ private:
     net::link::handle below_;
     net::requests::handle way_;
     std::shared_ptr<net::request_service> service_;
+    head_notice newest_;
     time_point alone_since_;
     bool joined_ = false;   ///< the head has welcomed this link
     bool welcomed_ = false; ///< the same, until keep() has seen its end

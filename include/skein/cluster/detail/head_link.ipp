@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <exception>
 
+#include <fmt/format.h>
+
 namespace skein::cluster::detail {
 
 SKEIN_INLINE head_link::head_link(loop& on, net::network& via, head_link_options how,
@@ -21,6 +23,18 @@ SKEIN_INLINE head_notice head_link::notice() const {
     if (below_ == nullptr) return {};
     const auto read = wire::decode<head_notice>(below_->peer().extra);
     return read ? *read : head_notice{};
+}
+
+/// A head whose place another one has taken, with the same log, may not know that yet: its orders are not for us.
+SKEIN_INLINE void head_link::check_generation() {
+    const auto told = notice();
+    if (told.state != 0 && told.state == newest_.state && told.generation < newest_.generation)
+        throw error(errc::aborted,
+                    fmt::format("the head at {} is of generation {}, one of generation {} was "
+                                "here before",
+                                to_string(how_.head), told.generation, newest_.generation))
+            .with_hint("a newer head has taken its place: end the older one");
+    newest_ = told;
 }
 
 SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
@@ -67,6 +81,7 @@ SKEIN_INLINE task<void> head_link::one_link(head_link* self) {
     self->way_ = net::requests::over(self->below_, self->service_, cluster_requests());
     std::exception_ptr failure;
     try {
+        self->check_generation();
         auto saying = how.say_hello();
         co_await saying;
         auto ended = wait_end(self->below_, self->stopping_);

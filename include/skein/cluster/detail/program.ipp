@@ -7,10 +7,13 @@
 #include <skein/cluster/detail/serve_role.hpp>
 #include <skein/cluster/environment.hpp>
 #include <skein/cluster/head.hpp>
+#include <skein/cluster/head_log.hpp>
 #include <skein/cluster/job.hpp>
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/cluster/meeting.hpp>
 #include <skein/core/log.hpp>
+#include <skein/core/posix_disk.hpp>
+#include <skein/core/unique_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/rt/children.hpp>
@@ -24,6 +27,8 @@
 #include <filesystem>
 #include <utility>
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -46,6 +51,40 @@ namespace detail {
     return parse_head_address(text);
 }
 
+/// Of two heads with one state folder the second is refused. Kept until the end of the process.
+[[nodiscard]] inline unique_fd lock_state(const std::string& folder) {
+    posix_disk disk(link_policy::refuse);
+    const auto unusable = [&](const error& why) {
+        return error(why.code(),
+                     fmt::format("state folder {} cannot be used: {}", folder, why.text()))
+            .with_hint("give this user a folder of its own with --state");
+    };
+    if (auto made = disk.make_dirs(folder); !made) throw unusable(made.error());
+    const auto path = join_path(folder, "head.lock");
+    unique_fd fd(
+        ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+    if (!fd) throw unusable(errno_error(errno, "open", path));
+    while (skein::detail::retry_eintr([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); }) != 0) {
+        if (errno == EWOULDBLOCK) {
+            const auto owner = disk.read_whole(path, 256);
+            throw error(errc::already_exists,
+                        fmt::format("state folder {} is in use by another head{}", folder,
+                                    owner && !owner->empty()
+                                        ? ", " + skein::to_string(byte_span(*owner))
+                                        : ""))
+                .with_hint("end that one first, or name another folder with --state");
+        }
+        logging::warn("head",
+                      "the state folder cannot be locked: two heads in it are not told apart",
+                      {{"why", errno_error(errno, "lock", path).text()}});
+        break;
+    }
+    const auto owner = fmt::format("pid {} on {}", ::getpid(), rt::host_name());
+    if (::ftruncate(fd.get(), 0) == 0) // for people; on a full disk they do without
+        (void)!::pwrite(fd.get(), owner.data(), owner.size(), 0);
+    return fd;
+}
+
 } // namespace detail
 
 SKEIN_INLINE int run_head(const head_program& how) {
@@ -56,6 +95,9 @@ SKEIN_INLINE int run_head(const head_program& how) {
     o.secret = find_or_make_token(how.token_file);
     o.host = rt::host_name();
     o.pid = ::getpid();
+    const auto mine = how.state.empty() ? unique_fd() : detail::lock_state(how.state);
+    posix_disk disk(link_policy::refuse);
+    if (!how.state.empty()) o.log = std::make_shared<head_log>(disk, how.state);
     net::real_loop loop;
     net::real_network network(loop);
     head h(loop, network, std::move(o));
@@ -64,6 +106,7 @@ SKEIN_INLINE int run_head(const head_program& how) {
     fmt::print("skein head: listens on {}{}\n", to_string(at),
                at.is_loopback() ? " (this host only; --listen HOST:PORT for others)" : "");
     fmt::print("  token:          {}\n", token_source(how.token_file));
+    if (!how.state.empty()) fmt::print("  state:          {}\n", how.state);
     fmt::print("  add a node:     skein join {}\n", reach);
     fmt::print("  run a program:  ./app --address {}\n", reach);
     std::fflush(stdout);
@@ -129,7 +172,7 @@ namespace detail {
 }
 
 inline int head_of(const rt::cluster_flags& flags) {
-    return run_head({flags.listen, flags.token_file});
+    return run_head({flags.listen, flags.token_file, flags.state});
 }
 inline int join_of(const rt::cluster_flags& flags) {
     agent_program how;

@@ -63,22 +63,34 @@ auto ask_now(Ask ask) {
 
 } // namespace detail
 
-SKEIN_INLINE task<cluster_status> ask_for_status(net::network& via, tool_options how) {
-    return detail::ask_head<cluster_status>(&via, std::move(how), ask_status{});
+SKEIN_INLINE task<cluster_status> ask_for_status(net::network& via, tool_options how, bool past) {
+    ask_status asked;
+    asked.past = past;
+    return detail::ask_head<cluster_status>(&via, std::move(how), asked);
 }
 SKEIN_INLINE task<drain_reply> ask_to_drain(net::network& via, tool_options how, std::string node,
                                             bool on) {
     return detail::ask_head<drain_reply>(&via, std::move(how), ask_drain{std::move(node), on});
 }
+SKEIN_INLINE task<drain_reply> ask_to_forget(net::network& via, tool_options how,
+                                             std::string node) {
+    ask_drain asked;
+    asked.node = std::move(node);
+    asked.forget = true;
+    return detail::ask_head<drain_reply>(&via, std::move(how), std::move(asked));
+}
 SKEIN_INLINE task<stop_reply> ask_to_stop(net::network& via, tool_options how) {
     return detail::ask_head<stop_reply>(&via, std::move(how), ask_stop{});
 }
 
-SKEIN_INLINE cluster_status get_status(const tool_options& how) {
-    return detail::ask_now([&](net::network& via) { return ask_for_status(via, how); });
+SKEIN_INLINE cluster_status get_status(const tool_options& how, bool past) {
+    return detail::ask_now([&](net::network& via) { return ask_for_status(via, how, past); });
 }
 SKEIN_INLINE drain_reply drain_node(const tool_options& how, const std::string& node, bool on) {
     return detail::ask_now([&](net::network& via) { return ask_to_drain(via, how, node, on); });
+}
+SKEIN_INLINE drain_reply forget_node(const tool_options& how, const std::string& node) {
+    return detail::ask_now([&](net::network& via) { return ask_to_forget(via, how, node); });
 }
 SKEIN_INLINE stop_reply stop_cluster(const tool_options& how) {
     return detail::ask_now([&](net::network& via) { return ask_to_stop(via, how); });

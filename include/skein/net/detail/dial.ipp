@@ -26,7 +26,7 @@ SKEIN_INLINE duration reconnect_policy::delay(int tries, random_source& random) 
 
 SKEIN_INLINE bool reconnect_policy::is_transient(errc code) noexcept {
     return code == errc::refused || code == errc::timeout || code == errc::reset ||
-           code == errc::closed || code == errc::exhausted;
+           code == errc::closed || code == errc::exhausted || code == errc::corrupt;
 }
 
 SKEIN_INLINE bool reconnect_policy::is_no_refusal(errc code) noexcept {

@@ -13,8 +13,8 @@ SKEIN_INLINE std::optional<error> frame_header::read(const std::byte* from, std:
     id = load_le<std::uint64_t>(from + 8);
     body_crc = load_le<std::uint32_t>(from + 16);
     if (load_le<std::uint32_t>(from + 20) != crc32c(byte_span(from, 20))) [[unlikely]] {
-        return error(errc::malformed, "frame header with a wrong checksum")
-            .with_hint("the stream is out of step or the peer does not speak this protocol");
+        return error(errc::corrupt, "frame header with a wrong checksum")
+            .with_hint("the network has damaged it, or the stream is out of step");
     }
     if (length > max_body) [[unlikely]] {
         return error(errc::too_large,

@@ -3,6 +3,7 @@
 // What the two sides of a handshake send each other.
 
 #include <skein/core/bytes.hpp>
+#include <skein/core/crc32c.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/task.hpp>
@@ -22,17 +23,19 @@ namespace skein::net::detail {
 
 enum class handshake_status : std::uint32_t { good = 0, token_differs = 1, build_differs = 2 };
 
-/// magic(8) version(2) zero(2) role(2) zero(2) nonce(32)
+/// magic(8) version(2) zero(2) role(2) zero(2) nonce(28) crc of all before(4)
 struct hello {
     static constexpr std::size_t bytes = 48; // hello_bytes
     static constexpr std::array<char, 8> magic = {'s', 'k', 'e', 'i', 'n', '\r', '\n', '\0'};
+    static constexpr std::size_t sealed = bytes - 4; ///< the CRC covers so many
     std::array<std::byte, bytes> raw{};
 
     void fill(side mine, std::uint16_t version, random_source& random) {
         std::memcpy(raw.data(), magic.data(), magic.size());
         store_le(raw.data() + 8, version);
         store_le(raw.data() + 12, static_cast<std::uint16_t>(mine));
-        random.fill(mut_byte_span(raw).subspan(16));
+        random.fill(mut_byte_span(raw).subspan(16, sealed - 16));
+        store_le(raw.data() + sealed, crc32c(byte_span(raw).first(sealed)));
     }
     [[nodiscard]] std::uint16_t version() const noexcept {
         return load_le<std::uint16_t>(raw.data() + 8);
@@ -42,15 +45,20 @@ struct hello {
     }
 };
 
-/// What comes with each side's verdict: status(4) proof(32) identity length(4).
+/// The accepting side's proof, behind its hello: proof(32) crc(4).
+inline constexpr std::size_t sealed_proof_bytes = 36;
+
+/// What comes with each side's verdict: status(4) proof(32) identity length(4) crc of all before(4).
 struct verdict {
-    static constexpr std::size_t bytes = 40;
+    static constexpr std::size_t bytes = 44;
+    static constexpr std::size_t sealed = bytes - 4; ///< the CRC covers so many
     std::array<std::byte, bytes> raw{};
 
     void fill(handshake_status status, byte_span proof, std::size_t identity_bytes) {
         store_le(raw.data(), static_cast<std::uint32_t>(status));
         std::copy(proof.begin(), proof.end(), raw.begin() + 4);
         store_le(raw.data() + 36, static_cast<std::uint32_t>(identity_bytes));
+        store_le(raw.data() + sealed, crc32c(byte_span(raw).first(sealed)));
     }
     [[nodiscard]] std::uint32_t status() const noexcept {
         return load_le<std::uint32_t>(raw.data());
@@ -63,6 +71,10 @@ struct verdict {
 
 /// Judges a hello as far as it has arrived; nothing = good so far.
 [[nodiscard]] std::optional<error> check_hello(byte_span so_far, side from);
+/// Something of a handshake does not fit its checksum: another try may go well.
+[[nodiscard]] error changed_on_the_way(const char* what);
+/// Throws it unless the last four bytes are the CRC of those before.
+void check_sealed(byte_span bytes, const char* what);
 task<void> read_exactly(stream* from, mut_byte_span into);
 task<void> write_one(stream* to, byte_span bytes);
 

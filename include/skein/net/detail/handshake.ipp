@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -60,15 +61,43 @@ SKEIN_INLINE std::string describe_foreign(byte_span first) {
            skein::to_hex(first.first(std::min<std::size_t>(first.size(), 8)));
 }
 
+SKEIN_INLINE error changed_on_the_way(const char* what) {
+    return error(errc::corrupt, fmt::format("the peer's {} was changed on the way", what))
+        .with_hint(
+            "the network damages what it carries, or another release of skein is at the other end");
+}
+
+SKEIN_INLINE void check_sealed(byte_span bytes, const char* what) {
+    const std::size_t n = bytes.size() - 4;
+    if (load_le<std::uint32_t>(bytes.data() + n) != crc32c(bytes.first(n)))
+        throw changed_on_the_way(what);
+}
+
+/// In how many bits the first bytes differ from ours.
+SKEIN_INLINE int magic_distance(byte_span so_far) {
+    int bits = 0;
+    for (std::size_t i = 0; i < std::min(so_far.size(), hello::magic.size()); ++i)
+        bits += std::popcount(static_cast<unsigned char>(
+            static_cast<unsigned char>(so_far[i]) ^ static_cast<unsigned char>(hello::magic[i])));
+    return bits;
+}
+
+/// One wrong bit among the first is damage, not another protocol: it is judged when all of them are there.
 SKEIN_INLINE std::optional<error> check_hello(byte_span so_far, side from) {
-    const std::size_t known = std::min(so_far.size(), hello::magic.size());
-    if (std::memcmp(so_far.data(), hello::magic.data(), known) != 0) {
+    const int wrong = magic_distance(so_far);
+    if (wrong == 1 && so_far.size() < hello::bytes) return std::nullopt;
+    if (wrong == 1) return changed_on_the_way("hello");
+    if (wrong > 1) {
         return error(errc::malformed,
                      "the peer does not speak this protocol: " + describe_foreign(so_far))
             .with_hint("another program is at the other end; check address and port");
     }
     if (so_far.size() < hello::bytes) return std::nullopt;
-    if (const auto theirs = load_le<std::uint16_t>(so_far.data() + 8); theirs != protocol_version) {
+    const auto theirs = load_le<std::uint16_t>(so_far.data() + 8);
+    const bool whole = load_le<std::uint32_t>(so_far.data() + hello::sealed) ==
+                       crc32c(so_far.first(hello::sealed));
+    if (!whole && theirs != version_without_checksum) return changed_on_the_way("hello");
+    if (theirs != protocol_version) {
         return error(errc::mismatch, fmt::format("the peer speaks protocol version {}, we speak {}",
                                                  theirs, protocol_version))
             .with_hint("build both sides from the same version of skein");
@@ -131,7 +160,7 @@ SKEIN_INLINE task<identity> read_identity(stream* from, std::size_t bytes, std::
     auto reading_mac = read_exactly(from, mac);
     co_await reading_mac;
     if (!equal_constant_time(mac, keys->mac(sender, block))) {
-        throw error(errc::permission_denied, "the peer's identity was changed on the way");
+        throw changed_on_the_way("identity"); // it has proven the token already
     }
     identity peer;
     const auto decoded = wire::decode(block, peer);
@@ -166,10 +195,11 @@ SKEIN_INLINE task<identity> finish_connecting(stream* with, const connection_opt
                                               const handshake_keys* keys, byte_buffer self) {
     const sha256_digest none{};
     verdict v;
-    sha256_digest proof{};
-    auto reading_proof = read_exactly(with, proof);
+    std::array<std::byte, sealed_proof_bytes> sealed{};
+    auto reading_proof = read_exactly(with, sealed);
     co_await reading_proof;
-    const bool good = equal_constant_time(proof, keys->accepting_proof);
+    check_sealed(sealed, "proof");
+    const bool good = equal_constant_time(byte_span(sealed).first(32), keys->accepting_proof);
     if (!good) {
         auto refusing =
             send_verdict(with, handshake_status::token_differs, none, byte_buffer(), none);
@@ -182,6 +212,7 @@ SKEIN_INLINE task<identity> finish_connecting(stream* with, const connection_opt
     co_await sending;
     auto reading_verdict = read_exactly(with, v.raw);
     co_await reading_verdict;
+    check_sealed(v.raw, "verdict");
     if (v.status() == static_cast<std::uint32_t>(handshake_status::token_differs)) {
         throw token_refused(options->secret);
     }
@@ -204,10 +235,14 @@ SKEIN_INLINE task<identity> finish_accepting(stream* with, const connection_opti
     verdict v;
     byte_buffer answer = to_buffer(byte_span(out));
     append(answer, keys->accepting_proof);
+    std::array<std::byte, 4> crc{};
+    store_le(crc.data(), crc32c(keys->accepting_proof));
+    append(answer, crc);
     auto answering = write_one(with, answer);
     co_await answering;
     auto reading_verdict = read_exactly(with, v.raw);
     co_await reading_verdict;
+    check_sealed(v.raw, "verdict");
     if (v.status() != static_cast<std::uint32_t>(handshake_status::good)) {
         throw token_refused(options->secret);
     }

@@ -114,6 +114,10 @@ SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
             cluster.token_file = *f;
         } else if (const auto l = is_cluster ? flags.value("--listen", "HOST:PORT") : nothing) {
             cluster.listen = *l;
+        } else if (const auto s = flags.has("--head") || cluster.head
+                                      ? flags.value("--state", "a folder")
+                                      : nothing) {
+            cluster.state = *s;
         } else {
             out.rest.emplace_back(flags.next());
         }
@@ -160,7 +164,8 @@ SKEIN_INLINE int print_usage(std::string_view program) {
         "  --address A       run on the cluster whose head is at A (default: SKEIN_ADDRESS,\n"
         "                    else workers of this host, as with --address local; under srun\n"
         "                    and mpirun the processes of the job are a cluster)\n"
-        "  --head            be the head of a cluster; --listen HOST:PORT for other hosts\n"
+        "  --head            be the head of a cluster; --listen HOST:PORT for other hosts,\n"
+        "                    --state DIR remembers drained nodes and past jobs\n"
         "  --join A          be a node of the cluster whose head is at A\n"
         "  --token-file F    the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else\n"
         "                    ~/.config/skein/token)\n"

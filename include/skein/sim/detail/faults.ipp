@@ -21,7 +21,8 @@ SKEIN_INLINE faults faults::draw(random_source& random, bool harsh) {
     f.disk_io = rate(0.02);
     const double link = rate(1.0);
     const std::uint64_t small_window = random.below(4);
-    if (!harsh) f.reset = 0;
+    f.flip = rate(0.005);
+    if (!harsh) f.reset = f.flip = 0;
     if (harsh && link > 0)
         f.link_fault_every = std::chrono::milliseconds(500 + static_cast<int>(link * 5000));
     if (!calm && small_window == 0) f.window = 1024 + static_cast<std::size_t>(random.below(8192));

@@ -330,7 +330,7 @@ SKEIN_INLINE void network::begin_link_faults() {
 }
 
 SKEIN_INLINE void network::stop_faults() {
-    faults_.slow_chunk = faults_.refuse = faults_.reset = faults_.disk_io = 0;
+    faults_.slow_chunk = faults_.refuse = faults_.reset = faults_.flip = faults_.disk_io = 0;
     faults_.link_fault_every = duration(0);
     heal_all();
 }
@@ -387,6 +387,11 @@ SKEIN_INLINE void network::isolate(const std::string& name) {
 }
 
 SKEIN_INLINE void network::send(const link_ptr& link, detail::pipe& pipe, detail::pipe::item what) {
+    if (!what.bytes.empty() && !link->local && loop_.draw(faults_.flip)) {
+        counts_.add(fault::bit_flip);
+        const auto bit = loop_.random().below(what.bytes.size() * 8);
+        what.bytes[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
+    }
     if (pipe.under_way == 0) pipe.confirmed = loop_.now();
     pipe.under_way += what.bytes.size();
     const auto arrival = std::max(loop_.now() + draw_delay(), pipe.last_arrival + duration(1));

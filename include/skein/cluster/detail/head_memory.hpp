@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a head remembers of nodes and drivers when they have gone, and how it gets into the log.
+//
+// All of it is in memory, and changes there at once; keep() writes what has changed, many changes with one sync, so that
+// the loop never waits for a disk. Who must not be told before something is durable awaits kept().
+//
+// A new kind of record: a number, an aggregate, what apply() does with it, and a line in everything().
+
+#include <skein/cluster/head_log.hpp>
+#include <skein/cluster/messages.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/random.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/wait.hpp>
+#include <skein/net/token.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein::cluster::detail {
+
+/// Records of a head's log; a number is never used again for something else.
+enum class record_kind : std::uint16_t { started = 1, node = 2, node_forgotten = 3, job = 4 };
+
+/// A head has begun with this log: the first record of every file.
+struct started_record {
+    static constexpr auto kind = record_kind::started;
+    std::uint64_t state = 0;      ///< drawn when the log was new
+    std::uint64_t generation = 0; ///< how many heads have begun with it
+    std::string token;            ///< the fingerprint of the cluster's
+};
+/// A node as it is now.
+struct node_record {
+    static constexpr auto kind = record_kind::node;
+    std::string name, host, resources;
+    std::vector<std::string> labels;
+    bool draining = false;
+    bool left = false;           ///< in order; kept because it is drained
+    std::int64_t gone_since = 0; ///< seconds since 1970; 0: it is there
+};
+/// Nobody remembers the node any more.
+struct node_forgotten_record {
+    static constexpr auto kind = record_kind::node_forgotten;
+    std::string name;
+};
+/// A driver as it is now, or was.
+struct job_record {
+    static constexpr auto kind = record_kind::job;
+    std::uint64_t driver = 0; ///< its incarnation
+    std::string name, host;
+    std::int64_t pid = 0;
+    std::int64_t started = 0, ended = 0; ///< seconds since 1970; 0: it has not
+    std::uint8_t how = 0;                ///< job_end
+};
+
+/// Belongs to one loop. keep() must have ended before it is destroyed.
+class head_memory {
+public:
+    static constexpr std::size_t most_gone_nodes = 4096;
+    static constexpr std::size_t most_past_jobs = 1000;
+    static constexpr std::int64_t gone_for = 7 * 86'400; ///< seconds; then a node is forgotten
+    static constexpr std::size_t most_text = 256;        ///< of a name; the rest is cut off
+    static constexpr std::size_t most_offers =
+        4096; ///< of resources, of labels; longer ones are left out
+
+    explicit head_memory(loop& on) : loop_(on) {}
+    head_memory(const head_memory&) = delete;
+    head_memory& operator=(const head_memory&) = delete;
+    ~head_memory() = default;
+
+    /// Reads the log and begins a new generation in it. Blocks. A disk that only cannot be written is no error, see
+    /// trouble().
+    ///   errors  those of head_log::open; mismatch: the log of a cluster with another token; not_supported
+    void open(std::shared_ptr<head_log> log, const net::token& secret, random_source& random);
+    [[nodiscard]] std::uint64_t state() const noexcept { return start_.state; }
+    [[nodiscard]] std::uint64_t generation() const noexcept { return start_.generation; }
+    /// The folder of the log; "": there is none.
+    [[nodiscard]] std::string folder() const { return log_ ? log_->folder() : ""; }
+    /// Why what changes is not durable; "": it is, or there is no log.
+    [[nodiscard]] const std::string& trouble() const noexcept { return trouble_; }
+
+    // nodes
+    [[nodiscard]] const node_record* find_node(const std::string& name) const;
+    void node_came(node_record n);
+    void node_went(const std::string& name, bool left);
+    void node_drains(const std::string& name, bool on);
+    void forget_node(const std::string& name);
+    [[nodiscard]] std::vector<missing_node> missing() const;
+
+    // drivers
+    void job_came(std::uint64_t driver, const std::string& name, const std::string& host,
+                  std::int64_t pid);
+    void job_went(std::uint64_t driver, job_end how);
+    [[nodiscard]] const std::map<std::uint64_t, job_record>& open_jobs() const noexcept {
+        return jobs_;
+    }
+    /// The last one first.
+    [[nodiscard]] std::vector<past_job> past_jobs() const;
+
+    /// What time alone changes.
+    void look();
+
+    /// Writes what changes, until close() and the last of it.
+    static task<void> keep(head_memory* self);
+    void close() noexcept;
+    /// Returns when all that has changed so far is durable, or cannot be made so now: then it says why.
+    [[nodiscard]] task<std::string> kept() { return kept_of(this); }
+
+private:
+    template <class R>
+    static log_record record_of(const R& r);
+    template <class R>
+    void note(const R& r);
+    void apply(const log_record& r);
+    void apply(started_record r) { start_ = std::move(r); }
+    void apply(node_record r);
+    void apply(const node_forgotten_record& r) { nodes_.erase(r.name); }
+    void apply(job_record r);
+    [[nodiscard]] std::vector<log_record> everything() const;
+    [[nodiscard]] std::int64_t unix_now();
+    void wrote(const result<void>& done, std::uint64_t upto);
+    static task<std::string> kept_of(head_memory* self);
+
+    loop& loop_;
+    std::shared_ptr<head_log> log_;
+    started_record start_;
+    std::map<std::string, node_record> nodes_;
+    std::map<std::uint64_t, job_record> jobs_; ///< that have not ended
+    std::deque<job_record> past_;
+
+    std::vector<log_record> unwritten_; ///< none while all is written anew
+    std::uint64_t last_ = 0, tried_ = 0, durable_ = 0;
+    bool all_anew_ = false, closing_ = false;
+    std::string trouble_;
+    wait_queue changed_, written_;
+};
+
+} // namespace skein::cluster::detail
+
+#if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/head_memory.ipp>
+#endif

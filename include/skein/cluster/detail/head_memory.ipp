@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of cluster/detail/head_memory.hpp.
+
+#include <skein/cluster/detail/cluster_link.hpp>
+#include <skein/core/clock.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/offload.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster::detail {
+
+inline constexpr duration first_retry = std::chrono::seconds(1);
+inline constexpr duration longest_retry = std::chrono::seconds(30);
+
+template <class R>
+log_record head_memory::record_of(const R& r) {
+    return {static_cast<std::uint16_t>(R::kind), wire::encode(r)};
+}
+
+SKEIN_INLINE std::string cut_text(std::string text) {
+    if (text.size() > head_memory::most_text) text.resize(head_memory::most_text);
+    return text;
+}
+
+/// The wall clock is for people; nothing is decided by it but when a node is forgotten.
+SKEIN_INLINE std::int64_t head_memory::unix_now() {
+    const bool simulated = loop_.simulated_work_time().has_value();
+    const auto now =
+        simulated ? std::chrono::duration_cast<std::chrono::seconds>(loop_.now().time_since_epoch())
+                  : std::chrono::duration_cast<std::chrono::seconds>(system_clock().wall());
+    return std::max<std::int64_t>(now.count(), 1);
+}
+
+// ---- the log -------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE void head_memory::apply(const log_record& r) {
+    const auto as = [&](auto into) {
+        if (const auto done = wire::decode(r.body, into); !done)
+            throw error(errc::not_supported,
+                        fmt::format("not supported: a record of kind {} in {}: {}", r.kind,
+                                    log_->path(), done.error().text()))
+                .with_hint("another release of skein has written it: start that one, or name "
+                           "another folder with --state");
+        apply(std::move(into));
+    };
+    switch (static_cast<record_kind>(r.kind)) {
+    case record_kind::started: return as(started_record());
+    case record_kind::node: return as(node_record());
+    case record_kind::node_forgotten: return as(node_forgotten_record());
+    case record_kind::job: return as(job_record());
+    }
+    throw error(errc::not_supported,
+                fmt::format("not supported: {} has a record of kind {}, which this release does "
+                            "not know",
+                            log_->path(), r.kind))
+        .with_hint("a newer release of skein has written it: start that one, or name another "
+                   "folder with --state");
+}
+
+SKEIN_INLINE void head_memory::apply(node_record r) {
+    auto name = r.name;
+    nodes_.insert_or_assign(std::move(name), std::move(r));
+}
+
+SKEIN_INLINE void head_memory::apply(job_record r) {
+    if (r.ended == 0) {
+        const auto driver = r.driver;
+        std::erase_if(past_, [&](const auto& one) { return one.driver == driver; });
+        jobs_.insert_or_assign(driver, std::move(r));
+        return;
+    }
+    jobs_.erase(r.driver);
+    past_.push_back(std::move(r));
+    if (past_.size() > most_past_jobs) past_.pop_front();
+}
+
+SKEIN_INLINE std::vector<log_record> head_memory::everything() const {
+    std::vector<log_record> out;
+    out.push_back(record_of(start_));
+    for (const auto& [name, n] : nodes_) out.push_back(record_of(n));
+    for (const auto& j : past_) out.push_back(record_of(j));
+    for (const auto& [driver, j] : jobs_) out.push_back(record_of(j));
+    return out;
+}
+
+SKEIN_INLINE void head_memory::open(std::shared_ptr<head_log> log, const net::token& secret,
+                                    random_source& random) {
+    log_ = std::move(log);
+    const auto records = log_->open();
+    if (!records) throw records.error();
+    if (!log_->set_aside().empty())
+        logging::warn("head", "the state is lost; nodes and drivers tell what there is",
+                      {{"why", log_->set_aside()}});
+    const auto token = secret.empty() ? std::string("none") : secret.fingerprint();
+    for (const auto& r : *records) {
+        apply(r);
+        if (start_.state == 0 || start_.token != token)
+            throw error(errc::mismatch,
+                        fmt::format("state folder {} is that of a cluster with another token: "
+                                    "fingerprint {}, ours is {}",
+                                    log_->folder(), start_.token, token))
+                .with_hint("name another folder with --state, or give the head that token");
+    }
+    while (start_.state == 0) start_.state = random.next();
+    ++start_.generation;
+    start_.token = token;
+    const auto now = unix_now();
+    for (auto& [name, n] : nodes_)
+        if (n.gone_since == 0) n.gone_since = now;
+    last_ = 1;
+    const auto begun = log_->replace(everything());
+    if (!begun && begun.error().code() != errc::disk_full && begun.error().code() != errc::io)
+        throw error(begun.error().code(), fmt::format("state folder {} cannot be written: {}",
+                                                      log_->folder(), begun.error().text()))
+            .with_hint("give this user a folder of its own with --state, or mend this one");
+    wrote(begun, last_);
+}
+
+template <class R>
+void head_memory::note(const R& r) {
+    if (log_ == nullptr) return;
+    ++last_;
+    if (!all_anew_) unwritten_.push_back(record_of(r));
+    changed_.wake_all();
+}
+
+/// One write has ended. What failed is written anew, with all the rest.
+SKEIN_INLINE void head_memory::wrote(const result<void>& done, std::uint64_t upto) {
+    tried_ = upto;
+    if (done) {
+        durable_ = upto;
+        if (!trouble_.empty())
+            logging::info("head", "the state is written again", {{"file", log_->path()}});
+        trouble_.clear();
+    } else {
+        all_anew_ = true;
+        unwritten_.clear();
+        const bool full = done.error().code() == errc::disk_full;
+        auto why = fmt::format("{} cannot be written: {}", log_->path(), done.error().text());
+        if (why != trouble_)
+            logging::warn("head", "the state is not durable",
+                          {{"why", why},
+                           {"until", full ? "there is room on that disk: free some"
+                                          : "that disk works again"}});
+        trouble_ = std::move(why);
+    }
+    written_.wake_all();
+}
+
+SKEIN_INLINE task<void> wait_for_change(wait_queue* q) {
+    auto turn = q->wait();
+    co_await turn;
+}
+
+SKEIN_INLINE task<void> head_memory::keep(head_memory* self) {
+    if (self->log_ == nullptr) co_return;
+    duration pause = first_retry;
+    for (;;) {
+        if (self->durable_ == self->last_) {
+            if (self->closing_) co_return;
+            auto more = wait_for_change(&self->changed_);
+            co_await more;
+            continue;
+        }
+        const auto upto = self->last_;
+        const bool anew = self->all_anew_ || self->log_->wants_replacing();
+        auto records = anew ? self->everything() : std::move(self->unwritten_);
+        self->unwritten_.clear();
+        self->all_anew_ = false;
+        auto work = [log = self->log_, records = std::move(records), anew] {
+            return anew ? log->replace(records) : log->append(records);
+        };
+        auto writing = net::offload(std::move(work));
+        const auto done = co_await writing;
+        self->wrote(done, upto);
+        if (done) {
+            pause = first_retry;
+            continue;
+        }
+        if (self->closing_) co_return;
+        const auto until = deadline_after(self->loop_.now(), pause);
+        pause = std::min(2 * pause, longest_retry);
+        while (!self->closing_ && self->loop_.now() < until) {
+            auto woken = as_result(with_deadline(wait_for_change(&self->changed_), until));
+            const auto early = co_await woken;
+            if (!early && early.error().code() != errc::timeout) throw early.error();
+        }
+    }
+}
+
+SKEIN_INLINE void head_memory::close() noexcept {
+    closing_ = true;
+    changed_.wake_all();
+}
+
+SKEIN_INLINE task<std::string> head_memory::kept_of(head_memory* self) {
+    if (self->log_ == nullptr) co_return std::string();
+    const auto mine = self->last_;
+    while (self->durable_ < mine) {
+        if (self->tried_ >= mine || (!self->trouble_.empty() && self->all_anew_))
+            co_return self->trouble_;
+        auto written = wait_for_change(&self->written_);
+        co_await written;
+    }
+    co_return std::string();
+}
+
+// ---- nodes ---------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE const node_record* head_memory::find_node(const std::string& name) const {
+    const auto found = nodes_.find(name);
+    return found == nodes_.end() ? nullptr : &found->second;
+}
+
+SKEIN_INLINE void head_memory::node_came(node_record n) {
+    n.left = false;
+    n.gone_since = 0;
+    n.resources = n.resources.size() > most_offers ? "" : n.resources;
+    std::size_t labels = 0;
+    for (const auto& l : n.labels) labels += l.size();
+    if (labels > most_offers || n.labels.size() > most_offers / 16) n.labels.clear();
+    note(n);
+    apply(std::move(n));
+}
+
+SKEIN_INLINE void head_memory::node_went(const std::string& name, bool left) {
+    const auto found = nodes_.find(name);
+    if (found == nodes_.end()) return;
+    auto& n = found->second;
+    if (left && !n.draining) return forget_node(name);
+    n.left = left;
+    n.gone_since = unix_now();
+    note(n);
+    const auto is_gone = [](const auto& one) { return one.second.gone_since != 0; };
+    if (static_cast<std::size_t>(std::count_if(nodes_.begin(), nodes_.end(), is_gone)) <=
+        most_gone_nodes)
+        return;
+    auto oldest = found;
+    for (auto at = nodes_.begin(); at != nodes_.end(); ++at)
+        if (is_gone(*at) && at->second.gone_since < oldest->second.gone_since) oldest = at;
+    forget_node(std::string(oldest->first));
+}
+
+SKEIN_INLINE void head_memory::node_drains(const std::string& name, bool on) {
+    const auto found = nodes_.find(name);
+    if (found == nodes_.end()) return;
+    found->second.draining = on;
+    note(found->second);
+}
+
+SKEIN_INLINE void head_memory::forget_node(const std::string& name) {
+    const node_forgotten_record r{name};
+    note(r);
+    apply(r);
+}
+
+SKEIN_INLINE std::vector<missing_node> head_memory::missing() const {
+    std::vector<missing_node> out;
+    for (const auto& [name, n] : nodes_)
+        if (n.gone_since != 0)
+            out.push_back(
+                {n.name, n.host, n.resources, n.labels, n.draining, n.left, n.gone_since});
+    return out;
+}
+
+SKEIN_INLINE void head_memory::look() {
+    const auto now = unix_now();
+    std::vector<std::string> old;
+    for (const auto& [name, n] : nodes_)
+        if (n.gone_since != 0 && now - n.gone_since > gone_for) old.push_back(name);
+    for (const auto& name : old) forget_node(name);
+}
+
+// ---- drivers -------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE void head_memory::job_came(std::uint64_t driver, const std::string& name,
+                                        const std::string& host, std::int64_t pid) {
+    if (jobs_.contains(driver)) return;
+    job_record j{driver, cut_text(name), cut_text(host), pid, unix_now(), 0, 0};
+    for (const auto& one : past_) // it was given up, and comes all the same
+        if (one.driver == driver) j.started = one.started;
+    note(j);
+    apply(std::move(j));
+}
+
+SKEIN_INLINE void head_memory::job_went(std::uint64_t driver, job_end how) {
+    const auto found = jobs_.find(driver);
+    if (found == jobs_.end()) return;
+    auto j = found->second;
+    j.ended = unix_now();
+    j.how = static_cast<std::uint8_t>(how);
+    note(j);
+    apply(std::move(j));
+}
+
+SKEIN_INLINE std::vector<past_job> head_memory::past_jobs() const {
+    std::vector<past_job> out;
+    for (auto at = past_.rbegin(); at != past_.rend(); ++at)
+        out.push_back({at->name, at->host, at->pid, at->started, at->ended, at->how});
+    return out;
+}
+
+} // namespace skein::cluster::detail

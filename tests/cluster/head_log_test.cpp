@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch_test_macros.hpp>
+
+#include <skein/cluster/head.hpp>
+#include <skein/cluster/head_log.hpp>
+#include <skein/core/crc32c.hpp>
+#include <skein/sim/disk.hpp>
+#include <tests/support/sim_nodes.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+using namespace skein;
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+using cluster::head_log;
+using cluster::log_record;
+
+namespace {
+
+log_record entry(int n) {
+    log_record r;
+    r.kind = static_cast<std::uint16_t>(1 + n % 4);
+    r.body = byte_buffer(static_cast<std::size_t>(n * 7 % 50), static_cast<std::byte>(n));
+    return r;
+}
+
+/// How many of the entries 0, 1, ... these are; -1: something else is among them.
+int prefix_of(const std::vector<log_record>& got) {
+    for (std::size_t i = 0; i < got.size(); ++i) {
+        const auto want = entry(static_cast<int>(i));
+        if (got[i].kind != want.kind || got[i].body != want.body) return -1;
+    }
+    return static_cast<int>(got.size());
+}
+
+std::vector<log_record> entries(int from, int to) {
+    std::vector<log_record> out;
+    for (int i = from; i < to; ++i) out.push_back(entry(i));
+    return out;
+}
+
+int records_on(sim::disk& on) {
+    head_log log(on, "state");
+    const auto got = log.open();
+    REQUIRE(got);
+    REQUIRE(log.set_aside().empty());
+    return prefix_of(*got);
+}
+
+task<void> until(std::function<bool()> is_so, const char* what) {
+    for (int i = 0; i < 4000 && !is_so(); ++i) co_await sleep_for(10ms);
+    if (!is_so()) throw error(errc::timeout, what);
+}
+
+cluster::ask_drain drain_of(std::string node, bool on = true, bool forget = false) {
+    cluster::ask_drain out;
+    out.node = std::move(node);
+    out.on = on;
+    out.forget = forget;
+    return out;
+}
+
+/// A head on a simulated disk, with so many nodes.
+void with_state(std::uint64_t seed, int nodes,
+                const std::function<task<void>(test::sim_nodes&, sim::disk&)>& body) {
+    sim::disk disk;
+    test::in_world_of_nodes(
+        seed, [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives the run
+            c.head_disk = &disk;
+            c.start_head();
+            for (int i = 0; i < nodes; ++i) c.add_node(1);
+            auto all = until([&] { return c.head().status().nodes.size() == std::size_t(nodes); },
+                             "the nodes");
+            co_await all;
+            co_await sleep_for(1s); // who is killed in the middle of a hello says goodbye first
+            auto rest = body(c, disk);
+            co_await rest;
+        });
+}
+
+} // namespace
+
+TEST_CASE("a log gives back what was recorded, in order", "[H1]") {
+    sim::disk disk;
+    {
+        head_log log(disk, "state");
+        REQUIRE(log.open());
+        CHECK(log.wants_replacing()); // there is no file yet
+        CHECK(log.append(entries(0, 1)).error().code() == errc::aborted);
+        REQUIRE(log.replace(entries(0, 3)));
+        REQUIRE(log.append(entries(3, 5)));
+        REQUIRE(log.append({}));
+        REQUIRE(log.append(entries(5, 40)));
+        CHECK(log.bytes() == disk.content("state/head.log").size());
+    }
+    disk.crash();
+    CHECK(records_on(disk) == 40);
+}
+
+TEST_CASE("of a log that ends anywhere a prefix of the records is read", "[H1]") {
+    const auto whole = cluster::write_log(entries(0, 30));
+    int last = 0;
+    for (std::size_t n = 16; n <= whole.size(); ++n) {
+        const auto read = cluster::read_log(byte_span(whole).first(n));
+        REQUIRE(read.is_log);
+        CHECK_FALSE(read.broken);
+        const int have = prefix_of(read.records);
+        REQUIRE(have >= last);
+        CHECK(read.whole <= n);
+        last = have;
+        auto torn = to_buffer(byte_span(whole).first(n)); // its last pages did not arrive
+        torn.resize(whole.size());
+        const auto holes = cluster::read_log(torn);
+        CHECK_FALSE(holes.broken);
+        CHECK(prefix_of(holes.records) >= 0);
+    }
+    CHECK(last == 30);
+    for (std::size_t n = 0; n < 16; ++n)
+        CHECK_FALSE(cluster::read_log(byte_span(whole).first(n)).is_log);
+}
+
+TEST_CASE("a changed bit in a log is noticed, and told from a torn end", "[H1]") {
+    const auto whole = cluster::write_log(entries(0, 12));
+    std::size_t last_record = 0;
+    for (const auto& r : entries(0, 11)) last_record += 12 + r.body.size();
+    last_record += 16;
+    for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+        auto bad = whole;
+        bad[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
+        const auto read = cluster::read_log(bad);
+        if (bit / 8 < 16) {
+            CHECK_FALSE(read.is_log);
+            continue;
+        }
+        REQUIRE(read.is_log);
+        const int have = prefix_of(read.records);
+        REQUIRE(have >= 0);
+        CHECK(have < 12);
+        CHECK(read.broken.has_value() == (bit / 8 < last_record));
+        if (read.broken) CHECK(*read.broken <= bit / 8);
+    }
+}
+
+TEST_CASE("whatever a crash leaves of a log holds what was durable, and a prefix of the rest",
+          "[H1]") {
+    for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+        for (std::uint64_t power = 0; power < 24; ++power) {
+            seeded_random random(seed);
+            sim::disk disk(random);
+            int told = 0, tried = 0;
+            {
+                head_log log(disk, "state");
+                REQUIRE(log.open());
+                disk.power_off_after(power);
+                for (int i = 0; i < 8; ++i) { // as a head does: what failed is written anew
+                    const int next = tried + 1 + i % 3;
+                    const bool anew = log.wants_replacing() || i == 5;
+                    const auto done =
+                        anew ? log.replace(entries(0, next)) : log.append(entries(tried, next));
+                    tried = next;
+                    if (done) told = next;
+                }
+            }
+            disk.crash();
+            disk.power_on();
+            CAPTURE(seed, power);
+            const int have = records_on(disk);
+            CHECK(have >= told);
+            CHECK(have <= tried);
+        }
+    }
+}
+
+TEST_CASE("a log that is damaged in the middle is set aside, with file and offset", "[H6]") {
+    sim::disk disk;
+    head_log log(disk, "state");
+    REQUIRE(log.open());
+    REQUIRE(log.replace(entries(0, 20)));
+    REQUIRE(disk.flip_bit("state/head.log", 8 * 100));
+    head_log again(disk, "state");
+    const auto got = again.open();
+    REQUIRE(got);
+    CHECK(got->empty());
+    CHECK_THAT(again.set_aside(), ContainsSubstring("state/head.log is damaged") &&
+                                      ContainsSubstring("offset ") &&
+                                      ContainsSubstring("state/head.log.broken"));
+    CHECK(disk.status("state/head.log.broken"));
+    CHECK(disk.status("state/head.log").error().code() == errc::not_found);
+    REQUIRE(again.replace(entries(0, 1)));
+    CHECK(records_on(disk) == 1);
+}
+
+TEST_CASE("a log of a newer format is refused, and kept", "[H6]") {
+    sim::disk disk;
+    head_log log(disk, "state");
+    REQUIRE(log.open());
+    REQUIRE(log.replace(entries(0, 3)));
+    auto& bytes = disk.content("state/head.log");
+    store_le(bytes.data() + 8, std::uint32_t{2});
+    store_le(bytes.data() + 12, crc32c(byte_span(bytes).first(12)));
+    head_log again(disk, "state");
+    const auto got = again.open();
+    REQUIRE_FALSE(got);
+    CHECK(got.error().code() == errc::not_supported);
+    CHECK_THAT(got.error().what(), ContainsSubstring("format 2"));
+    CHECK(disk.status("state/head.log"));
+}
+
+TEST_CASE("a record that could not be read again is not written", "[H6]") {
+    sim::disk disk;
+    head_log log(disk, "state", {.most_bytes = 2000, .most_record = 500});
+    REQUIRE(log.open());
+    REQUIRE(log.replace(entries(0, 2)));
+    std::vector<log_record> large(1);
+    large[0].body.resize(501);
+    CHECK(log.append(large).error().code() == errc::too_large);
+    large[0].body.resize(500);
+    REQUIRE(log.append(large));
+    const std::vector<log_record> many(4, large[0]);
+    CHECK(log.append(many).error().code() == errc::too_large);
+    CHECK(log.bytes() == disk.content("state/head.log").size());
+}
+
+TEST_CASE("a log asks to be written anew when it has grown", "[H5]") {
+    sim::disk disk;
+    head_log log(disk, "state", {.grown = 1000, .times = 2});
+    REQUIRE(log.open());
+    REQUIRE(log.replace(entries(0, 10)));
+    const auto first = log.bytes();
+    while (!log.wants_replacing()) REQUIRE(log.append(entries(0, 1)));
+    CHECK(log.bytes() > 1000 + 2 * first);
+    REQUIRE(log.replace(entries(0, 10)));
+    CHECK(log.bytes() == first);
+    CHECK_FALSE(log.wants_replacing());
+}
+
+TEST_CASE("a node that does not come back is missing, and its drain is remembered", "[H1][H2]") {
+    with_state(1, 2, [](test::sim_nodes& c, sim::disk& disk) -> task<void> {
+        auto draining = test::ask_drain(&c, drain_of("n1"));
+        const auto told = co_await draining;
+        CHECK(told.not_durable.empty());
+        auto head_died = c.kill_head();
+        co_await head_died;
+        disk.crash();
+        auto node_died = c.kill_agent(c.at(0), true);
+        co_await node_died;
+        c.start_head();
+        CHECK(c.head().status().generation == 2);
+        auto back = until([&] { return c.head().status().nodes.size() == 1; }, "the other node");
+        co_await back;
+        auto s = c.head().status();
+        REQUIRE(s.missing.size() == 1);
+        CHECK(s.missing[0].name == "n1");
+        CHECK(s.missing[0].host == "n1");
+        CHECK(s.missing[0].draining);
+        CHECK_FALSE(s.missing[0].left);
+        CHECK(s.missing[0].since > 0);
+        c.start_agent(c.at(0)); // another process, which knows of no drain
+        auto all = until([&] { return c.head().status().nodes.size() == 2; }, "both nodes");
+        co_await all;
+        s = c.head().status();
+        CHECK(s.missing.empty());
+        CHECK(s.nodes[0].draining);
+        CHECK_FALSE(s.nodes[1].draining);
+    });
+}
+
+TEST_CASE("a missing node can be drained, undrained and forgotten; one that is there cannot",
+          "[H2]") {
+    with_state(2, 2, [](test::sim_nodes& c, sim::disk&) -> task<void> {
+        auto died = c.kill_agent(c.at(0), true);
+        co_await died;
+        auto missed =
+            until([&] { return c.head().status().missing.size() == 1; }, "a missing node");
+        co_await missed;
+        auto draining = test::ask_drain(&c, drain_of("n1"));
+        auto told = co_await draining;
+        CHECK(told.missing);
+        CHECK(told.open == 1);
+        CHECK(c.head().status().missing[0].draining);
+        auto undone = test::ask_drain(&c, drain_of("n1", false));
+        (void)co_await undone;
+        CHECK_FALSE(c.head().status().missing[0].draining);
+        auto forgetting = test::ask_drain(&c, drain_of("n1", false, true));
+        told = co_await forgetting;
+        CHECK(c.head().status().missing.empty());
+        auto again = as_result(test::ask_drain(&c, drain_of("n1", false, true)));
+        const auto none = co_await again;
+        REQUIRE_FALSE(none);
+        CHECK(none.error().code() == errc::not_found);
+        auto there = as_result(test::ask_drain(&c, drain_of("n2", false, true)));
+        const auto refused = co_await there;
+        REQUIRE_FALSE(refused);
+        CHECK(refused.error().code() == errc::invalid_argument);
+    });
+}
+
+TEST_CASE("a node that leaves in order is forgotten, unless it is drained", "[H2]") {
+    with_state(3, 2, [](test::sim_nodes& c, sim::disk&) -> task<void> {
+        auto draining = test::ask_drain(&c, drain_of("n1"));
+        (void)co_await draining;
+        for (int i = 0; i < 2; ++i) c.at(std::size_t(i)).agent->role->stop();
+        auto gone = until([&] { return c.head().status().nodes.empty(); }, "no nodes");
+        co_await gone;
+        const auto s = c.head().status();
+        REQUIRE(s.missing.size() == 1);
+        CHECK(s.missing[0].name == "n1");
+        CHECK(s.missing[0].left);
+        CHECK(s.missing[0].draining);
+    });
+}
+
+TEST_CASE("a head remembers which drivers there were, and how they ended", "[H3]") {
+    with_state(4, 1, [](test::sim_nodes& c, sim::disk& disk) -> task<void> {
+        const auto past = [&] { return c.past_jobs(); };
+        auto first = c.make_driver("first"), second = c.make_driver("second");
+        for (auto* d : {first.get(), second.get()}) { // as a first call would
+            d->started = true;
+            d->services.spawn(d->workers.serve());
+        }
+        auto both = until([&] { return c.head().status().jobs.size() == 2; }, "two drivers");
+        co_await both;
+        auto left = first->end();
+        co_await left;
+        auto one = until([&] { return c.head().status().jobs.size() == 1; }, "one driver");
+        co_await one;
+        auto asking = past();
+        auto jobs = co_await asking;
+        REQUIRE(jobs.size() == 1);
+        CHECK(jobs[0].name == "first");
+        CHECK(jobs[0].how == static_cast<std::uint8_t>(cluster::job_end::left));
+        auto head_died = c.kill_head();
+        co_await head_died;
+        disk.crash();
+        c.network().crash("second"); // for good: it dies with the head
+        second->services.cancel();
+        auto gone = as_result(second->services.join());
+        (void)co_await gone;
+        c.start_head();
+        REQUIRE(c.head().status().jobs.size() == 1);
+        CHECK(c.head().status().jobs[0].name == "second");
+        CHECK_FALSE(c.head().status().jobs[0].connected);
+        auto lost = until([&] { return c.head().status().jobs.empty(); }, "the end of its grace");
+        co_await lost;
+        auto asking_again = past();
+        jobs = co_await asking_again;
+        REQUIRE(jobs.size() == 2);
+        CHECK(jobs[0].name == "second");
+        CHECK(jobs[0].how == static_cast<std::uint8_t>(cluster::job_end::lost));
+        CHECK(jobs[0].ended >= jobs[0].started);
+        auto closing = as_result(second->end());
+        (void)co_await closing;
+    });
+}
+
+TEST_CASE("on a full disk a head goes on, says so, and writes all when there is room", "[H4]") {
+    with_state(5, 2, [](test::sim_nodes& c, sim::disk& disk) -> task<void> {
+        co_await sleep_for(1s);
+        disk.set_capacity(0);
+        auto draining = test::ask_drain(&c, drain_of("n1"));
+        const auto told = co_await draining;
+        CHECK_THAT(told.not_durable, ContainsSubstring("state/head.log cannot be written"));
+        auto s = c.head().status();
+        CHECK(s.trouble == told.not_durable);
+        CHECK(s.nodes[0].draining); // it is, for now
+        disk.set_capacity(UINT64_MAX);
+        auto mended = until([&] { return c.head().status().trouble.empty(); }, "a written log");
+        co_await mended;
+        auto died = c.kill_head();
+        co_await died;
+        disk.crash();
+        auto node_died = c.kill_agent(c.at(0));
+        co_await node_died;
+        c.start_head();
+        s = c.head().status();
+        REQUIRE(s.missing.size() == 2);
+        CHECK(s.missing[0].draining);
+    });
+}
+
+TEST_CASE("a head with a damaged log starts without what it held", "[H6]") {
+    with_state(6, 1, [](test::sim_nodes& c, sim::disk& disk) -> task<void> {
+        for (int i = 0; i < 20; ++i) {
+            auto draining = test::ask_drain(&c, drain_of("n1", i % 2 == 0));
+            (void)co_await draining;
+        }
+        auto died = c.kill_head();
+        co_await died;
+        REQUIRE(disk.flip_bit("state/head.log", 8 * 120));
+        c.start_head();
+        CHECK(disk.status("state/head.log.broken"));
+        auto back = until([&] { return c.head().status().nodes.size() == 1; }, "the node");
+        co_await back;
+        CHECK(c.head().status().generation == 1); // of another log: nobody is fenced by it
+    });
+}
+
+TEST_CASE("the log of a cluster with another token is refused", "[H6]") {
+    sim::loop loop(7);
+    sim::network network(loop, sim::faults{});
+    sim::disk disk;
+    const auto make = [&] {
+        cluster::head_options how;
+        how.listen = net::address::sim("head", 0);
+        how.secret = net::token::generate(loop.random());
+        how.log = std::make_shared<head_log>(disk, "state");
+        const cluster::head h(loop, network.host("head"), how);
+    };
+    make();
+    try {
+        make();
+        FAIL("another cluster's state was taken");
+    } catch (const error& e) {
+        CHECK(e.code() == errc::mismatch);
+        CHECK_THAT(e.what(), ContainsSubstring("another token"));
+    }
+}
+
+TEST_CASE("nodes refuse an older head than the one they knew", "[H7]") {
+    with_state(8, 1, [](test::sim_nodes& c, sim::disk& disk) -> task<void> {
+        const auto copy = disk.crash(sim::crash_mode::all_written); // as a failover copies it
+        auto died = c.kill_head();
+        co_await died;
+        c.start_head();
+        auto joined = until([&] { return c.head().status().nodes.size() == 1; }, "the node");
+        co_await joined;
+        CHECK(c.head().status().generation == 2);
+        auto newer_died = c.kill_head();
+        co_await newer_died;
+        sim::disk
+            older; // an older copy of the state: its head would be generation 2 again, and before that 1
+        c.head_disk = copy.get();
+        c.start_head();
+        CHECK(c.head().status().generation == 2); // as new as the one it knew: taken
+        auto same = until([&] { return c.head().status().nodes.size() == 1; }, "the node");
+        co_await same;
+        auto third = c.kill_head();
+        co_await third;
+        c.start_head(); // 3
+        auto newest = until([&] { return c.head().status().nodes.size() == 1; }, "the node");
+        co_await newest;
+        auto last = c.kill_head();
+        co_await last;
+        c.head_disk = &disk; // whose head has begun twice
+        disk.crash();
+        const auto stale = disk.crash(sim::crash_mode::all_written);
+        c.start_head(); // 3: not older
+        auto taken = until([&] { return c.head().status().nodes.size() == 1; }, "the node");
+        co_await taken;
+        auto fourth = c.kill_head();
+        co_await fourth;
+        c.start_head(); // 4
+        auto again = until([&] { return c.head().status().nodes.size() == 1; }, "the node");
+        co_await again;
+        auto fifth = c.kill_head();
+        co_await fifth;
+        c.head_disk = stale.get();
+        c.start_head(); // 3 after 4
+        CHECK(c.head().status().generation == 3);
+        co_await sleep_for(10s);
+        CHECK(c.head().status().nodes.empty());
+        auto sixth = c.kill_head();
+        co_await sixth;
+        c.head_disk = &disk;
+        c.start_head(); // 5
+        auto home = until([&] { return c.head().status().nodes.size() == 1; }, "the node");
+        co_await home;
+    });
+}
