@@ -5119,6 +5119,9 @@ inline constexpr std::size_t queue_bytes = std::size_t{64} << 20;  ///< a connec
 inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
 inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
 inline constexpr std::size_t backlog_bytes = std::size_t{4} << 20; ///< calls a worker reads ahead
+/// What a process sends to one actor, or of tasks without cores to one worker, ahead of what has begun there.
+inline constexpr std::uint32_t credit_calls = 1024;
+inline constexpr std::size_t credit_bytes = std::size_t{4} << 20;
 /// Plain calls run so long in a row before their replies leave and new frames are read.
 inline constexpr std::chrono::milliseconds call_turn{5};
 } // namespace limit
@@ -20842,6 +20845,8 @@ SKEIN_INLINE std::uint64_t build_id() {
 //     call     id = the call, body = call_head + arguments         submitter -> executor
 //     reply    id = the call, flags: ok or failed, body = value or wire_failure
 //     started  id = the call: it runs and has suspended            executor -> submitter
+//     held     id = the call: it waits for others of its method_group, or of .max_concurrency   executor -> submitter
+//     passed   id = a call that was taken back: its place has come, and was passed by            worker -> driver
 //     cancel   id = the call                                       submitter -> executor
 //     drop     body = the actor: its last handle is gone            driver -> worker
 //     kill     body = the actor: it ends at once                     worker -> driver -> worker
@@ -20854,7 +20859,7 @@ SKEIN_INLINE std::uint64_t build_id() {
 //     left       it has ended by itself
 //     find       id = who asks, body = type and name                a reply brings its number
 //
-// Workers call the actors of each other over links of their own, which carry call, cancel, reply and started alone;
+// Workers call the actors of each other over links of their own, which carry call, cancel, reply, started and held alone;
 // what they need their driver for is in detail/direct_message.hpp.
 //
 // A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the value.
@@ -21870,6 +21875,7 @@ SKEIN_INLINE result<registry> registry::build(std::vector<function_record*> reco
 // ======== skein/rt/detail/call.hpp, continued
 #include <concepts>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21915,6 +21921,28 @@ public:
     virtual void encode(wire::writer& to) = 0;
     /// The failure of a ref among them, if one failed.
     [[nodiscard]] virtual const failure* failed() const noexcept = 0;
+};
+
+/// Credit: calls that were sent and have not begun, and their bytes. Used in runtime_credits.ipp.
+struct credit_line {
+    std::uint32_t number = 1; ///< what was taken from an older line is not given back to this one
+    std::uint32_t calls = 0;
+    std::uint64_t bytes = 0;
+
+    void take(std::uint32_t n) noexcept {
+        ++calls;
+        bytes += n;
+    }
+    void give(std::uint32_t n) noexcept {
+        --calls;
+        bytes -= n;
+    }
+};
+
+/// What a call has of the credit of a line.
+struct credit_taken {
+    std::uint32_t line = 0; ///< its number; 0: nothing
+    std::uint32_t bytes = 0;
 };
 
 /// The part of a call that knows nothing of its result type.
@@ -21980,7 +22008,8 @@ public:
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
     bool nested = false; ///< submitted by a worker: goes before the calls of the driver
-    bool direct = false; ///< sent by a worker without its driver, and counted as such
+    bool direct = false; ///< made by a worker, and counted as one that its driver does not know of
+    bool held = false;   ///< it waits at its worker, behind a start_gate
     /// Not 0: a worker died while it ran. It waits for a worker with nothing to do, so many times at most, and
     /// nothing is sent behind it.
     std::uint8_t alone = 0;
@@ -21988,6 +22017,7 @@ public:
     std::uint16_t cpus = 0;  ///< cores it counts for on its worker, rounded up
     std::uint16_t shape = 0; ///< its whole demand, a number of its runtime, see demand_table
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
+    credit_taken taken;              ///< until its worker has begun it
 
 protected:
     virtual result<void> take_value(byte_span value) = 0;
@@ -22002,6 +22032,12 @@ private:
 
     std::uint32_t uses_ = 0;
     std::unique_ptr<failure> failure_;
+};
+
+/// Calls of the methods that share a start_gate.
+struct gate_line {
+    credit_line held;                             ///< wait at the worker, for the gate is full
+    std::deque<counted_ptr<call_base>> waiting{}; ///< wait here while too many wait there
 };
 
 /// A caller's view of one actor: its id, and the calls that wait for their turn. Calls leave in the
@@ -22024,6 +22060,17 @@ public:
     bool lasts = false;          ///< its calls keep their arguments
     std::uint32_t holds = 0;     ///< worker: times its driver knows of the handles here
     std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number
+    credit_line credit;
+    std::uint32_t ended = 0;         ///< about so many of `waiting` are done
+    std::vector<gate_line> gates;    ///< by number, as far as calls have waited for one
+    std::unique_ptr<event> has_room; ///< set for a moment; made when somebody waits for it
+
+    [[nodiscard]] bool has_waiting() const noexcept {
+        if (first != waiting.size()) return true;
+        for (const auto& gate : gates)
+            if (!gate.waiting.empty()) return true;
+        return false;
+    }
 
 private:
     void last_use_gone() noexcept;
@@ -22072,6 +22119,8 @@ enum message : std::uint16_t {
     message_busy = 18,
     message_waits = 19,
     message_cut = 20,
+    message_held = 21,
+    message_passed = 22,
 };
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 
@@ -23000,6 +23049,9 @@ struct runtime_options {
     std::int64_t pid = 0;
     /// Of this start of this process, see unique_number. 0: drawn; a simulated world draws its own.
     std::uint64_t incarnation = 0;
+    /// What it sends to one actor, or of tasks without cores to one worker, ahead of what has begun there.
+    std::uint32_t credit_calls = limit::credit_calls;
+    std::size_t credit_bytes = limit::credit_bytes; ///< and one call more
 };
 
 /// Counts since it was made.
@@ -23138,6 +23190,7 @@ public:
     void cancel(detail::call_base& call) noexcept;
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_state& lane) noexcept;
+    [[nodiscard]] task<void> wait_room(counted_ptr<detail::actor_state> lane);
     /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
     [[nodiscard]] counted_ptr<detail::actor_state> actor_lane(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
@@ -23207,6 +23260,7 @@ private:
     struct books; // in detail/runtime_books.hpp
     struct arrival;
     struct losses;
+    struct credits;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
@@ -23927,6 +23981,7 @@ struct running_call {
     counted_ptr<call_context> context;
     bool told = false;  ///< the submitter knows that it has started
     bool waits = false; ///< it has not, see start_gate
+    bool held = false;  ///< and the submitter knows that
 };
 
 struct call_base::rarities {
@@ -24038,6 +24093,13 @@ struct peer {
     time_point mark{};     ///< since when `finished` counts
     std::uint32_t finished = 0;
     std::size_t actors = 0;
+    detail::credit_line credit; ///< of tasks that occupy no cores
+    /// What calls have of their line's credit that were taken back, and that the worker has still to pass by.
+    struct passing {
+        actor_id target; ///< none: a task
+        detail::credit_taken taken;
+    };
+    std::unordered_map<slot_id, passing> taken_back;
 
     // What the worker has begun, and the tasks that can be taken back from it, in the order in which they
     // were sent; some are done.
@@ -24204,6 +24266,10 @@ public:
     bool lends = false; ///< the value is that of a reply that lends
 
     [[nodiscard]] const peer& origin() const noexcept { return *origin_; }
+    /// What its worker says of it goes on to who made it.
+    void pass_on(std::uint16_t what) const {
+        if (!is_done() && origin_->is_open()) origin_->send(what, 0, origin_id_.value(), {});
+    }
 
 protected:
     result<void> take_value(byte_span bytes) override {
@@ -24238,6 +24304,34 @@ struct runtime::arrival {
     time_point came{};
 };
 
+/// How much this process sends ahead of what has begun; in runtime_credits.ipp.
+struct runtime::credits {
+    [[nodiscard]] static bool has(const books& of, const detail::credit_line& line) noexcept;
+    [[nodiscard]] static bool stands_aside(const books& of, const detail::actor_state& lane,
+                                           const detail::call_base& call) noexcept;
+    static void take(books& of, peer& to, detail::call_base& call, std::size_t bytes) noexcept;
+    [[nodiscard]] static counted_ptr<detail::actor_state> give(books& of, peer& from,
+                                                               detail::call_base& call) noexcept;
+    static void on_started(runtime& self, peer& from, slot_id id);
+    static void on_held(runtime& self, peer& from, slot_id id);
+    static void on_passed(runtime& self, peer& from, slot_id id);
+    static void pass_by(peer& from, slot_id id, const detail::call_head& head);
+    static void keep(detail::call_base& call);
+    static void leave(books& of, detail::actor_state& lane);
+    static void sort(detail::actor_state& lane);
+    static void send_held(runtime& self, detail::actor_state& lane);
+    static void forget(detail::actor_state& lane, detail::call_base& call);
+    static void fail_all(runtime& self, const error& why);
+    static void tell_room(const books& of, detail::actor_state& lane) noexcept;
+    [[nodiscard]] static bool has_room(const books& of, const detail::actor_state& lane) noexcept;
+    static void waits_here(runtime& self, detail::call_base& call);
+
+private:
+    [[nodiscard]] static detail::actor_state* lane_of(books& of, actor_id id,
+                                                      detail::actor_state* known,
+                                                      std::uint32_t line) noexcept;
+};
+
 struct runtime::books {
     using call_line = std::deque<counted_ptr<detail::call_base>>;
     struct slot {
@@ -24252,6 +24346,8 @@ struct runtime::books {
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
     peer* upstream = nullptr;                 ///< of a worker
     std::uint64_t incarnation = 0, last_link = 0, last_actor = 0, last_call = 0;
+    std::uint32_t last_line = 1, credit_calls = 0; ///< see credits
+    std::size_t credit_bytes = 0;
     counted_ptr<detail::runtime_anchor> anchor;
     counted_ptr<detail::call_context> root,
         spare; ///< of tasks that are no call; for the next plain call
@@ -25134,6 +25230,8 @@ SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<boo
     books_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
     books_->anchor = counted_ptr(new detail::runtime_anchor(*this));
     books_->leases.incarnation = books_->incarnation;
+    books_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
+    books_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});
     books_->root = counted_ptr(new detail::call_context(books_->anchor));
     books_->direct = std::make_unique<detail::direct_books>(*this);
     (void)registry::instance(); // numbers the functions
@@ -25333,11 +25431,13 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
         // The common case: nothing waits, the worker is there, nothing has to be kept.
         auto& lane = *call->lane;
         if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->is_open() &&
-            !lane.lasts && !books_->closing) [[likely]] {
+            !lane.lasts && !books_->closing && credits::has(*books_, lane.credit) &&
+            !credits::stands_aside(*books_, lane, *call)) [[likely]] {
             books_->scratch.clear();
             if (!encode_call(books_->scratch, *call, encode)) return;
             auto& raw = *call;
             raw.slot = take_slot(std::move(call));
+            credits::take(*books_, *lane.on, raw, books_->scratch.size());
             if (books_->scratch.size() < limit::inline_bytes) [[likely]]
                 return transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
             auto body = std::move(books_->scratch).take(); // its memory goes with it
@@ -25401,6 +25501,7 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
     call->state = detail::phase::queued;
     if (call->kind == detail::call_kind::method) {
         drain(*call->lane);
+        credits::waits_here(*this, *call);
     } else {
         place(call);
     }
@@ -25413,8 +25514,9 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
                                                                 "is shutting down"));
     if (call->kind == detail::call_kind::method && call->lane) {
         const auto lane = call->lane;
-        lane->waiting.push_back(std::move(call));
-        return drain(*lane);
+        lane->waiting.push_back(call);
+        drain(*lane);
+        return credits::waits_here(*this, *call);
     }
     if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
     if (call->kind == detail::call_kind::method) { // passed on for a worker
@@ -25448,14 +25550,22 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
 SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
     const counted_ptr<detail::actor_state> hold(&lane);
     if (lane.moving && !lane.asked && books_->upstream != nullptr) find_way(lane);
+    credits::send_held(*this, lane);
     while (lane.first != lane.waiting.size()) {
         auto& front = lane.waiting[lane.first];
         if (front->state == detail::phase::preparing || (lane.moving && !front->is_done()) ||
             (is_cut(lane) && !front->is_done()))
             break;
+        const bool goes = !front->is_done() && !lane.lost && lane.on != nullptr;
+        const bool aside = goes && credits::stands_aside(*books_, lane, *front);
+        if (goes && !aside && !credits::has(*books_, lane.credit)) break;
         auto call = std::exchange(front, {});
         ++lane.first;
         if (call->is_done()) continue;
+        if (aside) {
+            lane.gates[call->fn->group].waiting.push_back(std::move(call));
+            continue;
+        }
         if (lane.lost) {
             call->fail({error(lane.lost->what.code(),
                               call->name() + " did not run: " + lane.lost->what.text()),
@@ -25466,10 +25576,16 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
             send(*lane.on, std::move(call));
         }
     }
-    if (lane.first == lane.waiting.size()) {
-        lane.waiting.clear();
+    constexpr std::size_t few = 64;
+    if (lane.first == lane.waiting.size() ||
+        (lane.first >= few && lane.first * 2 > lane.waiting.size())) {
+        lane.waiting.erase(lane.waiting.begin(),
+                           lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first));
         lane.first = 0;
+        if (lane.waiting.empty() && lane.waiting.capacity() > few * few)
+            lane.waiting.shrink_to_fit();
     }
+    credits::tell_room(*books_, lane);
 }
 
 SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
@@ -25489,6 +25605,7 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
     call.fail({error(errc::cancelled,
                      fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
                nullptr});
+    if (lane) credits::forget(*lane, call);
     if (lane) drain(*lane);
     // No answer comes that would do so; and who waited in front of others lets them go.
     if (is_free || books_->leases.asking > 0 || books_->leases.has_own(call)) pump();
@@ -25509,6 +25626,7 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
                            call.rare->is_inherited ? ", what the call that made it had left" : "",
                            call.progress())),
          nullptr});
+    if (lane && !sent) credits::forget(*lane, call);
     if (lane) drain(*lane);
     if (is_free || books_->leases.asking > 0 || books_->leases.has_own(call)) pump();
 }
@@ -25531,6 +25649,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
     lane = new detail::actor_state;
     lane->owner = this;
     lane->id = id;
+    credits::leave(*books_, *lane);
     if (books_->upstream != nullptr) {
         lane->moving = true; // until it is called, see find_way()
     } else if (const auto* const found = books_->actors.find(id)) {
@@ -25546,9 +25665,10 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
 /// to come; that does not matter any more.
 SKEIN_INLINE void runtime::fail_lane(detail::actor_state& lane) {
     const counted_ptr<detail::actor_state> hold(&lane);
-    for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
-        const auto call = lane.waiting[i];
-        if (call && !call->is_done())
+    const std::vector<counted_ptr<detail::call_base>> all(
+        lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first), lane.waiting.end());
+    for (const auto& call : all) {
+        if (!call->is_done())
             call->fail({error(lane.lost->what.code(),
                               call->name() + " did not run: " + lane.lost->what.text()),
                         nullptr});
@@ -26007,12 +26127,10 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
     const bool answers = from->role != detail::peer_role::accepted;
     if (f.kind == detail::message_reply && answers) return on_reply(*from, f);
     if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id));
-    if (f.kind == detail::message_started && answers) {
-        if (auto* call = call_at(*from, slot_id(f.id));
-            call != nullptr && call->state == detail::phase::sent)
-            call->state = detail::phase::started;
-        return;
-    }
+    if (f.kind == detail::message_started && answers)
+        return credits::on_started(*this, *from, slot_id(f.id));
+    if (f.kind == detail::message_held && answers)
+        return credits::on_held(*this, *from, slot_id(f.id));
     if (f.kind != detail::message_call || !calls)
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}, which {}", f.kind, from->who,
@@ -26183,6 +26301,247 @@ SKEIN_INLINE void detail::direct_books::take_back(std::vector<loopback_frame> de
             spare_bodies.push_back(std::move(f.body));
     delivered.clear();
     if (delivered.capacity() <= most_spare) spare_frames = std::move(delivered);
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_credits.ipp
+// Part of the bodies of rt/runtime.hpp: how much a process sends ahead of what has begun. The rest waits here, where it can be
+// cancelled, moved or refused.
+//
+// Each actor has a line of credit in each process that calls it, and each worker one at its driver for tasks that occupy
+// no cores. A call takes from it when it is sent, and gives back when its executor has begun it, not when it ends: of
+// thousands that wait for one that comes later, that one must get through. That it has begun is known anyhow: by its reply, or by `started`, which a
+// coroutine sends as it suspends. So nothing is sent for credit alone, but in two cases:
+//
+// A call that waits at its executor for others of its method_group (or of .max_concurrency) says `held`. It is counted for that gate from then
+// on. When as many are held as there is credit for, more of its kind wait here, in a line of their own, and
+// let the others pass: by then it is certain that the gate is full, so that no order is broken that anybody was promised.
+// A call that was taken back is in its worker's memory until its place has come: then the worker says `passed`.
+//
+// What goes from one worker to another by way of the driver has the credit of the first: the driver passes on
+// `started` and `held`, so that all that is under way behind it is bounded, on both links and between.
+
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
+
+SKEIN_INLINE bool runtime::credits::has(const books& of, const detail::credit_line& line) noexcept {
+    return line.calls < of.credit_calls && line.bytes < of.credit_bytes;
+}
+
+/// It waits for its gate, and others need not wait for it.
+SKEIN_INLINE bool runtime::credits::stands_aside(const books& of, const detail::actor_state& lane,
+                                                 const detail::call_base& call) noexcept {
+    if (lane.gates.size() <= call.fn->group) return false;
+    const auto& gate = lane.gates[call.fn->group];
+    return !gate.waiting.empty() || !has(of, gate.held);
+}
+
+SKEIN_INLINE void runtime::credits::take(books& of, peer& to, detail::call_base& call,
+                                         std::size_t bytes) noexcept {
+    detail::credit_line* line = nullptr;
+    if (call.kind == detail::call_kind::method && call.lane)
+        line = &call.lane->credit;
+    else if (call.kind == detail::call_kind::task && call.cpus == 0 && of.upstream == nullptr)
+        line = &to.credit;
+    call.held = false;
+    call.taken = {};
+    if (line == nullptr) return;
+    constexpr std::size_t most = std::numeric_limits<std::uint32_t>::max();
+    call.taken = {line->number, static_cast<std::uint32_t>(std::min(bytes, most))};
+    line->take(call.taken.bytes);
+}
+
+/// The actor whose line has that number; nullptr: the line is no more.
+SKEIN_INLINE detail::actor_state* runtime::credits::lane_of(books& of, actor_id id,
+                                                            detail::actor_state* known,
+                                                            std::uint32_t line) noexcept {
+    if (known == nullptr) {
+        const auto found = of.lanes.find(id);
+        if (found == of.lanes.end()) return nullptr;
+        known = found->second;
+    }
+    return known->credit.number == line ? known : nullptr;
+}
+
+/// Its executor has begun it, or never will. Gives the actor if something may go there now.
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::credits::give(
+    books& of, peer& from, detail::call_base& call) noexcept {
+    const auto taken = std::exchange(call.taken, {});
+    if (taken.line == 0) return {};
+    if (call.kind == detail::call_kind::task) {
+        from.credit.give(taken.bytes);
+        return {};
+    }
+    auto* const lane = lane_of(of, call.target, call.lane.get(), taken.line);
+    if (lane == nullptr) return {};
+    auto& line = std::exchange(call.held, false) ? lane->gates[call.fn->group].held : lane->credit;
+    line.give(taken.bytes);
+    if (!lane->has_waiting() && !lane->has_room) return {};
+    return counted_ptr<detail::actor_state>(lane);
+}
+
+/// It runs, and has suspended.
+SKEIN_INLINE void runtime::credits::on_started(runtime& self, peer& from, slot_id id) {
+    const counted_ptr<detail::call_base> call(self.call_at(from, id));
+    if (!call) return;
+    if (call->state == detail::phase::sent) call->state = detail::phase::started;
+    const bool is_task = call->kind == detail::call_kind::task;
+    if (call->nested && call->kind == detail::call_kind::method)
+        static_cast<const detail::forwarded_call&>(*call).pass_on(detail::message_started);
+    if (const auto lane = give(*self.books_, from, *call)) self.drain(*lane);
+    if (is_task && !self.books_->queue.empty()) self.pump();
+}
+
+/// It waits behind a gate.
+SKEIN_INLINE void runtime::credits::on_held(runtime& self, peer& from, slot_id id) {
+    const counted_ptr<detail::call_base> call(self.call_at(from, id));
+    if (!call || call->kind != detail::call_kind::method) return;
+    if (call->nested)
+        static_cast<const detail::forwarded_call&>(*call).pass_on(detail::message_held);
+    if (call->taken.line == 0 || call->held) return;
+    const counted_ptr<detail::actor_state> lane(
+        lane_of(*self.books_, call->target, call->lane.get(), call->taken.line));
+    if (!lane) return;
+    const std::size_t gate = call->fn->group;
+    if (lane->gates.size() <= gate) lane->gates.resize(gate + 1);
+    lane->credit.give(call->taken.bytes);
+    lane->gates[gate].held.take(call->taken.bytes);
+    call->held = true;
+    self.drain(*lane);
+}
+
+/// Driver: a call leaves its worker's books; it is in the worker's memory still.
+SKEIN_INLINE void runtime::credits::keep(detail::call_base& call) {
+    const auto taken = std::exchange(call.taken, {});
+    if (taken.line != 0) call.on->taken_back[call.slot] = {call.target, taken};
+}
+
+/// Worker: the place of a call has come that was taken back.
+SKEIN_INLINE void runtime::credits::pass_by(peer& from, slot_id id, const detail::call_head& head) {
+    const bool has_credit = head.kind == detail::call_kind::method ||
+                            (head.kind == detail::call_kind::task && head.cpus == 0);
+    if (has_credit && from.is_open()) from.send(detail::message_passed, 0, id.value(), {});
+}
+
+SKEIN_INLINE void runtime::credits::on_passed(runtime& self, peer& from, slot_id id) {
+    const auto node = from.taken_back.extract(id);
+    if (node.empty()) return;
+    const auto [target, taken] = node.mapped();
+    if (!target) {
+        from.credit.give(taken.bytes);
+        if (!self.books_->queue.empty()) self.pump();
+        return;
+    }
+    const counted_ptr<detail::actor_state> lane(lane_of(*self.books_, target, nullptr, taken.line));
+    if (!lane) return;
+    lane->credit.give(taken.bytes);
+    self.drain(*lane);
+}
+
+/// An actor is no more where it was, or not yet anywhere: its calls have a new line, and wait in one.
+SKEIN_INLINE void runtime::credits::leave(books& of, detail::actor_state& lane) {
+    lane.on = nullptr;
+    if (++of.last_line < 2) of.last_line = 2;
+    lane.credit = {of.last_line};
+    bool any = false;
+    for (auto& gate : lane.gates) {
+        any = any || !gate.waiting.empty();
+        std::move(gate.waiting.begin(), gate.waiting.end(), std::back_inserter(lane.waiting));
+    }
+    lane.gates.clear();
+    if (any) sort(lane);
+}
+
+/// In the order in which they were made.
+SKEIN_INLINE void runtime::credits::sort(detail::actor_state& lane) {
+    const auto begin = lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first);
+    const auto earlier = [](const auto& a, const auto& b) { return a->number < b->number; };
+    if (!std::is_sorted(begin, lane.waiting.end(), earlier))
+        std::sort(begin, lane.waiting.end(), earlier);
+}
+
+/// Sends what stands aside, as far as its gate takes more. It is older than what waits in the line of all.
+SKEIN_INLINE void runtime::credits::send_held(runtime& self, detail::actor_state& lane) {
+    auto& of = *self.books_;
+    for (std::size_t i = 0; i < lane.gates.size(); ++i) {
+        while (i < lane.gates.size() && !lane.gates[i].waiting.empty()) {
+            auto& gate = lane.gates[i];
+            const bool goes =
+                lane.on != nullptr && !is_cut(lane) && has(of, lane.credit) && has(of, gate.held);
+            if (!goes && !gate.waiting.front()->is_done()) break;
+            auto call = std::move(gate.waiting.front());
+            gate.waiting.pop_front();
+            if (!call->is_done()) self.send(*lane.on, std::move(call));
+        }
+    }
+}
+
+/// A call that has waited here is done. It stays in its line for a while, without its arguments.
+SKEIN_INLINE void runtime::credits::forget(detail::actor_state& lane, detail::call_base& call) {
+    call.body = {};
+    constexpr std::uint32_t few = 64;
+    if (++lane.ended < few || 2 * std::size_t{lane.ended} < lane.waiting.size() - lane.first)
+        return;
+    lane.ended = 0;
+    const auto is_done = [](const auto& one) { return one->is_done(); };
+    lane.waiting.erase(
+        std::remove_if(lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first),
+                       lane.waiting.end(), is_done),
+        lane.waiting.end());
+    for (auto& gate : lane.gates) std::erase_if(gate.waiting, is_done);
+}
+
+/// The program ends: what waits for credit did not run.
+SKEIN_INLINE void runtime::credits::fail_all(runtime& self, const error& why) {
+    std::vector<counted_ptr<detail::actor_state>> all;
+    for (const auto& [id, lane] : self.books_->lanes) all.emplace_back(lane);
+    std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a->id < b->id; });
+    for (const auto& lane : all) {
+        std::vector<counted_ptr<detail::call_base>> calls(
+            lane->waiting.begin() + static_cast<std::ptrdiff_t>(lane->first), lane->waiting.end());
+        for (const auto& gate : lane->gates)
+            calls.insert(calls.end(), gate.waiting.begin(), gate.waiting.end());
+        for (const auto& call : calls)
+            if (!call->is_done()) call->fail({why, nullptr});
+        tell_room(*self.books_, *lane);
+    }
+}
+
+// ---- who waits for room ------------------------------------------------------------------------
+
+/// Of calls whose actor has no place at the moment one may wait here.
+SKEIN_INLINE bool runtime::credits::has_room(const books& of,
+                                             const detail::actor_state& lane) noexcept {
+    if (lane.lost || lane.owner == nullptr || of.closing) return true;
+    return !lane.has_waiting() && has(of, lane.credit);
+}
+
+SKEIN_INLINE void runtime::credits::tell_room(const books& of, detail::actor_state& lane) noexcept {
+    if (!lane.has_room || !has_room(of, lane)) return;
+    lane.has_room->set();
+    lane.has_room->reset(); // who is woken looks again: another one may have been faster
+}
+
+SKEIN_INLINE task<void> runtime::wait_room(counted_ptr<detail::actor_state> lane) {
+    while (!credits::has_room(*books_, *lane)) {
+        if (!lane->has_room) lane->has_room = std::make_unique<event>();
+        co_await lane->has_room->wait();
+    }
+}
+
+/// Worker: a task whose call waits here leaves its cores to others, as one whose call is under way.
+SKEIN_INLINE void runtime::credits::waits_here(runtime& self, detail::call_base& call) {
+    if (self.books_->upstream == nullptr || call.on != nullptr || call.direct ||
+        call.state != detail::phase::queued)
+        return;
+    self.direct_call_began(call);
 }
 
 } // namespace skein::rt
@@ -26617,7 +26976,7 @@ SKEIN_INLINE void runtime::close_lane(actor_id id, const failure& why) {
     const auto found = books_->lanes.find(id);
     if (found == books_->lanes.end()) return;
     const counted_ptr<detail::actor_state> lane(found->second);
-    lane->on = nullptr;
+    credits::leave(*books_, *lane);
     lane->moving = lane->asked = false;
     if (!lane->lost) lane->lost = why;
     fail_lane(*lane);
@@ -26787,7 +27146,7 @@ SKEIN_INLINE void runtime::lose_target(detail::direct_target& at, peer& l) {
         if (lane->on == &l) lanes.emplace_back(lane);
     std::sort(lanes.begin(), lanes.end(), [](auto& a, auto& b) { return a->id < b->id; });
     for (const auto& lane : lanes) { // before a call fails: what that sets free must not go there
-        lane->on = nullptr;
+        credits::leave(*books_, *lane);
         lane->moving = !at.end && !closing;
         if (!lane->moving) lane->lost = failure{error(*lost.code, lost.summary), nullptr};
     }
@@ -26901,7 +27260,7 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     if (const auto found = books_->lanes.find(id); found != books_->lanes.end())
         lane = counted_ptr<detail::actor_state>(found->second);
     if (lane) {
-        lane->on = nullptr;
+        credits::leave(*books_, *lane);
         lane->moving = false;
         lane->lost = why != nullptr ? *why : detail::ended(id, "is gone");
     }
@@ -27094,11 +27453,11 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
         return books_->upstream == nullptr ? forward(*from, f) : arrived(from, f);
-    case detail::message_started:
-        if (auto* call = call_at(*from, slot_id(f.id));
-            call != nullptr && call->state == detail::phase::sent)
-            call->state = detail::phase::started;
-        return;
+    case detail::message_started: return credits::on_started(*this, *from, slot_id(f.id));
+    case detail::message_held: return credits::on_held(*this, *from, slot_id(f.id));
+    case detail::message_passed:
+        if (books_->upstream != nullptr) break;
+        return credits::on_passed(*this, *from, slot_id(f.id));
     case detail::message_cancel: return on_cancel(*from, slot_id(f.id));
     case detail::message_drop:
         if (books_->upstream == nullptr) break;
@@ -27140,6 +27499,7 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
 SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> call,
                                   const net::frame_view& f) {
     account(from, *call);
+    const auto lane = credits::give(*books_, from, *call);
     if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
         settle_create(from, *call, f.flags);
     if (!call->is_done()) {
@@ -27152,6 +27512,7 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
             if (!runs_again(*call, why)) call->fail(std::move(why));
         }
     }
+    if (lane) drain(*lane);
     if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();
     if (from.busy == 0 && books_->upstream == nullptr && books_->links.size() > 1) feed(from);
 }
@@ -27417,7 +27778,7 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
         wire::reader in(one.body);
         detail::call_head head;
         const auto& fn = detail::read_head(in, head, *one.from, one.came);
-        if (!one.from->page.begin()) return;
+        if (!one.from->page.begin()) return credits::pass_by(*one.from, one.slot, head);
         error why(errc::cancelled, fn.name + " was cancelled; it did not run");
         reply_failure(*one.from, one.slot, {std::move(why), nullptr});
     } catch (const error& e) { // no call: as in the handler of a link
@@ -27433,7 +27794,8 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
     wire::reader in(body);
     detail::call_head head;
     const auto& fn = detail::read_head(in, head, *from, came);
-    if (!box && !from->page.begin()) return; // its driver has taken it back
+    if (!box && !from->page.begin()) // its driver has taken it back
+        return credits::pass_by(*from, id, head);
     if (head.kind == detail::call_kind::method && !box) {
         const auto found = books_->boxes.find(head.target);
         if (found == books_->boxes.end()) {
@@ -27486,6 +27848,8 @@ SKEIN_INLINE void runtime::hold_back(const std::shared_ptr<peer>& from, slot_id 
     const task_context::use under(&context_for(head, fn));
     begin_call(from, id, true,
                execute_in_turn(from, id, to_buffer(body), &fn, std::move(box), came));
+    books_->fresh.emplace_back(from, id);
+    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
 }
 
 SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_id id,
@@ -27541,14 +27905,16 @@ SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id
 }
 
 /// Runs after the first steps of the calls that have just started: those that are not done by then
-/// have suspended, and their submitter is told.
+/// have suspended, or wait for others before they start, and their submitter is told.
 SKEIN_INLINE task<void> runtime::tell_started() {
     co_await yield();
     for (const auto& [to, id] : std::exchange(books_->fresh, {})) {
         auto* const found = to->running.find(id);
-        if (found == nullptr || (*found)->told || (*found)->waits || !to->is_open()) continue;
-        (*found)->told = true;
-        to->send(detail::message_started, 0, id.value(), {});
+        if (found == nullptr || (*found)->told || !to->is_open()) continue;
+        auto& is_told = (*found)->waits ? (*found)->held : (*found)->told;
+        if (std::exchange(is_told, true)) continue;
+        to->send((*found)->waits ? detail::message_held : detail::message_started, 0, id.value(),
+                 {});
     }
     co_return;
 }
@@ -28911,6 +29277,7 @@ SKEIN_INLINE task<void> runtime::close() {
         const auto call = books_->slots[i].call;
         if (call && !call->is_done()) call->fail({why, nullptr});
     }
+    credits::fail_all(*this, why);
     scope goodbyes;
     auto open = books_->links;
     for (const auto& l : open) goodbyes.spawn(detail::say_goodbye(l->wire));
@@ -28950,7 +29317,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
         if (lane->on == &l) gone.emplace_back(lane);
     std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
     for (const auto& lane : gone) {
-        lane->on = nullptr;
+        credits::leave(*books_, *lane);
         lane->lost =
             failure{error(errc::worker_lost, lost.summary + lost.note_of(lane->id)), nullptr};
     }
@@ -29104,7 +29471,7 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
             ++entry.plan->made_again;
             into.moving.push_back(id);
             if (lane == books_->lanes.end()) continue;
-            lane->second->on = nullptr;
+            credits::leave(*books_, *lane->second);
             lane->second->moving = true;
             continue;
         }
@@ -29163,6 +29530,7 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
         auto& line = lane->waiting;
         line.insert(line.begin() + static_cast<std::ptrdiff_t>(lane->first), calls.begin(),
                     calls.end());
+        credits::sort(*lane); // some may have overtaken others of a full group
         drain(*lane);
     }
     for (auto& [id, calls] : passed) {
@@ -29237,11 +29605,16 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
         any = true;
         largest = std::max(largest, l->capacity);
         if (call.cpus > l->capacity || l->retiring) continue;
+        if (call.kind == detail::call_kind::task && call.cpus == 0 &&
+            !credits::has(*books_, l->credit))
+            continue;
         if (call.kind == detail::call_kind::create) {
             if (best == nullptr || l->actors < best->actors) best = l.get();
             continue;
         }
-        if (best == nullptr || l->busy < best->busy) best = l.get();
+        if (best == nullptr || l->busy < best->busy ||
+            (l->busy == best->busy && l->credit.calls < best->credit.calls))
+            best = l.get();
     }
     possible = !any || call.cpus <= largest;
     // An actor stays where it is put: rather wait for a worker that is about to come.
@@ -29328,6 +29701,7 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
         ++to.actors;
         if (to.kind != 0) books_->leases.settle_in(to);
     }
+    credits::take(*books_, to, raw, raw.body.size());
     detail::stamp_deadline(raw, raw.body);
     // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
     // when it was taken back; and one that was not sent.
@@ -29363,7 +29737,7 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
             to.send(detail::message_call, 0, call.slot.value(), body);
         }
         call.state = detail::phase::sent;
-        if (to.role != detail::peer_role::program) direct_call_began(call);
+        if (to.role != detail::peer_role::program && !call.direct) direct_call_began(call);
         call.order = ++to.sent;
         if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
             to.remember_task({call.slot, call.order});
@@ -29371,6 +29745,7 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
         if (e.code() != errc::too_large) return; // closed or reset: as above
         const auto held = free_slot(call.slot);
         account(to, call);
+        (void)credits::give(*books_, to, call);
         if (call.kind == detail::call_kind::create && books_->upstream == nullptr) actor_left(to);
         call.fail({e, nullptr});
     }
@@ -29405,6 +29780,7 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
         return false;
     const auto held = free_slot(call.slot);
     account(*call.on, call);
+    credits::keep(call);
     call.on = nullptr;
     call.state = detail::phase::queued;
     return true;
@@ -29435,7 +29811,9 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
         const auto& held = books_->slots[index];
         if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
         const counted_ptr<detail::call_base> call(held.call.get());
-        if (call->cpus > idle.capacity || call->alone != 0 || call->is_done()) continue;
+        if (call->cpus > idle.capacity || call->alone != 0 || call->is_done() ||
+            (call->cpus == 0 && !credits::has(*books_, idle.credit)))
+            continue;
         if (detail::lease_books::is_leased(*call)) {
             auto& line = leases.line_of(call->shape);
             if (line.by != detail::lease_line::service::shared || !line.need->label.empty())
@@ -35006,6 +35384,21 @@ template <class T>
 template <class T>
 void kill(const actor_handle<T>& handle) {
     rt::detail::runtime_of(handle.lane()).kill_actor(handle.id());
+}
+
+/// Suspends until a call through this handle leaves at once: until few enough of those that this process has made wait
+/// for the actor to begin them. So whoever makes calls faster than they begin does not fill its memory with them:
+///
+///     while (more()) {
+///         co_await skein::room(sink);
+///         (void)sink.call<&store::put>(next());
+///     }
+///
+/// Returns also when the actor has ended, so that the next call says why.
+///   errors  cancelled
+template <class T>
+[[nodiscard]] task<void> room(const actor_handle<T>& handle) {
+    return rt::detail::runtime_of(handle.lane()).wait_room(handle.lane());
 }
 
 /// In a method: the actor ends when this call has ended, and is not made again. Coroutine methods that run go on to

@@ -70,7 +70,7 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
             ++entry.plan->made_again;
             into.moving.push_back(id);
             if (lane == books_->lanes.end()) continue;
-            lane->second->on = nullptr;
+            credits::leave(*books_, *lane->second);
             lane->second->moving = true;
             continue;
         }
@@ -129,6 +129,7 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
         auto& line = lane->waiting;
         line.insert(line.begin() + static_cast<std::ptrdiff_t>(lane->first), calls.begin(),
                     calls.end());
+        credits::sort(*lane); // some may have overtaken others of a full group
         drain(*lane);
     }
     for (auto& [id, calls] : passed) {
