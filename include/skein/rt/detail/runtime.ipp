@@ -331,7 +331,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
     if (call->kind == detail::call_kind::method && call->lane) {
         const auto lane = call->lane;
         lane->waiting.push_back(call);
-        drain(*lane);
+        if (!credits::is_spent(*books_, *lane)) drain(*lane);
         return credits::waits_here(*this, *call);
     }
     if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
@@ -389,6 +389,7 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
         } else if (lane.on == nullptr) {
             refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
         } else {
+            credits::look_ahead(lane);
             send(*lane.on, std::move(call));
         }
     }

@@ -374,6 +374,8 @@ struct runtime::arrival {
 /// How much this process sends ahead of what has begun; in runtime_credits.ipp.
 struct runtime::credits {
     [[nodiscard]] static bool has(const books& of, const detail::credit_line& line) noexcept;
+    [[nodiscard]] static bool is_spent(const books& of, const detail::actor_state& lane) noexcept;
+    static void look_ahead(const detail::actor_state& lane) noexcept;
     [[nodiscard]] static bool stands_aside(const books& of, const detail::actor_state& lane,
                                            const detail::call_base& call) noexcept;
     static void take(books& of, peer& to, detail::call_base& call, std::size_t bytes) noexcept;

@@ -30,6 +30,24 @@ SKEIN_INLINE bool runtime::credits::has(const books& of, const detail::credit_li
     return line.calls < of.credit_calls && line.bytes < of.credit_bytes;
 }
 
+/// Nothing of an actor's line can be sent before credit comes back.
+SKEIN_INLINE bool runtime::credits::is_spent(const books& of,
+                                             const detail::actor_state& lane) noexcept {
+    return lane.on != nullptr && !lane.moving && !lane.lost && !has(of, lane.credit);
+}
+
+/// Of many that wait the next ones are in no cache: they are fetched while others are sent.
+SKEIN_INLINE void runtime::credits::look_ahead(const detail::actor_state& lane) noexcept {
+    constexpr std::size_t near = 4, far = 8, line = 64;
+    const auto left = lane.waiting.size() - lane.first;
+    if (left <= far) return;
+    const auto* const later =
+        reinterpret_cast<const std::byte*>(lane.waiting[lane.first + far].get());
+    for (std::size_t at = 0; at < sizeof(detail::call_base); at += line)
+        __builtin_prefetch(later + at);
+    __builtin_prefetch(lane.waiting[lane.first + near]->body.data());
+}
+
 /// It waits for its gate, and others need not wait for it.
 SKEIN_INLINE bool runtime::credits::stands_aside(const books& of, const detail::actor_state& lane,
                                                  const detail::call_base& call) noexcept {

@@ -48,6 +48,7 @@ SKEIN_INLINE void runtime::remember_plan(detail::call_base& call) {
 /// Driver: the call may have to be sent once more.
 SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
     if (call.kind == detail::call_kind::task || books_->upstream != nullptr) return false;
+    if (call.lane) return call.lane->lasts;
     const auto* const entry = books_->actors.find(call.target);
     return entry != nullptr && entry->lasts();
 }
