@@ -129,6 +129,7 @@ using skein::remote_function;
 using skein::restorable;
 using skein::result;
 using skein::resumption;
+using skein::room;
 using skein::run;
 using skein::run_options;
 using skein::runtime_context;
@@ -247,6 +248,8 @@ using skein::exit_code::usage;
 export namespace skein::limit {
 using skein::limit::backlog_bytes;
 using skein::limit::call_turn;
+using skein::limit::credit_bytes;
+using skein::limit::credit_calls;
 using skein::limit::frame_bytes;
 using skein::limit::gather_bytes;
 using skein::limit::inline_bytes;

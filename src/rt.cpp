@@ -69,6 +69,7 @@
 #include <skein/rt/detail/runtime_actors.ipp>
 #include <skein/rt/detail/runtime_callers.ipp>
 #include <skein/rt/detail/runtime_context.ipp>
+#include <skein/rt/detail/runtime_credits.ipp>
 #include <skein/rt/detail/runtime_demands.ipp>
 #include <skein/rt/detail/runtime_direct.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>

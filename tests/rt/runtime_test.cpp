@@ -142,7 +142,9 @@ template <class Body>
 void with_raw_worker(rt::runtime::obituary after, Body body) {
     sim::loop loop(1);
     sim::network network(loop, sim::faults{});
-    rt::runtime driver(rt::runtime_options{});
+    rt::runtime_options who;
+    who.credit_calls = 1'000'000; // the test begins nothing
+    rt::runtime driver(who);
     const rt::runtime::use current(driver);
     const auto everything = [](sim::network* on, rt::runtime* self, rt::runtime::obituary end,
                                Body run) -> task<void> {

@@ -8,7 +8,7 @@
 // once at all; calls to an actor run in the order in which they were made, those of a group of its methods in their
 // own; no more of them are under way than it takes; the state of an actor that is made again
 // has all calls that were answered; an actor lives while anybody holds it; after the calm all calls
-// end, and no call, coroutine, actor, name or stream is left.
+// end, and no call, coroutine, actor, name or stream is left. Credit is small as a rule, and bursts exceed it.
 #include "sim/scenario.hpp"
 
 #include <tests/support/sim_cluster.hpp>
@@ -221,6 +221,7 @@ task<void> caller(sim::world* w, test::sim_cluster* cluster, history* seen, std:
     std::vector<outstanding> calls;
     const int count = 10 + static_cast<int>(w->below(60));
     const double kill = w->chance(0.5) ? 0.05 : 0.0;
+    const bool still = w->chance(0.7); // else calls come in bursts
     {
         actor_handle<recorder> actor;
         int position = 0;
@@ -243,7 +244,8 @@ task<void> caller(sim::world* w, test::sim_cluster* cluster, history* seen, std:
             if (w->chance(kill))
                 cluster->kill(
                     static_cast<int>(w->below(static_cast<std::uint64_t>(cluster->workers()))));
-            if (w->chance(0.3)) co_await sleep_for(std::chrono::milliseconds(w->below(200)));
+            if (w->chance(still ? 0.3 : 0.02))
+                co_await sleep_for(std::chrono::milliseconds(w->below(200)));
         }
         // The calm: from here on everything has to end.
         co_await sleep_for(std::chrono::milliseconds(w->below(3000)));
@@ -459,6 +461,7 @@ task<void> lasting_actors(sim::world* w) {
         co_await made;
     }
     const int count = static_cast<int>(w->below(60));
+    const bool still = w->chance(0.7); // else calls come in bursts
     for (int i = 1; i <= count; ++i) {
         auto& one = all[w->below(all.size())];
         use(w, &one, i);
@@ -470,7 +473,8 @@ task<void> lasting_actors(sim::world* w) {
             const auto left = co_await asked;
             one.is_over = one.is_over || left.has_value();
         }
-        if (w->chance(0.3)) co_await sleep_for(std::chrono::milliseconds(w->below(200)));
+        if (w->chance(still ? 0.3 : 0.02))
+            co_await sleep_for(std::chrono::milliseconds(w->below(200)));
     }
     co_await sleep_for(5s); // the calm has come
     w->network.stop_faults();
@@ -505,7 +509,9 @@ task<void> scenario(sim::world& w) {
     now = &seen;
     const int workers = 1 + static_cast<int>(w.below(3));
     const auto cpus = static_cast<std::uint16_t>(1 + w.below(3));
-    test::sim_cluster cluster(w.loop, w.network, workers, cpus);
+    const auto credit = w.chance(0.6) ? 1 + static_cast<std::uint32_t>(w.below(5)) : 1024U;
+    const std::size_t credit_bytes = w.chance(0.2) ? 200 : limit::credit_bytes;
+    test::sim_cluster cluster(w.loop, w.network, workers, cpus, credit, credit_bytes);
     if (w.chance(0.5)) cluster.share_no_memory();
     auto body = [&](test::sim_cluster& c) { return everything(&w, &c, &seen, cpus); };
     auto running = cluster.run(body);

@@ -5,7 +5,7 @@
 // Invariants: every call ends exactly once, with its own value or an expected error; a value means that it ran, "did
 // not run" that it did not; a call runs at most once; the calls of one process to one actor run in the order in which
 // they were made, those of a group of its methods in their own; no more of them are under way than it takes; an actor
-// lives while anybody holds it; after the calm nothing is left.
+// lives while anybody holds it; after the calm nothing is left. Credit is small as a rule, and bursts exceed it.
 #include "sim/scenario.hpp"
 
 #include <tests/support/sim_cluster.hpp>
@@ -267,6 +267,8 @@ task<int> chatter(std::vector<post_handle> posts, int count, std::uint64_t seed)
             } else {
                 call_one(to, posts, draw(13), &readers);
             }
+            for (int burst = draw(6) == 0 ? draw(12) : 0; burst > 0; --burst)
+                call_one(to, posts, draw(13), &readers);
             if (draw(3) == 0) co_await sleep_for(std::chrono::milliseconds(draw(100)));
         }
         auto read = readers.join();
@@ -344,7 +346,9 @@ task<void> scenario(sim::world& w) {
     seen.is_calm = w.chance(0.3);
     if (seen.is_calm) w.network.stop_faults();
     const int workers = 2 + static_cast<int>(w.below(3));
-    test::sim_cluster cluster(w.loop, w.network, workers, 2);
+    const auto credit = w.chance(0.6) ? 1 + static_cast<std::uint32_t>(w.below(5)) : 1024U;
+    const std::size_t credit_bytes = w.chance(0.2) ? 300 : limit::credit_bytes;
+    test::sim_cluster cluster(w.loop, w.network, workers, 2, credit, credit_bytes);
     if (w.chance(0.5)) cluster.share_no_memory();
     auto body = [&](test::sim_cluster& c) { return everything(&w, &c); };
     auto running = cluster.run(body);

@@ -11,6 +11,7 @@
 //
 // All runtimes share one thread: calls go through the runtime of the task that makes them.
 
+#include <skein/core/constants.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/rt/actor.hpp>
@@ -31,8 +32,12 @@ namespace skein::test {
 /// Must outlive the loop's run of its run().
 class sim_cluster {
 public:
-    sim_cluster(sim::loop& loop, sim::network& network, int workers, std::uint16_t cpus = 1)
-        : loop_(loop), network_(network), driver_(options_of(loop, "driver", 1)), cpus_(cpus),
+    /// credit_calls, credit_bytes: see rt::runtime_options.
+    sim_cluster(sim::loop& loop, sim::network& network, int workers, std::uint16_t cpus = 1,
+                std::uint32_t credit_calls = limit::credit_calls,
+                std::size_t credit_bytes = limit::credit_bytes)
+        : loop_(loop), network_(network), credit_calls_(credit_calls), credit_bytes_(credit_bytes),
+          driver_(options_of(loop, "driver", 1)), cpus_(cpus),
           workers_(static_cast<std::size_t>(workers)),
           secret_(net::token::generate(loop.random())) {}
 
@@ -124,8 +129,10 @@ private:
         std::optional<cancel_source> stop;
     };
 
-    static rt::runtime_options options_of(sim::loop& loop, std::string name, std::int64_t pid) {
+    rt::runtime_options options_of(sim::loop& loop, std::string name, std::int64_t pid) const {
         rt::runtime_options o;
+        o.credit_calls = credit_calls_;
+        o.credit_bytes = credit_bytes_;
         o.incarnation = loop.random().next();
         o.name = std::move(name);
         o.host = "sim";
@@ -212,6 +219,8 @@ private:
 
     sim::loop& loop_;
     sim::network& network_;
+    std::uint32_t credit_calls_;
+    std::size_t credit_bytes_;
     rt::runtime driver_;
     std::uint16_t cpus_;
     std::size_t max_frame_ = 0;
@@ -226,10 +235,12 @@ private:
 
 /// Runs body(cluster) in a simulated world without faults. share: as workers on the host of their driver do.
 template <class Body>
-void in_sim(std::uint64_t seed, int workers, Body body, std::uint16_t cpus = 1, bool share = true) {
+void in_sim(std::uint64_t seed, int workers, Body body, std::uint16_t cpus = 1, bool share = true,
+            std::uint32_t credit_calls = limit::credit_calls,
+            std::size_t credit_bytes = limit::credit_bytes) {
     sim::loop loop(seed);
     sim::network network(loop, sim::faults{});
-    sim_cluster cluster(loop, network, workers, cpus);
+    sim_cluster cluster(loop, network, workers, cpus, credit_calls, credit_bytes);
     if (!share) cluster.share_no_memory();
     loop.run(cluster.run(std::move(body)));
 }

@@ -82,6 +82,9 @@ inline constexpr std::size_t queue_bytes = std::size_t{64} << 20;  ///< a connec
 inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
 inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
 inline constexpr std::size_t backlog_bytes = std::size_t{4} << 20; ///< calls a worker reads ahead
+/// What a process sends to one actor, or of tasks without cores to one worker, ahead of what has begun there.
+inline constexpr std::uint32_t credit_calls = 1024;
+inline constexpr std::size_t credit_bytes = std::size_t{4} << 20;
 /// Plain calls run so long in a row before their replies leave and new frames are read.
 inline constexpr std::chrono::milliseconds call_turn{5};
 } // namespace limit

@@ -117,6 +117,21 @@ void kill(const actor_handle<T>& handle) {
     rt::detail::runtime_of(handle.lane()).kill_actor(handle.id());
 }
 
+/// Suspends until a call through this handle leaves at once: until few enough of those that this process has made wait
+/// for the actor to begin them. So whoever makes calls faster than they begin does not fill its memory with them:
+///
+///     while (more()) {
+///         co_await skein::room(sink);
+///         (void)sink.call<&store::put>(next());
+///     }
+///
+/// Returns also when the actor has ended, so that the next call says why.
+///   errors  cancelled
+template <class T>
+[[nodiscard]] task<void> room(const actor_handle<T>& handle) {
+    return rt::detail::runtime_of(handle.lane()).wait_room(handle.lane());
+}
+
 /// In a method: the actor ends when this call has ended, and is not made again. Coroutine methods that run go on to
 /// their end; calls behind it fail with not_found.
 ///   errors  invalid_argument: not inside a method

@@ -13,6 +13,7 @@
 //
 // Programs use skein::run, which makes the runtime and its workers.
 
+#include <skein/core/constants.hpp>
 #include <skein/core/function.hpp>
 #include <skein/core/task.hpp>
 #include <skein/rt/actor_options.hpp>
@@ -44,6 +45,9 @@ struct runtime_options {
     std::int64_t pid = 0;
     /// Of this start of this process, see unique_number. 0: drawn; a simulated world draws its own.
     std::uint64_t incarnation = 0;
+    /// What it sends to one actor, or of tasks without cores to one worker, ahead of what has begun there.
+    std::uint32_t credit_calls = limit::credit_calls;
+    std::size_t credit_bytes = limit::credit_bytes; ///< and one call more
 };
 
 /// Counts since it was made.
@@ -185,6 +189,7 @@ public:
     void end_by_force(detail::call_base& call);
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_state& lane) noexcept;
+    [[nodiscard]] task<void> wait_room(counted_ptr<detail::actor_state> lane);
     /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
     [[nodiscard]] counted_ptr<detail::actor_state> actor_lane(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
@@ -254,6 +259,7 @@ private:
     struct books; // in detail/runtime_books.hpp
     struct arrival;
     struct losses;
+    struct credits;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
@@ -423,6 +429,7 @@ private:
 #include <skein/rt/detail/runtime.ipp>
 #include <skein/rt/detail/runtime_actors.ipp>
 #include <skein/rt/detail/runtime_callers.ipp>
+#include <skein/rt/detail/runtime_credits.ipp>
 #include <skein/rt/detail/runtime_demands.ipp>
 #include <skein/rt/detail/runtime_direct.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>

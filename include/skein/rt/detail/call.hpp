@@ -13,6 +13,7 @@
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/counted_ptr.hpp>
+#include <skein/core/event.hpp>
 #include <skein/core/frame_pool.hpp>
 #include <skein/core/ids.hpp>
 #include <skein/core/loop.hpp>
@@ -25,6 +26,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -70,6 +72,28 @@ public:
     virtual void encode(wire::writer& to) = 0;
     /// The failure of a ref among them, if one failed.
     [[nodiscard]] virtual const failure* failed() const noexcept = 0;
+};
+
+/// Credit: calls that were sent and have not begun, and their bytes. Used in runtime_credits.ipp.
+struct credit_line {
+    std::uint32_t number = 1; ///< what was taken from an older line is not given back to this one
+    std::uint32_t calls = 0;
+    std::uint64_t bytes = 0;
+
+    void take(std::uint32_t n) noexcept {
+        ++calls;
+        bytes += n;
+    }
+    void give(std::uint32_t n) noexcept {
+        --calls;
+        bytes -= n;
+    }
+};
+
+/// What a call has of the credit of a line.
+struct credit_taken {
+    std::uint32_t line = 0; ///< its number; 0: nothing
+    std::uint32_t bytes = 0;
 };
 
 /// The part of a call that knows nothing of its result type.
@@ -135,7 +159,8 @@ public:
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
     bool nested = false; ///< submitted by a worker: goes before the calls of the driver
-    bool direct = false; ///< sent by a worker without its driver, and counted as such
+    bool direct = false; ///< made by a worker, and counted as one that its driver does not know of
+    bool held = false;   ///< it waits at its worker, behind a start_gate
     /// Not 0: a worker died while it ran. It waits for a worker with nothing to do, so many times at most, and
     /// nothing is sent behind it.
     std::uint8_t alone = 0;
@@ -143,6 +168,7 @@ public:
     std::uint16_t cpus = 0;  ///< cores it counts for on its worker, rounded up
     std::uint16_t shape = 0; ///< its whole demand, a number of its runtime, see demand_table
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
+    credit_taken taken;              ///< until its worker has begun it
 
 protected:
     virtual result<void> take_value(byte_span value) = 0;
@@ -157,6 +183,12 @@ private:
 
     std::uint32_t uses_ = 0;
     std::unique_ptr<failure> failure_;
+};
+
+/// Calls of the methods that share a start_gate.
+struct gate_line {
+    credit_line held;                             ///< wait at the worker, for the gate is full
+    std::deque<counted_ptr<call_base>> waiting{}; ///< wait here while too many wait there
 };
 
 /// A caller's view of one actor: its id, and the calls that wait for their turn. Calls leave in the
@@ -179,6 +211,17 @@ public:
     bool lasts = false;          ///< its calls keep their arguments
     std::uint32_t holds = 0;     ///< worker: times its driver knows of the handles here
     std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number
+    credit_line credit;
+    std::uint32_t ended = 0;         ///< about so many of `waiting` are done
+    std::vector<gate_line> gates;    ///< by number, as far as calls have waited for one
+    std::unique_ptr<event> has_room; ///< set for a moment; made when somebody waits for it
+
+    [[nodiscard]] bool has_waiting() const noexcept {
+        if (first != waiting.size()) return true;
+        for (const auto& gate : gates)
+            if (!gate.waiting.empty()) return true;
+        return false;
+    }
 
 private:
     void last_use_gone() noexcept;

@@ -5,6 +5,8 @@
 //     call     id = the call, body = call_head + arguments         submitter -> executor
 //     reply    id = the call, flags: ok or failed, body = value or wire_failure
 //     started  id = the call: it runs and has suspended            executor -> submitter
+//     held     id = the call: it waits for others of its method_group, or of .max_concurrency   executor -> submitter
+//     passed   id = a call that was taken back: its place has come, and was passed by            worker -> driver
 //     cancel   id = the call, flags: by force                      submitter -> executor
 //     drop     body = the actor: its last handle is gone            driver -> worker
 //     kill     body = the actor: it ends at once                     worker -> driver -> worker
@@ -17,7 +19,7 @@
 //     left       it has ended by itself
 //     find       id = who asks, body = type and name                a reply brings its number
 //
-// Workers call the actors of each other over links of their own, which carry call, cancel, reply and started alone;
+// Workers call the actors of each other over links of their own, which carry call, cancel, reply, started and held alone;
 // what they need their driver for is in detail/direct_message.hpp.
 //
 // A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the value.
@@ -55,6 +57,8 @@ enum message : std::uint16_t {
     message_busy = 18,
     message_waits = 19,
     message_cut = 20,
+    message_held = 21,
+    message_passed = 22,
 };
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel

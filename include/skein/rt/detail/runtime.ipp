@@ -46,6 +46,8 @@ SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<boo
     books_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
     books_->anchor = counted_ptr(new detail::runtime_anchor(*this));
     books_->leases.incarnation = books_->incarnation;
+    books_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
+    books_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});
     books_->root = counted_ptr(new detail::call_context(books_->anchor));
     books_->direct = std::make_unique<detail::direct_books>(*this);
     (void)registry::instance(); // numbers the functions
@@ -245,11 +247,13 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
         // The common case: nothing waits, the worker is there, nothing has to be kept.
         auto& lane = *call->lane;
         if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->is_open() &&
-            !lane.lasts && !books_->closing) [[likely]] {
+            !lane.lasts && !books_->closing && credits::has(*books_, lane.credit) &&
+            !credits::stands_aside(*books_, lane, *call)) [[likely]] {
             books_->scratch.clear();
             if (!encode_call(books_->scratch, *call, encode)) return;
             auto& raw = *call;
             raw.slot = take_slot(std::move(call));
+            credits::take(*books_, *lane.on, raw, books_->scratch.size());
             if (books_->scratch.size() < limit::inline_bytes) [[likely]]
                 return transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
             auto body = std::move(books_->scratch).take(); // its memory goes with it
@@ -313,6 +317,7 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
     call->state = detail::phase::queued;
     if (call->kind == detail::call_kind::method) {
         drain(*call->lane);
+        credits::waits_here(*this, *call);
     } else {
         place(call);
     }
@@ -325,8 +330,9 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
                                                                 "is shutting down"));
     if (call->kind == detail::call_kind::method && call->lane) {
         const auto lane = call->lane;
-        lane->waiting.push_back(std::move(call));
-        return drain(*lane);
+        lane->waiting.push_back(call);
+        if (!credits::is_spent(*books_, *lane)) drain(*lane);
+        return credits::waits_here(*this, *call);
     }
     if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
     if (call->kind == detail::call_kind::method) { // passed on for a worker
@@ -360,14 +366,22 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
 SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
     const counted_ptr<detail::actor_state> hold(&lane);
     if (lane.moving && !lane.asked && books_->upstream != nullptr) find_way(lane);
+    credits::send_held(*this, lane);
     while (lane.first != lane.waiting.size()) {
         auto& front = lane.waiting[lane.first];
         if (front->state == detail::phase::preparing || (lane.moving && !front->is_done()) ||
             (is_cut(lane) && !front->is_done()))
             break;
+        const bool goes = !front->is_done() && !lane.lost && lane.on != nullptr;
+        const bool aside = goes && credits::stands_aside(*books_, lane, *front);
+        if (goes && !aside && !credits::has(*books_, lane.credit)) break;
         auto call = std::exchange(front, {});
         ++lane.first;
         if (call->is_done()) continue;
+        if (aside) {
+            lane.gates[call->fn->group].waiting.push_back(std::move(call));
+            continue;
+        }
         if (lane.lost) {
             call->fail({error(lane.lost->what.code(),
                               call->name() + " did not run: " + lane.lost->what.text()),
@@ -375,13 +389,20 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
         } else if (lane.on == nullptr) {
             refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
         } else {
+            credits::look_ahead(lane);
             send(*lane.on, std::move(call));
         }
     }
-    if (lane.first == lane.waiting.size()) {
-        lane.waiting.clear();
+    constexpr std::size_t few = 64;
+    if (lane.first == lane.waiting.size() ||
+        (lane.first >= few && lane.first * 2 > lane.waiting.size())) {
+        lane.waiting.erase(lane.waiting.begin(),
+                           lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first));
         lane.first = 0;
+        if (lane.waiting.empty() && lane.waiting.capacity() > few * few)
+            lane.waiting.shrink_to_fit();
     }
+    credits::tell_room(*books_, lane);
 }
 
 SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexcept {
@@ -404,6 +425,7 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexce
     call.fail({error(errc::cancelled,
                      fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
                nullptr});
+    if (lane) credits::forget(*lane, call);
     if (lane) drain(*lane);
     // No answer comes that would do so; and who waited in front of others lets them go.
     if (is_free || books_->leases.asking > 0 || books_->leases.has_own(call)) pump();
@@ -424,6 +446,7 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
                            call.rare->is_inherited ? ", what the call that made it had left" : "",
                            call.progress())),
          nullptr});
+    if (lane && !sent) credits::forget(*lane, call);
     if (lane) drain(*lane);
     if (is_free || books_->leases.asking > 0 || books_->leases.has_own(call)) pump();
 }
@@ -446,6 +469,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
     lane = new detail::actor_state;
     lane->owner = this;
     lane->id = id;
+    credits::leave(*books_, *lane);
     if (books_->upstream != nullptr) {
         lane->moving = true; // until it is called, see find_way()
     } else if (const auto* const found = books_->actors.find(id)) {
@@ -461,9 +485,10 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
 /// to come; that does not matter any more.
 SKEIN_INLINE void runtime::fail_lane(detail::actor_state& lane) {
     const counted_ptr<detail::actor_state> hold(&lane);
-    for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
-        const auto call = lane.waiting[i];
-        if (call && !call->is_done())
+    const std::vector<counted_ptr<detail::call_base>> all(
+        lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first), lane.waiting.end());
+    for (const auto& call : all) {
+        if (!call->is_done())
             call->fail({error(lane.lost->what.code(),
                               call->name() + " did not run: " + lane.lost->what.text()),
                         nullptr});

@@ -48,6 +48,7 @@ struct running_call {
     counted_ptr<call_context> context;
     bool told = false;  ///< the submitter knows that it has started
     bool waits = false; ///< it has not, see start_gate
+    bool held = false;  ///< and the submitter knows that
 };
 
 struct call_base::rarities {
@@ -167,6 +168,13 @@ struct peer {
     time_point mark{};     ///< since when `finished` counts
     std::uint32_t finished = 0;
     std::size_t actors = 0;
+    detail::credit_line credit; ///< of tasks that occupy no cores
+    /// What calls have of their line's credit that were taken back, and that the worker has still to pass by.
+    struct passing {
+        actor_id target; ///< none: a task
+        detail::credit_taken taken;
+    };
+    std::unordered_map<slot_id, passing> taken_back;
 
     // What the worker has begun, and the tasks that can be taken back from it, in the order in which they
     // were sent; some are done.
@@ -333,6 +341,10 @@ public:
     bool lends = false; ///< the value is that of a reply that lends
 
     [[nodiscard]] const peer& origin() const noexcept { return *origin_; }
+    /// What its worker says of it goes on to who made it.
+    void pass_on(std::uint16_t what) const {
+        if (!is_done() && origin_->is_open()) origin_->send(what, 0, origin_id_.value(), {});
+    }
 
 protected:
     result<void> take_value(byte_span bytes) override {
@@ -367,6 +379,36 @@ struct runtime::arrival {
     time_point came{};
 };
 
+/// How much this process sends ahead of what has begun; in runtime_credits.ipp.
+struct runtime::credits {
+    [[nodiscard]] static bool has(const books& of, const detail::credit_line& line) noexcept;
+    [[nodiscard]] static bool is_spent(const books& of, const detail::actor_state& lane) noexcept;
+    static void look_ahead(const detail::actor_state& lane) noexcept;
+    [[nodiscard]] static bool stands_aside(const books& of, const detail::actor_state& lane,
+                                           const detail::call_base& call) noexcept;
+    static void take(books& of, peer& to, detail::call_base& call, std::size_t bytes) noexcept;
+    [[nodiscard]] static counted_ptr<detail::actor_state> give(books& of, peer& from,
+                                                               detail::call_base& call) noexcept;
+    static void on_started(runtime& self, peer& from, slot_id id);
+    static void on_held(runtime& self, peer& from, slot_id id);
+    static void on_passed(runtime& self, peer& from, slot_id id);
+    static void pass_by(peer& from, slot_id id, const detail::call_head& head);
+    static void keep(detail::call_base& call);
+    static void leave(books& of, detail::actor_state& lane);
+    static void sort(detail::actor_state& lane);
+    static void send_held(runtime& self, detail::actor_state& lane);
+    static void forget(detail::actor_state& lane, detail::call_base& call);
+    static void fail_all(runtime& self, const error& why);
+    static void tell_room(const books& of, detail::actor_state& lane) noexcept;
+    [[nodiscard]] static bool has_room(const books& of, const detail::actor_state& lane) noexcept;
+    static void waits_here(runtime& self, detail::call_base& call);
+
+private:
+    [[nodiscard]] static detail::actor_state* lane_of(books& of, actor_id id,
+                                                      detail::actor_state* known,
+                                                      std::uint32_t line) noexcept;
+};
+
 struct runtime::books {
     using call_line = std::deque<counted_ptr<detail::call_base>>;
     struct slot {
@@ -381,6 +423,8 @@ struct runtime::books {
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
     peer* upstream = nullptr;                 ///< of a worker
     std::uint64_t incarnation = 0, last_link = 0, last_actor = 0, last_call = 0;
+    std::uint32_t last_line = 1, credit_calls = 0; ///< see credits
+    std::size_t credit_bytes = 0;
     counted_ptr<detail::runtime_anchor> anchor;
     counted_ptr<detail::call_context> root,
         spare; ///< of tasks that are no call; for the next plain call

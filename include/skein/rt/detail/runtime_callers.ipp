@@ -151,12 +151,10 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
     const bool answers = from->role != detail::peer_role::accepted;
     if (f.kind == detail::message_reply && answers) return on_reply(*from, f);
     if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id), false);
-    if (f.kind == detail::message_started && answers) {
-        if (auto* call = call_at(*from, slot_id(f.id));
-            call != nullptr && call->state == detail::phase::sent)
-            call->state = detail::phase::started;
-        return;
-    }
+    if (f.kind == detail::message_started && answers)
+        return credits::on_started(*this, *from, slot_id(f.id));
+    if (f.kind == detail::message_held && answers)
+        return credits::on_held(*this, *from, slot_id(f.id));
     if (f.kind != detail::message_call || !calls)
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}, which {}", f.kind, from->who,

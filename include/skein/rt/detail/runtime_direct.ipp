@@ -148,7 +148,7 @@ SKEIN_INLINE void runtime::close_lane(actor_id id, const failure& why) {
     const auto found = books_->lanes.find(id);
     if (found == books_->lanes.end()) return;
     const counted_ptr<detail::actor_state> lane(found->second);
-    lane->on = nullptr;
+    credits::leave(*books_, *lane);
     lane->moving = lane->asked = false;
     if (!lane->lost) lane->lost = why;
     fail_lane(*lane);
@@ -318,7 +318,7 @@ SKEIN_INLINE void runtime::lose_target(detail::direct_target& at, peer& l) {
         if (lane->on == &l) lanes.emplace_back(lane);
     std::sort(lanes.begin(), lanes.end(), [](auto& a, auto& b) { return a->id < b->id; });
     for (const auto& lane : lanes) { // before a call fails: what that sets free must not go there
-        lane->on = nullptr;
+        credits::leave(*books_, *lane);
         lane->moving = !at.end && !closing;
         if (!lane->moving) lane->lost = failure{error(*lost.code, lost.summary), nullptr};
     }

@@ -34,7 +34,7 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     if (const auto found = books_->lanes.find(id); found != books_->lanes.end())
         lane = counted_ptr<detail::actor_state>(found->second);
     if (lane) {
-        lane->on = nullptr;
+        credits::leave(*books_, *lane);
         lane->moving = false;
         lane->lost = why != nullptr ? *why : detail::ended(id, "is gone");
     }

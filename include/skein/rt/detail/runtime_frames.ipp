@@ -27,11 +27,11 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
         return books_->upstream == nullptr ? forward(*from, f) : arrived(from, f);
-    case detail::message_started:
-        if (auto* call = call_at(*from, slot_id(f.id));
-            call != nullptr && call->state == detail::phase::sent)
-            call->state = detail::phase::started;
-        return;
+    case detail::message_started: return credits::on_started(*this, *from, slot_id(f.id));
+    case detail::message_held: return credits::on_held(*this, *from, slot_id(f.id));
+    case detail::message_passed:
+        if (books_->upstream != nullptr) break;
+        return credits::on_passed(*this, *from, slot_id(f.id));
     case detail::message_cancel:
         return on_cancel(*from, slot_id(f.id), (f.flags & detail::flag_by_force) != 0);
     case detail::message_drop:
@@ -74,6 +74,7 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
 SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> call,
                                   const net::frame_view& f) {
     account(from, *call);
+    const auto lane = credits::give(*books_, from, *call);
     if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
         settle_create(from, *call, f.flags);
     if (!call->is_done()) {
@@ -86,6 +87,7 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
             if (!runs_again(*call, why)) call->fail(std::move(why));
         }
     }
+    if (lane) drain(*lane);
     if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();
     if (from.busy == 0 && books_->upstream == nullptr && books_->links.size() > 1) feed(from);
 }
@@ -351,7 +353,7 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
         wire::reader in(one.body);
         detail::call_head head;
         const auto& fn = detail::read_head(in, head, *one.from, one.came);
-        if (!one.from->page.begin()) return;
+        if (!one.from->page.begin()) return credits::pass_by(*one.from, one.slot, head);
         error why(errc::cancelled, fn.name + " was cancelled; it did not run");
         reply_failure(*one.from, one.slot, {std::move(why), nullptr});
     } catch (const error& e) { // no call: as in the handler of a link
@@ -367,7 +369,8 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
     wire::reader in(body);
     detail::call_head head;
     const auto& fn = detail::read_head(in, head, *from, came);
-    if (!box && !from->page.begin()) return; // its driver has taken it back
+    if (!box && !from->page.begin()) // its driver has taken it back
+        return credits::pass_by(*from, id, head);
     if (head.kind == detail::call_kind::method && !box) {
         const auto found = books_->boxes.find(head.target);
         if (found == books_->boxes.end()) {
@@ -420,6 +423,8 @@ SKEIN_INLINE void runtime::hold_back(const std::shared_ptr<peer>& from, slot_id 
     const task_context::use under(&context_for(head, fn));
     begin_call(from, id, true,
                execute_in_turn(from, id, to_buffer(body), &fn, std::move(box), came));
+    books_->fresh.emplace_back(from, id);
+    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
 }
 
 SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_id id,
@@ -475,14 +480,16 @@ SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id
 }
 
 /// Runs after the first steps of the calls that have just started: those that are not done by then
-/// have suspended, and their submitter is told.
+/// have suspended, or wait for others before they start, and their submitter is told.
 SKEIN_INLINE task<void> runtime::tell_started() {
     co_await yield();
     for (const auto& [to, id] : std::exchange(books_->fresh, {})) {
         auto* const found = to->running.find(id);
-        if (found == nullptr || (*found)->told || (*found)->waits || !to->is_open()) continue;
-        (*found)->told = true;
-        to->send(detail::message_started, 0, id.value(), {});
+        if (found == nullptr || (*found)->told || !to->is_open()) continue;
+        auto& is_told = (*found)->waits ? (*found)->held : (*found)->told;
+        if (std::exchange(is_told, true)) continue;
+        to->send((*found)->waits ? detail::message_held : detail::message_started, 0, id.value(),
+                 {});
     }
     co_return;
 }

@@ -221,6 +221,7 @@ SKEIN_INLINE task<void> runtime::close() {
         const auto call = books_->slots[i].call;
         if (call && !call->is_done()) call->fail({why, nullptr});
     }
+    credits::fail_all(*this, why);
     scope goodbyes;
     auto open = books_->links;
     for (const auto& l : open) goodbyes.spawn(detail::say_goodbye(l->wire));
@@ -260,7 +261,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
         if (lane->on == &l) gone.emplace_back(lane);
     std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
     for (const auto& lane : gone) {
-        lane->on = nullptr;
+        credits::leave(*books_, *lane);
         lane->lost =
             failure{error(errc::worker_lost, lost.summary + lost.note_of(lane->id)), nullptr};
     }

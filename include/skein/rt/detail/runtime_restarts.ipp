@@ -48,6 +48,7 @@ SKEIN_INLINE void runtime::remember_plan(detail::call_base& call) {
 /// Driver: the call may have to be sent once more.
 SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
     if (call.kind == detail::call_kind::task || books_->upstream != nullptr) return false;
+    if (call.lane) return call.lane->lasts;
     const auto* const entry = books_->actors.find(call.target);
     return entry != nullptr && entry->lasts();
 }
@@ -70,7 +71,7 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
             ++entry.plan->made_again;
             into.moving.push_back(id);
             if (lane == books_->lanes.end()) continue;
-            lane->second->on = nullptr;
+            credits::leave(*books_, *lane->second);
             lane->second->moving = true;
             continue;
         }
@@ -129,6 +130,7 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
         auto& line = lane->waiting;
         line.insert(line.begin() + static_cast<std::ptrdiff_t>(lane->first), calls.begin(),
                     calls.end());
+        credits::sort(*lane); // some may have overtaken others of a full group
         drain(*lane);
     }
     for (auto& [id, calls] : passed) {

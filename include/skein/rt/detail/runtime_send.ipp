@@ -22,11 +22,16 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
         any = true;
         largest = std::max(largest, l->capacity);
         if (call.cpus > l->capacity || l->retiring) continue;
+        if (call.kind == detail::call_kind::task && call.cpus == 0 &&
+            !credits::has(*books_, l->credit))
+            continue;
         if (call.kind == detail::call_kind::create) {
             if (best == nullptr || l->actors < best->actors) best = l.get();
             continue;
         }
-        if (best == nullptr || l->busy < best->busy) best = l.get();
+        if (best == nullptr || l->busy < best->busy ||
+            (l->busy == best->busy && l->credit.calls < best->credit.calls))
+            best = l.get();
     }
     possible = !any || call.cpus <= largest;
     // An actor stays where it is put: rather wait for a worker that is about to come.
@@ -113,6 +118,7 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
         ++to.actors;
         if (to.kind != 0) books_->leases.settle_in(to);
     }
+    credits::take(*books_, to, raw, raw.body.size());
     detail::stamp_deadline(raw, raw.body);
     // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
     // when it was taken back; and one that was not sent.
@@ -148,7 +154,7 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
             to.send(detail::message_call, 0, call.slot.value(), body);
         }
         call.state = detail::phase::sent;
-        if (to.role != detail::peer_role::program) direct_call_began(call);
+        if (to.role != detail::peer_role::program && !call.direct) direct_call_began(call);
         call.order = ++to.sent;
         if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
             to.remember_task({call.slot, call.order});
@@ -156,6 +162,7 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
         if (e.code() != errc::too_large) return; // closed or reset: as above
         const auto held = free_slot(call.slot);
         account(to, call);
+        (void)credits::give(*books_, to, call);
         if (call.kind == detail::call_kind::create && books_->upstream == nullptr) actor_left(to);
         call.fail({e, nullptr});
     }
@@ -190,6 +197,7 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
         return false;
     const auto held = free_slot(call.slot);
     account(*call.on, call);
+    credits::keep(call);
     call.on = nullptr;
     call.state = detail::phase::queued;
     return true;
@@ -220,7 +228,9 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
         const auto& held = books_->slots[index];
         if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
         const counted_ptr<detail::call_base> call(held.call.get());
-        if (call->cpus > idle.capacity || call->alone != 0 || call->is_done()) continue;
+        if (call->cpus > idle.capacity || call->alone != 0 || call->is_done() ||
+            (call->cpus == 0 && !credits::has(*books_, idle.credit)))
+            continue;
         if (detail::lease_books::is_leased(*call)) {
             auto& line = leases.line_of(call->shape);
             if (line.by != detail::lease_line::service::shared || !line.need->label.empty())

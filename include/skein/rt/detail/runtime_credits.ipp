@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of rt/runtime.hpp: how much a process sends ahead of what has begun. The rest waits here, where it can be
+// cancelled, moved or refused.
+//
+// Each actor has a line of credit in each process that calls it, and each worker one at its driver for tasks that occupy
+// no cores. A call takes from it when it is sent, and gives back when its executor has begun it, not when it ends: of
+// thousands that wait for one that comes later, that one must get through. That it has begun is known anyhow: by its reply, or by `started`, which a
+// coroutine sends as it suspends. So nothing is sent for credit alone, but in two cases:
+//
+// A call that waits at its executor for others of its method_group (or of .max_concurrency) says `held`. It is counted for that gate from then
+// on. When as many are held as there is credit for, more of its kind wait here, in a line of their own, and
+// let the others pass: by then it is certain that the gate is full, so that no order is broken that anybody was promised.
+// A call that was taken back is in its worker's memory until its place has come: then the worker says `passed`.
+//
+// What goes from one worker to another by way of the driver has the credit of the first: the driver passes on
+// `started` and `held`, so that all that is under way behind it is bounded, on both links and between.
+
+#include <skein/rt/detail/runtime_books.hpp>
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
+
+SKEIN_INLINE bool runtime::credits::has(const books& of, const detail::credit_line& line) noexcept {
+    return line.calls < of.credit_calls && line.bytes < of.credit_bytes;
+}
+
+/// Nothing of an actor's line can be sent before credit comes back.
+SKEIN_INLINE bool runtime::credits::is_spent(const books& of,
+                                             const detail::actor_state& lane) noexcept {
+    return lane.on != nullptr && !lane.moving && !lane.lost && !has(of, lane.credit);
+}
+
+/// Of many that wait the next ones are in no cache: they are fetched while others are sent.
+SKEIN_INLINE void runtime::credits::look_ahead(const detail::actor_state& lane) noexcept {
+    constexpr std::size_t near = 4, far = 8, line = 64;
+    const auto left = lane.waiting.size() - lane.first;
+    if (left <= far) return;
+    const auto* const later =
+        reinterpret_cast<const std::byte*>(lane.waiting[lane.first + far].get());
+    for (std::size_t at = 0; at < sizeof(detail::call_base); at += line)
+        __builtin_prefetch(later + at);
+    __builtin_prefetch(lane.waiting[lane.first + near]->body.data());
+}
+
+/// It waits for its gate, and others need not wait for it.
+SKEIN_INLINE bool runtime::credits::stands_aside(const books& of, const detail::actor_state& lane,
+                                                 const detail::call_base& call) noexcept {
+    if (lane.gates.size() <= call.fn->group) return false;
+    const auto& gate = lane.gates[call.fn->group];
+    return !gate.waiting.empty() || !has(of, gate.held);
+}
+
+SKEIN_INLINE void runtime::credits::take(books& of, peer& to, detail::call_base& call,
+                                         std::size_t bytes) noexcept {
+    detail::credit_line* line = nullptr;
+    if (call.kind == detail::call_kind::method && call.lane)
+        line = &call.lane->credit;
+    else if (call.kind == detail::call_kind::task && call.cpus == 0 && of.upstream == nullptr)
+        line = &to.credit;
+    call.held = false;
+    call.taken = {};
+    if (line == nullptr) return;
+    constexpr std::size_t most = std::numeric_limits<std::uint32_t>::max();
+    call.taken = {line->number, static_cast<std::uint32_t>(std::min(bytes, most))};
+    line->take(call.taken.bytes);
+}
+
+/// The actor whose line has that number; nullptr: the line is no more.
+SKEIN_INLINE detail::actor_state* runtime::credits::lane_of(books& of, actor_id id,
+                                                            detail::actor_state* known,
+                                                            std::uint32_t line) noexcept {
+    if (known == nullptr) {
+        const auto found = of.lanes.find(id);
+        if (found == of.lanes.end()) return nullptr;
+        known = found->second;
+    }
+    return known->credit.number == line ? known : nullptr;
+}
+
+/// Its executor has begun it, or never will. Gives the actor if something may go there now.
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::credits::give(
+    books& of, peer& from, detail::call_base& call) noexcept {
+    const auto taken = std::exchange(call.taken, {});
+    if (taken.line == 0) return {};
+    if (call.kind == detail::call_kind::task) {
+        from.credit.give(taken.bytes);
+        return {};
+    }
+    auto* const lane = lane_of(of, call.target, call.lane.get(), taken.line);
+    if (lane == nullptr) return {};
+    auto& line = std::exchange(call.held, false) ? lane->gates[call.fn->group].held : lane->credit;
+    line.give(taken.bytes);
+    if (!lane->has_waiting() && !lane->has_room) return {};
+    return counted_ptr<detail::actor_state>(lane);
+}
+
+/// It runs, and has suspended.
+SKEIN_INLINE void runtime::credits::on_started(runtime& self, peer& from, slot_id id) {
+    const counted_ptr<detail::call_base> call(self.call_at(from, id));
+    if (!call) return;
+    if (call->state == detail::phase::sent) call->state = detail::phase::started;
+    const bool is_task = call->kind == detail::call_kind::task;
+    if (call->nested && call->kind == detail::call_kind::method)
+        static_cast<const detail::forwarded_call&>(*call).pass_on(detail::message_started);
+    if (const auto lane = give(*self.books_, from, *call)) self.drain(*lane);
+    if (is_task && !self.books_->queue.empty()) self.pump();
+}
+
+/// It waits behind a gate.
+SKEIN_INLINE void runtime::credits::on_held(runtime& self, peer& from, slot_id id) {
+    const counted_ptr<detail::call_base> call(self.call_at(from, id));
+    if (!call || call->kind != detail::call_kind::method) return;
+    if (call->nested)
+        static_cast<const detail::forwarded_call&>(*call).pass_on(detail::message_held);
+    if (call->taken.line == 0 || call->held) return;
+    const counted_ptr<detail::actor_state> lane(
+        lane_of(*self.books_, call->target, call->lane.get(), call->taken.line));
+    if (!lane) return;
+    const std::size_t gate = call->fn->group;
+    if (lane->gates.size() <= gate) lane->gates.resize(gate + 1);
+    lane->credit.give(call->taken.bytes);
+    lane->gates[gate].held.take(call->taken.bytes);
+    call->held = true;
+    self.drain(*lane);
+}
+
+/// Driver: a call leaves its worker's books; it is in the worker's memory still.
+SKEIN_INLINE void runtime::credits::keep(detail::call_base& call) {
+    const auto taken = std::exchange(call.taken, {});
+    if (taken.line != 0) call.on->taken_back[call.slot] = {call.target, taken};
+}
+
+/// Worker: the place of a call has come that was taken back.
+SKEIN_INLINE void runtime::credits::pass_by(peer& from, slot_id id, const detail::call_head& head) {
+    const bool has_credit = head.kind == detail::call_kind::method ||
+                            (head.kind == detail::call_kind::task && head.cpus == 0);
+    if (has_credit && from.is_open()) from.send(detail::message_passed, 0, id.value(), {});
+}
+
+SKEIN_INLINE void runtime::credits::on_passed(runtime& self, peer& from, slot_id id) {
+    const auto node = from.taken_back.extract(id);
+    if (node.empty()) return;
+    const auto [target, taken] = node.mapped();
+    if (!target) {
+        from.credit.give(taken.bytes);
+        if (!self.books_->queue.empty()) self.pump();
+        return;
+    }
+    const counted_ptr<detail::actor_state> lane(lane_of(*self.books_, target, nullptr, taken.line));
+    if (!lane) return;
+    lane->credit.give(taken.bytes);
+    self.drain(*lane);
+}
+
+/// An actor is no more where it was, or not yet anywhere: its calls have a new line, and wait in one.
+SKEIN_INLINE void runtime::credits::leave(books& of, detail::actor_state& lane) {
+    lane.on = nullptr;
+    if (++of.last_line < 2) of.last_line = 2;
+    lane.credit = {of.last_line};
+    bool any = false;
+    for (auto& gate : lane.gates) {
+        any = any || !gate.waiting.empty();
+        std::move(gate.waiting.begin(), gate.waiting.end(), std::back_inserter(lane.waiting));
+    }
+    lane.gates.clear();
+    if (any) sort(lane);
+}
+
+/// In the order in which they were made.
+SKEIN_INLINE void runtime::credits::sort(detail::actor_state& lane) {
+    const auto begin = lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first);
+    const auto earlier = [](const auto& a, const auto& b) { return a->number < b->number; };
+    if (!std::is_sorted(begin, lane.waiting.end(), earlier))
+        std::sort(begin, lane.waiting.end(), earlier);
+}
+
+/// Sends what stands aside, as far as its gate takes more. It is older than what waits in the line of all.
+SKEIN_INLINE void runtime::credits::send_held(runtime& self, detail::actor_state& lane) {
+    auto& of = *self.books_;
+    for (std::size_t i = 0; i < lane.gates.size(); ++i) {
+        while (i < lane.gates.size() && !lane.gates[i].waiting.empty()) {
+            auto& gate = lane.gates[i];
+            const bool goes =
+                lane.on != nullptr && !is_cut(lane) && has(of, lane.credit) && has(of, gate.held);
+            if (!goes && !gate.waiting.front()->is_done()) break;
+            auto call = std::move(gate.waiting.front());
+            gate.waiting.pop_front();
+            if (!call->is_done()) self.send(*lane.on, std::move(call));
+        }
+    }
+}
+
+/// A call that has waited here is done. It stays in its line for a while, without its arguments.
+SKEIN_INLINE void runtime::credits::forget(detail::actor_state& lane, detail::call_base& call) {
+    call.body = {};
+    constexpr std::uint32_t few = 64;
+    if (++lane.ended < few || 2 * std::size_t{lane.ended} < lane.waiting.size() - lane.first)
+        return;
+    lane.ended = 0;
+    const auto is_done = [](const auto& one) { return one->is_done(); };
+    lane.waiting.erase(
+        std::remove_if(lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first),
+                       lane.waiting.end(), is_done),
+        lane.waiting.end());
+    for (auto& gate : lane.gates) std::erase_if(gate.waiting, is_done);
+}
+
+/// The program ends: what waits for credit did not run.
+SKEIN_INLINE void runtime::credits::fail_all(runtime& self, const error& why) {
+    std::vector<counted_ptr<detail::actor_state>> all;
+    for (const auto& [id, lane] : self.books_->lanes) all.emplace_back(lane);
+    std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a->id < b->id; });
+    for (const auto& lane : all) {
+        std::vector<counted_ptr<detail::call_base>> calls(
+            lane->waiting.begin() + static_cast<std::ptrdiff_t>(lane->first), lane->waiting.end());
+        for (const auto& gate : lane->gates)
+            calls.insert(calls.end(), gate.waiting.begin(), gate.waiting.end());
+        for (const auto& call : calls)
+            if (!call->is_done()) call->fail({why, nullptr});
+        tell_room(*self.books_, *lane);
+    }
+}
+
+// ---- who waits for room ------------------------------------------------------------------------
+
+/// Of calls whose actor has no place at the moment one may wait here.
+SKEIN_INLINE bool runtime::credits::has_room(const books& of,
+                                             const detail::actor_state& lane) noexcept {
+    if (lane.lost || lane.owner == nullptr || of.closing) return true;
+    return !lane.has_waiting() && has(of, lane.credit);
+}
+
+SKEIN_INLINE void runtime::credits::tell_room(const books& of, detail::actor_state& lane) noexcept {
+    if (!lane.has_room || !has_room(of, lane)) return;
+    lane.has_room->set();
+    lane.has_room->reset(); // who is woken looks again: another one may have been faster
+}
+
+SKEIN_INLINE task<void> runtime::wait_room(counted_ptr<detail::actor_state> lane) {
+    while (!credits::has_room(*books_, *lane)) {
+        if (!lane->has_room) lane->has_room = std::make_unique<event>();
+        co_await lane->has_room->wait();
+    }
+}
+
+/// Worker: a task whose call waits here leaves its cores to others, as one whose call is under way.
+SKEIN_INLINE void runtime::credits::waits_here(runtime& self, detail::call_base& call) {
+    if (self.books_->upstream == nullptr || call.on != nullptr || call.direct ||
+        call.state != detail::phase::queued)
+        return;
+    self.direct_call_began(call);
+}
+
+} // namespace skein::rt
