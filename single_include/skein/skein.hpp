@@ -21886,22 +21886,27 @@ using slot_id = strong_id<struct slot_tag>;
 
 namespace detail {
 
-/// What appends arguments or a result to a message: any callable, borrowed for one call of a function.
-class encoder {
+/// Any callable that takes a To&, borrowed for one call of a function.
+template <class To>
+class borrowed {
 public:
     template <class F>
-        requires(std::is_invocable_v<F&, wire::writer&>)
-    encoder(F&& append) noexcept // NOLINT: F is borrowed, not taken
-        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(append)))),
-          call_([](void* o, wire::writer& to) {
-              (*static_cast<std::remove_reference_t<F>*>(o))(to);
-          }) {}
-    void operator()(wire::writer& to) const { call_(object_, to); }
+        requires(std::is_invocable_v<F&, To&>)
+    borrowed(F&& work) noexcept // NOLINT: F is borrowed, not taken
+        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(work)))),
+          call_([](void* o, To& to) { (*static_cast<std::remove_reference_t<F>*>(o))(to); }) {}
+    void operator()(To& to) const { call_(object_, to); }
 
 private:
     void* object_;
-    void (*call_)(void*, wire::writer&);
+    void (*call_)(void*, To&);
 };
+
+class call_base;
+/// What appends arguments or a result to a message.
+using encoder = borrowed<wire::writer>;
+/// What ends a call of this process with a value.
+using finisher = borrowed<call_base>;
 
 enum class phase : std::uint8_t { preparing, queued, sent, started, done };
 enum class call_kind : std::uint8_t { task, method, create };
@@ -21993,10 +21998,10 @@ protected:
     virtual result<void> take_value(byte_span value) = 0;
     virtual void take_failure(const failure&) {}
     virtual void on_finished() {}
+    void finished();
     std::uint32_t watchers_ = 0; ///< refs and awaiters: those who may look at the outcome
 
 private:
-    void finished();
     void tell_unseen() const noexcept;
     void release_dependents();
 
@@ -22899,6 +22904,14 @@ SKEIN_INLINE claims::claims(shared_memory in) : memory_(std::move(in)) {
 
 } // namespace skein::rt::detail
 
+// ======== skein/rt/detail/given_call.hpp
+// A call of this process to an actor of its own whose arguments travel as they are: copied or moved into it when it is
+// made, and not encoded. It waits in the loop's queue beside the frames of this process to itself and runs in their order.
+//
+// Only values of which a copy is what decoding their bytes would give go this way: what skein itself encodes, and
+// handles. So nobody can tell which way a call took, but by its speed.
+
+
 // ======== skein/rt/detail/incoming_call.hpp
 // incoming_call: what the invoker of a registered function gets to see of the call that it is to run.
 
@@ -22935,6 +22948,182 @@ struct incoming_call {
 } // namespace detail
 
 } // namespace skein::rt
+
+
+// ======== skein/rt/detail/given_call.hpp, continued
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+template <class T>
+class actor_handle;
+
+namespace rt::detail {
+
+/// The arguments of one call, and what else its head would say.
+class given_call {
+public:
+    given_call() = default;
+    given_call(const given_call&) = delete;
+    given_call& operator=(const given_call&) = delete;
+    virtual ~given_call() = default;
+    /// Runs or starts it, once at most; it replies by itself.
+    virtual void run(incoming_call& call) = 0;
+
+    static void* operator new(std::size_t bytes) {
+        return skein::detail::frame_pool::allocate(bytes);
+    }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        skein::detail::frame_pool::release(p, bytes);
+    }
+
+    const function_record* fn = nullptr;
+    slot_id slot;
+    actor_id target;
+    lineage who;
+};
+
+/// What makes one: any callable, borrowed for one call of a function. Or none.
+class given_maker {
+public:
+    given_maker() noexcept = default;
+    template <class F>
+        requires(std::is_invocable_r_v<std::unique_ptr<given_call>, F&>)
+    explicit given_maker(F& make) noexcept
+        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(make)))),
+          call_([](void* o) -> std::unique_ptr<given_call> { return (*static_cast<F*>(o))(); }) {}
+    explicit operator bool() const noexcept { return call_ != nullptr; }
+    [[nodiscard]] std::unique_ptr<given_call> operator()() const { return call_(object_); }
+
+private:
+    void* object_ = nullptr;
+    std::unique_ptr<given_call> (*call_)(void*) = nullptr;
+};
+
+template <class T>
+inline constexpr bool is_handle = false;
+template <class T>
+inline constexpr bool is_handle<actor_handle<T>> = true;
+
+/// What a type is made of.
+enum class makeup : std::uint8_t {
+    values,  ///< a copy is what decoding gives, and shares nothing with the original
+    handles, ///< the same, and there are handles in it
+    other,   ///< its own codec may change it, or it is a view
+};
+
+/// No allocator, comparison or hash with a state of its own, which decoding would not give.
+template <class T>
+consteval bool has_no_state() {
+    if constexpr (requires { typename T::allocator_type; })
+        if (!std::allocator_traits<typename T::allocator_type>::is_always_equal::value)
+            return false;
+    if constexpr (requires { typename T::key_compare; })
+        if (!std::is_empty_v<typename T::key_compare>) return false;
+    if constexpr (requires { typename T::hasher; })
+        if (!std::is_empty_v<typename T::hasher> || !std::is_empty_v<typename T::key_equal>)
+            return false;
+    return true;
+}
+
+/// `Above` are the aggregates that T is inside of.
+template <class T, class... Above>
+consteval makeup makeup_of() {
+    namespace w = wire::detail;
+    if constexpr (w::is_one_of<T, Above...>) {
+        return makeup::values;
+    } else if constexpr (w::custom<T>) {
+        return is_handle<T> ? makeup::handles : makeup::other;
+    } else if constexpr (is_view<T> || !has_no_state<T>()) {
+        return makeup::other;
+    } else if constexpr (std::is_void_v<T> || w::is_scalar<T> || w::is_text<T> || w::is_id<T> ||
+                         w::is_duration<T> || std::is_same_v<T, std::monostate> ||
+                         std::is_same_v<T, skein::error>) {
+        return makeup::values;
+    } else if constexpr (w::is_map<T>) {
+        return std::max(makeup_of<typename T::key_type, Above...>(),
+                        makeup_of<typename T::mapped_type, Above...>());
+    } else if constexpr (w::is_a<T, std::vector> || w::is_array<T> || w::is_set<T> ||
+                         w::is_a<T, std::optional> || w::is_a<T, result>) {
+        return makeup_of<typename T::value_type, Above...>();
+    } else if constexpr (w::is_tuple<T> || w::is_a<T, std::variant>) {
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return std::max({makeup::values, makeup_of<std::remove_cvref_t<Items>, Above...>()...});
+        }(static_cast<const T*>(nullptr));
+    } else if constexpr (plain_aggregate<T>) {
+        return []<std::size_t... I>(std::index_sequence<I...>) {
+            return std::max(
+                {makeup::values,
+                 makeup_of<std::remove_cvref_t<field_type<T, I>>, T, Above...>()...});
+        }(std::make_index_sequence<field_count<T>>{});
+    } else {
+        return makeup::other;
+    }
+}
+
+/// A value of this type need not be encoded for an actor of the same process.
+template <class T>
+consteval bool travels_as_it_is() {
+    if constexpr (std::is_void_v<T>)
+        return true;
+    else
+        return makeup_of<T>() != makeup::other && std::is_copy_constructible_v<T>;
+}
+
+/// What a call holds for a parameter of type P: a view gets memory of its own.
+template <class P>
+struct held_as {
+    using type = P;
+};
+template <>
+struct held_as<std::string_view> {
+    using type = std::string;
+};
+template <class T>
+struct held_as<std::span<T>> {
+    using type = std::vector<std::remove_const_t<T>>;
+};
+
+/// Whether a call with these arguments can be given.
+template <class Arguments>
+inline constexpr bool can_be_given = false;
+template <class... P>
+inline constexpr bool can_be_given<std::tuple<P...>> =
+    (true && ... &&
+     (std::is_same_v<P, typename held_as<P>::type> ? travels_as_it_is<P>() : is_view<P>));
+
+/// Gives what `held_as<P>` holds of an argument of type A: a copy, or what was moved.
+template <class P, class A>
+typename held_as<P>::type own_argument(A&& a) {
+    if constexpr (unwrap_ref<std::remove_cvref_t<A>>::is_ref) {
+        return own_argument<P>(std::as_const(*a.state()->value));
+    } else if constexpr (std::is_same_v<P, std::string_view>) {
+        return std::string(std::string_view(a));
+    } else if constexpr (is_view<P>) {
+        const P view(a);
+        return typename held_as<P>::type(view.begin(), view.end());
+    } else {
+        return P(std::forward<A>(a));
+    }
+}
+
+/// A parameter out of what was held for it.
+template <class P, class Held>
+P parameter_of(Held& held) {
+    if constexpr (is_view<P>)
+        return P(held);
+    else
+        return std::move(held);
+}
+
+} // namespace rt::detail
+} // namespace skein
 
 // ======== skein/rt/detail/runtime_fwd.hpp
 // What rt/runtime.hpp names and does not need to know.
@@ -23128,7 +23317,9 @@ public:
     // For remote<>, actor<> and the invokers of registered functions.
 
     /// Submits a call whose arguments are there; encode(writer&) appends them.
-    void submit(counted_ptr<detail::call_base> call, detail::encoder encode);
+    /// give: makes it for an actor of this process, instead.
+    void submit(counted_ptr<detail::call_base> call, detail::encoder encode,
+                detail::given_maker give = {});
     /// What a task needs, before it is submitted.
     void set_demand(detail::call_base& call, const call_options& how);
     /// Submits a call that waits for refs: it is sent when `pending` argument_ready() have come.
@@ -23190,6 +23381,8 @@ public:
     [[nodiscard]] counted_ptr<task_context> root_context() const noexcept;
 
     void reply(peer& to, slot_id id, detail::encoder encode);
+    /// The same for a call of this process. False: it is none.
+    [[nodiscard]] bool reply_here(peer& to, slot_id id, detail::finisher finish);
     /// A value that is encoded already.
     void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
     void reply_failure(peer& to, slot_id id, const failure& why);
@@ -23258,7 +23451,12 @@ private:
     void give_late_holds_back(actor_id restarted);
     void arrived(const std::shared_ptr<peer>& from, const net::frame_view& f);
     task<void> run_backlog();
-    [[nodiscard]] detail::call_context& context_for(const detail::call_head& head,
+    void begin_turn();
+    void end_turn();
+    [[nodiscard]] std::shared_ptr<detail::actor_box> box_for(peer& from, slot_id id,
+                                                             const function_record& fn,
+                                                             actor_id actor);
+    [[nodiscard]] detail::call_context& context_for(const detail::lineage& who, actor_id actor,
                                                     const function_record& fn);
     void adopt_child(detail::call_base& call);
     void execute_waiting(const arrival& one);
@@ -24236,6 +24434,7 @@ struct runtime::arrival {
     byte_buffer body;
     bool is_drop = false;
     time_point came{};
+    std::unique_ptr<detail::given_call> given; ///< instead of a body
 };
 
 struct runtime::books {
@@ -25017,6 +25216,7 @@ struct loopback_frame {
     std::uint64_t id = 0;
     byte_buffer body;
     std::vector<counted_ptr<actor_state>> kept; ///< of the handles in a result
+    std::unique_ptr<given_call> given;          ///< instead of a body
 };
 
 /// Another worker, on which there are actors that are called from here.
@@ -25084,6 +25284,17 @@ struct direct_books {
     void push(loopback_frame f);
     [[nodiscard]] byte_buffer body_of(byte_span bytes);
     void take_back(std::vector<loopback_frame> delivered);
+
+    // Calls whose arguments travel as they are; in detail/runtime_given.ipp.
+    void give(counted_ptr<call_base> call, given_maker make);
+    void arrived(std::unique_ptr<given_call> given);
+    void execute(std::unique_ptr<given_call> given, std::shared_ptr<actor_box> box);
+    void execute_waiting(std::unique_ptr<given_call> given);
+    void hold_back(std::unique_ptr<given_call> given, std::shared_ptr<actor_box> box);
+    [[nodiscard]] task<void> execute_later(std::unique_ptr<given_call> given,
+                                           std::shared_ptr<actor_box> box);
+    [[nodiscard]] task<void> execute_in_turn(std::unique_ptr<given_call> given,
+                                             std::shared_ptr<actor_box> box);
 };
 
 /// The options of a link between two workers, for both sides.
@@ -25327,13 +25538,16 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
     }
 }
 
-SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::encoder encode) {
+SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::encoder encode,
+                                  detail::given_maker give) {
     if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
         auto& lane = *call->lane;
         if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->is_open() &&
             !lane.lasts && !books_->closing) [[likely]] {
+            if (give && lane.on->role == detail::peer_role::here)
+                return books_->direct->give(std::move(call), give);
             books_->scratch.clear();
             if (!encode_call(books_->scratch, *call, encode)) return;
             auto& raw = *call;
@@ -25882,12 +26096,12 @@ namespace skein::rt {
 SKEIN_INLINE void peer::send(std::uint16_t what, std::uint16_t flags, std::uint64_t id,
                              byte_span body) {
     if (wire) return wire->send(what, flags, id, body, {});
-    loopback->push({what, flags, id, loopback->body_of(body), {}});
+    loopback->push({what, flags, id, loopback->body_of(body), {}, {}});
 }
 
 SKEIN_INLINE void peer::send(net::frame f) {
     if (wire) return wire->send(std::move(f));
-    loopback->push({f.kind, f.flags, f.id, std::move(f.body), {}});
+    loopback->push({f.kind, f.flags, f.id, std::move(f.body), {}, {}});
 }
 
 // ---- doors -------------------------------------------------------------------------------------
@@ -26161,7 +26375,10 @@ SKEIN_INLINE void detail::direct_books::deliver() {
         } const guard;
         if (!f.kept.empty()) runtime::executing_ = &self;
         try {
-            self.on_frame(here, view);
+            if (f.given)
+                arrived(std::move(f.given));
+            else
+                self.on_frame(here, view);
         } catch (const error& e) { // as it would end a link
             if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
         }
@@ -26179,7 +26396,8 @@ SKEIN_INLINE byte_buffer detail::direct_books::body_of(byte_span bytes) {
 
 SKEIN_INLINE void detail::direct_books::take_back(std::vector<loopback_frame> delivered) {
     for (auto& f : delivered)
-        if (spare_bodies.size() < most_spare && f.body.capacity() <= most_spare_bytes)
+        if (spare_bodies.size() < most_spare && f.body.capacity() > 0 &&
+            f.body.capacity() <= most_spare_bytes)
             spare_bodies.push_back(std::move(f.body));
     delivered.clear();
     if (delivered.capacity() <= most_spare) spare_frames = std::move(delivered);
@@ -27343,13 +27561,22 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
         books_->boxes.erase(detail::actor_of(f.body, from->who));
         return;
     }
+    begin_turn();
+    execute(from, slot_id(f.id), f.body, nullptr, loop::current().now());
+    end_turn();
+}
+
+/// A call runs; perhaps it is the first one of this turn of the loop.
+SKEIN_INLINE void runtime::begin_turn() {
+    if (books_->in_turn.is_linked()) return;
     auto& here = loop::current();
-    if (!books_->in_turn.is_linked()) { // the first one of this turn of the loop
-        books_->turn_began = here.coarse_now();
-        here.at_turn_end(books_->in_turn);
-    }
-    execute(from, slot_id(f.id), f.body, nullptr, here.now());
-    if (here.coarse_now() - books_->turn_began < limit::call_turn || books_->closing) return;
+    books_->turn_began = here.coarse_now();
+    here.at_turn_end(books_->in_turn);
+}
+
+SKEIN_INLINE void runtime::end_turn() {
+    const auto lasted = loop::current().coarse_now() - books_->turn_began;
+    if (lasted < limit::call_turn || books_->closing) return;
     books_->has_backlog = true;
     books_->calls.spawn(run_backlog());
 }
@@ -27385,7 +27612,10 @@ SKEIN_INLINE task<void> runtime::run_backlog() {
             waiting.pop_front();
             books_->backlog_bytes -= one.body.size();
             if (books_->closing) continue; // its driver has gone
-            execute_waiting(one);
+            if (one.given)
+                books_->direct->execute_waiting(std::move(one.given));
+            else
+                execute_waiting(one);
         }
         if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
             std::exchange(books_->backlog_full, false))
@@ -27435,17 +27665,8 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
     const auto& fn = detail::read_head(in, head, *from, came);
     if (!box && !from->page.begin()) return; // its driver has taken it back
     if (head.kind == detail::call_kind::method && !box) {
-        const auto found = books_->boxes.find(head.target);
-        if (found == books_->boxes.end()) {
-            const error gone =
-                error(errc::not_found,
-                      fmt::format("{} did not run: actor {} is gone", fn.name, head.target))
-                    .with_hint("its last handle was dropped, or it was killed, or has left");
-            return reply_failure(*from, id, {gone, nullptr});
-        }
-        box = found->second;
-        if (box->type != *fn.actor)
-            throw detail::wrong_actor(from->who, fn, head.target, box->type);
+        box = box_for(*from, id, fn, head.target);
+        if (!box) return;
         const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
         if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
             return hold_back(from, id, body, head, fn, std::move(box), came);
@@ -27459,18 +27680,35 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
         ~executing_guard() { executing_ = before; }
     } const guard;
     executing_ = this;
-    const task_context::use under(&context_for(head, fn));
+    const task_context::use under(&context_for(head.who, head.target, fn));
     fn.invoke(call);
 }
 
+/// The actor of a call of a method. None: it is gone, and the caller has been told.
+SKEIN_INLINE std::shared_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
+                                                                 const function_record& fn,
+                                                                 actor_id actor) {
+    const auto found = books_->boxes.find(actor);
+    if (found == books_->boxes.end()) {
+        const error gone =
+            error(errc::not_found, fmt::format("{} did not run: actor {} is gone", fn.name, actor))
+                .with_hint("its last handle was dropped, or it was killed, or has left");
+        reply_failure(from, id, {gone, nullptr});
+        return nullptr;
+    }
+    if (found->second->type != *fn.actor)
+        throw detail::wrong_actor(from.who, fn, actor, found->second->type);
+    return found->second;
+}
+
 /// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
-SKEIN_INLINE detail::call_context& runtime::context_for(const detail::call_head& head,
+SKEIN_INLINE detail::call_context& runtime::context_for(const detail::lineage& who, actor_id actor,
                                                         const function_record& fn) {
     auto& spare = books_->spare;
     if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(books_->anchor));
-    spare->who = head.who;
+    spare->who = who;
     spare->fn = &fn;
-    spare->actor = head.target;
+    spare->actor = actor;
     return *spare;
 }
 
@@ -27483,7 +27721,7 @@ SKEIN_INLINE void runtime::hold_back(const std::shared_ptr<peer>& from, slot_id 
         books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box), came));
         return;
     }
-    const task_context::use under(&context_for(head, fn));
+    const task_context::use under(&context_for(head.who, head.target, fn));
     begin_call(from, id, true,
                execute_in_turn(from, id, to_buffer(body), &fn, std::move(box), came));
 }
@@ -27552,6 +27790,161 @@ SKEIN_INLINE task<void> runtime::tell_started() {
     }
     co_return;
 }
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_given.ipp
+// Part of the bodies of rt/runtime.hpp: calls of this process to its own actors whose arguments travel as they are.
+//
+// They stand in one queue with the frames of this process to itself, so that calls of both kinds keep their order, and
+// meet the same gates, time slices and cancellations. What a reply has for a value goes straight to the call that
+// waits; a failure, and a value with a codec of its own, come as a frame.
+
+
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+/// A method has its result. False: who has called it is another process.
+SKEIN_INLINE bool runtime::reply_here(peer& to, slot_id id, detail::finisher finish) {
+    if (to.role != detail::peer_role::here) return false;
+    const auto call = free_slot(id);
+    if (!call || call->is_done()) return true;
+    const task_context::use none(nullptr); // what waits for it is not part of the method
+    try {
+        finish(*call);
+    } catch (...) { // the value could not be copied
+        call->fail(detail::failure_of(std::current_exception(), *call->fn, books_->name));
+    }
+    return true;
+}
+
+namespace detail {
+
+/// The call leaves: its arguments are copied or moved now.
+SKEIN_INLINE void direct_books::give(counted_ptr<call_base> call, given_maker make) {
+    auto& raw = *call;
+    std::unique_ptr<given_call> given;
+    try {
+        struct encoding_guard {
+            call_base* before = runtime::encoding_;
+            ~encoding_guard() { runtime::encoding_ = before; }
+        } const guard;
+        runtime::encoding_ = &raw; // keeps the actors whose handles go along
+        given = make();
+    } catch (...) {
+        const error why = to_error(std::current_exception());
+        return raw.fail({error(why.code(), fmt::format("{} did not run: its arguments cannot be "
+                                                       "copied: {}",
+                                                       raw.name(), why.text())),
+                         nullptr});
+    }
+    auto& who = given->who;
+    who.id = who.trace = call_id({self.books_->incarnation, raw.number});
+    if (raw.parent) {
+        who.trace = raw.parent->who.trace;
+        who.parent = raw.parent->who.id;
+    }
+    if (raw.rare && raw.rare->deadline) who.until = raw.rare->until;
+    raw.slot = self.take_slot(std::move(call));
+    given->fn = raw.fn;
+    given->slot = raw.slot;
+    given->target = raw.target;
+    raw.on = here.get();
+    raw.state = phase::sent;
+    self.direct_call_began(raw);
+    raw.order = ++here->sent;
+    loopback_frame f;
+    f.kind = message_call;
+    f.id = raw.slot.value();
+    f.given = std::move(given);
+    push(std::move(f));
+}
+
+/// As runtime::arrived() does with one that was encoded.
+SKEIN_INLINE void direct_books::arrived(std::unique_ptr<given_call> given) {
+    auto& books = *self.books_;
+    if (books.closing) return;
+    if (books.has_backlog) {
+        const auto id = given->slot;
+        books.backlog.push_back({here, id, {}, false, {}, std::move(given)});
+        return;
+    }
+    self.begin_turn();
+    execute(std::move(given), nullptr);
+    self.end_turn();
+}
+
+/// Its turn has come behind calls that have run for long; it may have been cancelled meanwhile.
+SKEIN_INLINE void direct_books::execute_waiting(std::unique_ptr<given_call> given) {
+    const auto id = given->slot;
+    try {
+        if (here->unwanted.erase(id) == 0) return execute(std::move(given), nullptr);
+        error why(errc::cancelled, given->fn->name + " was cancelled; it did not run");
+        self.reply_failure(*here, id, {std::move(why), nullptr});
+    } catch (const error& e) {
+        self.reply_failure(*here, id, {e, nullptr});
+    }
+}
+
+/// box: the actor, if the call has waited for its turn. See runtime::execute().
+SKEIN_INLINE void direct_books::execute(std::unique_ptr<given_call> given,
+                                        std::shared_ptr<actor_box> box) {
+    auto& fn = *given->fn;
+    if (!box) {
+        box = self.box_for(*here, given->slot, fn, given->target);
+        if (!box) return;
+        const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
+        if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
+            return hold_back(std::move(given), std::move(box));
+    }
+    if (box->over != nullptr) return self.reply_over(*here, given->slot, fn, *box);
+    ++self.books_->stats.executed;
+    wire::reader nothing{byte_span()};
+    incoming_call call{self, here, given->slot, fn, given->target, nothing, std::move(box)};
+    struct executing_guard {
+        runtime* before = runtime::executing_;
+        ~executing_guard() { runtime::executing_ = before; }
+    } const guard;
+    runtime::executing_ = &self;
+    const task_context::use under(&self.context_for(given->who, given->target, fn));
+    given->run(call);
+}
+
+/// A plain call that may not start yet. See runtime::hold_back().
+SKEIN_INLINE void direct_books::hold_back(std::unique_ptr<given_call> given,
+                                          std::shared_ptr<actor_box> box) {
+    ++box->not_started;
+    if (box->gate_of(given->fn->group).limit == 0) {
+        self.books_->calls.spawn(execute_later(std::move(given), std::move(box)));
+        return;
+    }
+    const auto id = given->slot;
+    const task_context::use under(&self.context_for(given->who, given->target, *given->fn));
+    self.begin_call(here, id, true, execute_in_turn(std::move(given), std::move(box)));
+}
+
+SKEIN_INLINE task<void> direct_books::execute_later(std::unique_ptr<given_call> given,
+                                                    std::shared_ptr<actor_box> box) {
+    --box->not_started;
+    execute(std::move(given), std::move(box));
+    co_return;
+}
+
+SKEIN_INLINE task<void> direct_books::execute_in_turn(std::unique_ptr<given_call> given,
+                                                      std::shared_ptr<actor_box> box) {
+    const auto& fn = *given->fn;
+    auto turn = self.take_turn(here, given->slot, &fn, box);
+    const bool may_start = co_await turn;
+    if (!may_start) co_return;
+    const start_gate::seat seat(fn.group != 0 ? &box->gate_of(fn.group) : nullptr);
+    execute(std::move(given), box);
+}
+
+} // namespace detail
 
 } // namespace skein::rt
 
@@ -34170,6 +34563,12 @@ public:
         --watchers_;
         call_base::drop_use();
     }
+    /// Ends the call with a value of this process: that of a method of an actor here.
+    template <class... V>
+    void finish_with(V&&... result) {
+        value.emplace(std::forward<V>(result)...);
+        finished();
+    }
 
 protected:
     result<void> take_value(byte_span bytes) override {
@@ -34370,6 +34769,29 @@ void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
     if (box != nullptr) self.method_ended(to, *box, !is_const_method<decltype(F)>);
 }
 
+/// Replies with a value. A method's goes to this process as it is, if that is as good as decoding its bytes.
+template <class T, class R>
+void reply_value(runtime& self, peer& to, slot_id id, R&& value) {
+    using result_type = std::remove_cvref_t<R>;
+    if constexpr (!std::is_void_v<T> && travels_as_it_is<result_type>()) {
+        const auto finish = [&](call_base& call) {
+            static_cast<ref_state<result_type>&>(call).finish_with(std::forward<R>(value));
+        };
+        if (self.reply_here(to, id, finish)) return;
+    }
+    self.reply(to, id, [&](wire::writer& w) { wire::encode(w, value); });
+}
+template <class T>
+void reply_nothing(runtime& self, peer& to, slot_id id) {
+    if constexpr (!std::is_void_v<T>) {
+        const auto finish = [](call_base& call) {
+            static_cast<ref_state<void>&>(call).finish_with();
+        };
+        if (self.reply_here(to, id, finish)) return;
+    }
+    self.reply(to, id, [](wire::writer&) {});
+}
+
 /// Begins a call that does not end at once. box: stays until it has.
 template <auto F, class T, class Arguments>
 auto begin_now(actor_box* box, std::uint16_t group, Arguments& arguments) {
@@ -34410,12 +34832,12 @@ task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
                 co_await work;
             }
             after_call<F>(*self, *from, box.get(), arguments);
-            self->reply(*from, id, [](wire::writer&) {});
+            reply_nothing<T>(*self, *from, id);
         } else {
             auto work = begin_now<F, T>(box.get(), fn->group, arguments);
             auto value = co_await work;
             after_call<F>(*self, *from, box.get(), arguments);
-            self->reply(*from, id, [&](wire::writer& w) { wire::encode(w, value); });
+            reply_value<T>(*self, *from, id, std::move(value));
         }
     } catch (...) {
         if (box) self->method_failed(*from, *box, !is_const_method<decltype(F)>);
@@ -34429,6 +34851,40 @@ result<void> decode_arguments(wire::reader& in, Arguments& into) {
     auto done = wire::decode(in, into);
     if (done && !in.finish()) return in.status();
     return done;
+}
+
+/// Runs or starts a call whose arguments are there.
+template <auto F, class T, class Arguments>
+void invoke_with(incoming_call& call, Arguments& arguments) {
+    using traits = signature<decltype(F)>;
+    if constexpr (traits::is_coroutine || is_blocking<F, T>()) {
+        if (call.box) ++call.box->not_started;
+        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
+                                                  call.box, std::move(arguments)));
+    } else {
+        try {
+            if constexpr (std::is_void_v<typename traits::result>) {
+                call_now<F, T>(call.box.get(), arguments);
+                after_call<F>(call.self, *call.from, call.box.get(), arguments);
+                reply_nothing<T>(call.self, *call.from, call.slot);
+            } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
+                                                                             arguments))>) {
+                const auto& value =
+                    call_now<F, T>(call.box.get(), arguments); // of an argument, perhaps
+                if (call.box)
+                    call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
+                reply_value<T>(call.self, *call.from, call.slot, value);
+            } else {
+                auto value = call_now<F, T>(call.box.get(), arguments);
+                after_call<F>(call.self, *call.from, call.box.get(), arguments);
+                reply_value<T>(call.self, *call.from, call.slot, std::move(value));
+            }
+        } catch (...) {
+            if (call.box)
+                call.self.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
+            call.reply_thrown();
+        }
+    }
 }
 
 /// What a record of function F (of actor type T, or void) does with a call.
@@ -34452,37 +34908,29 @@ void invoke(incoming_call& call) {
         decoded = decode_arguments(call.arguments, arguments);
     }
     if (!decoded) return call.refuse(decoded.error());
-    if constexpr (traits::is_coroutine || is_blocking<F, T>()) {
-        if (call.box) ++call.box->not_started;
-        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
-                                                  call.box, std::move(arguments)));
-    } else {
-        try {
-            if constexpr (std::is_void_v<typename traits::result>) {
-                call_now<F, T>(call.box.get(), arguments);
-                after_call<F>(call.self, *call.from, call.box.get(), arguments);
-                call.self.reply(*call.from, call.slot, [](wire::writer&) {});
-            } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
-                                                                             arguments))>) {
-                const auto& value =
-                    call_now<F, T>(call.box.get(), arguments); // of an argument, perhaps
-                if (call.box)
-                    call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
-                call.self.reply(*call.from, call.slot,
-                                [&](wire::writer& w) { wire::encode(w, value); });
-            } else {
-                const auto& value = call_now<F, T>(call.box.get(), arguments);
-                after_call<F>(call.self, *call.from, call.box.get(), arguments);
-                call.self.reply(*call.from, call.slot,
-                                [&](wire::writer& w) { wire::encode(w, value); });
-            }
-        } catch (...) {
-            if (call.box)
-                call.self.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
-            call.reply_thrown();
+    invoke_with<F, T>(call, arguments);
+}
+
+/// A call of method F of T within a process, with parameters of these types.
+template <auto F, class T, class... P>
+class given_method final : public given_call {
+public:
+    template <class... A>
+    explicit given_method(std::in_place_t, A&&... args)
+        : held_(own_argument<P>(std::forward<A>(args))...) {}
+    void run(incoming_call& call) override {
+        if constexpr ((false || ... || is_view<P>)) {
+            auto arguments = std::apply(
+                [](auto&... held) { return std::tuple<P...>(parameter_of<P>(held)...); }, held_);
+            invoke_with<F, T>(call, arguments);
+        } else {
+            invoke_with<F, T>(call, held_);
         }
     }
-}
+
+private:
+    std::tuple<typename held_as<P>::type...> held_;
+};
 
 /// Names a function for the registry.
 template <auto F, class T>
@@ -34584,11 +35032,22 @@ private:
     std::tuple<Held...> held_;
 };
 
-/// Submits: at once if every argument is there, else when the last one is.
-template <class Arguments, class... A>
+/// The actors whose handles are in an argument stay until the call has ended: its codec knows where they are.
+template <class P, class A>
+void keep_handles(const A& a) {
+    if constexpr (!is_view<P>)
+        if constexpr (makeup_of<P>() == makeup::handles) {
+            wire::writer unused;
+            encode_argument<P>(unused, a);
+        }
+}
+
+/// Submits: at once if every argument is there, else when the last one is. F: of actor type T, or (void) none that
+/// this process could have given its arguments to.
+template <auto F, class T, class Arguments, class... A>
 struct submission;
-template <class... P, class... A>
-struct submission<std::tuple<P...>, A...> {
+template <auto F, class T, class... P, class... A>
+struct submission<F, T, std::tuple<P...>, A...> {
     static constexpr bool any_ref = (false || ... || unwrap_ref<std::remove_cvref_t<A>>::is_ref);
 
     static void go(runtime& by, const counted_ptr<call_base>& call, A&&... args) {
@@ -34605,7 +35064,17 @@ struct submission<std::tuple<P...>, A...> {
             if (pending != 0 || failed)
                 return wait_for(by, call, pending, std::forward<A>(args)...);
         }
-        by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
+        const auto encode = [&](wire::writer& to) { (encode_argument<P>(to, args), ...); };
+        if constexpr (can_be_given<std::tuple<P...>> && !std::is_void_v<T>) {
+            const auto give = [&]() -> std::unique_ptr<given_call> {
+                (keep_handles<P>(args), ...);
+                return std::make_unique<given_method<F, T, P...>>(std::in_place,
+                                                                  std::forward<A>(args)...);
+            };
+            by.submit(call, encode, given_maker(give));
+        } else {
+            by.submit(call, encode);
+        }
     }
 
     static void wait_for(runtime& by, const counted_ptr<call_base>& call, std::size_t pending,
@@ -34637,7 +35106,7 @@ auto call_function(runtime& by, const call_options& how, auto&&... args) {
         (void)record<F, void>::registered;
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
         apply_options(by, *call, record<F, void>::entry(), how, call_kind::task);
-        submission<typename traits::arguments, decltype(args)...>::go(
+        submission<F, void, typename traits::arguments, decltype(args)...>::go(
             by, call, std::forward<decltype(args)>(args)...);
         return ref<result_type>(std::move(call));
     } else {
@@ -34668,7 +35137,7 @@ auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, 
         apply_options(by, *call, record<M, T>::entry(), how, call_kind::method);
         call->lane = lane;
         call->target = lane->id;
-        submission<typename traits::arguments, decltype(args)...>::go(
+        submission<M, T, typename traits::arguments, decltype(args)...>::go(
             by, call, std::forward<decltype(args)>(args)...);
         return ref<result_type>(std::move(call));
     } else {
@@ -34833,7 +35302,7 @@ template <class T, class... A>
         auto lane = by.declare_actor(*call, how, exists);
         if (exists) return give_handle<T>(std::move(lane));
         if (!call->is_done())
-            submission<std::tuple<typename travelling<A>::type...>, A...>::go(
+            submission<nullptr, void, std::tuple<typename travelling<A>::type...>, A...>::go(
                 by, call, std::forward<A>(args)...);
         return finish_create<T>(std::move(call), std::move(lane));
     } else {

@@ -3,6 +3,7 @@
 // The templates behind rt/remote.hpp: what a function's record does with a call that arrives, and how a
 // call's arguments leave. All that does not depend on the function is in runtime.
 
+#include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/method_group.hpp>
 #include <skein/rt/ref.hpp>
 #include <skein/rt/runtime.hpp>
@@ -100,6 +101,29 @@ void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
     if (box != nullptr) self.method_ended(to, *box, !is_const_method<decltype(F)>);
 }
 
+/// Replies with a value. A method's goes to this process as it is, if that is as good as decoding its bytes.
+template <class T, class R>
+void reply_value(runtime& self, peer& to, slot_id id, R&& value) {
+    using result_type = std::remove_cvref_t<R>;
+    if constexpr (!std::is_void_v<T> && travels_as_it_is<result_type>()) {
+        const auto finish = [&](call_base& call) {
+            static_cast<ref_state<result_type>&>(call).finish_with(std::forward<R>(value));
+        };
+        if (self.reply_here(to, id, finish)) return;
+    }
+    self.reply(to, id, [&](wire::writer& w) { wire::encode(w, value); });
+}
+template <class T>
+void reply_nothing(runtime& self, peer& to, slot_id id) {
+    if constexpr (!std::is_void_v<T>) {
+        const auto finish = [](call_base& call) {
+            static_cast<ref_state<void>&>(call).finish_with();
+        };
+        if (self.reply_here(to, id, finish)) return;
+    }
+    self.reply(to, id, [](wire::writer&) {});
+}
+
 /// Begins a call that does not end at once. box: stays until it has.
 template <auto F, class T, class Arguments>
 auto begin_now(actor_box* box, std::uint16_t group, Arguments& arguments) {
@@ -140,12 +164,12 @@ task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
                 co_await work;
             }
             after_call<F>(*self, *from, box.get(), arguments);
-            self->reply(*from, id, [](wire::writer&) {});
+            reply_nothing<T>(*self, *from, id);
         } else {
             auto work = begin_now<F, T>(box.get(), fn->group, arguments);
             auto value = co_await work;
             after_call<F>(*self, *from, box.get(), arguments);
-            self->reply(*from, id, [&](wire::writer& w) { wire::encode(w, value); });
+            reply_value<T>(*self, *from, id, std::move(value));
         }
     } catch (...) {
         if (box) self->method_failed(*from, *box, !is_const_method<decltype(F)>);
@@ -159,6 +183,40 @@ result<void> decode_arguments(wire::reader& in, Arguments& into) {
     auto done = wire::decode(in, into);
     if (done && !in.finish()) return in.status();
     return done;
+}
+
+/// Runs or starts a call whose arguments are there.
+template <auto F, class T, class Arguments>
+void invoke_with(incoming_call& call, Arguments& arguments) {
+    using traits = signature<decltype(F)>;
+    if constexpr (traits::is_coroutine || is_blocking<F, T>()) {
+        if (call.box) ++call.box->not_started;
+        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
+                                                  call.box, std::move(arguments)));
+    } else {
+        try {
+            if constexpr (std::is_void_v<typename traits::result>) {
+                call_now<F, T>(call.box.get(), arguments);
+                after_call<F>(call.self, *call.from, call.box.get(), arguments);
+                reply_nothing<T>(call.self, *call.from, call.slot);
+            } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
+                                                                             arguments))>) {
+                const auto& value =
+                    call_now<F, T>(call.box.get(), arguments); // of an argument, perhaps
+                if (call.box)
+                    call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
+                reply_value<T>(call.self, *call.from, call.slot, value);
+            } else {
+                auto value = call_now<F, T>(call.box.get(), arguments);
+                after_call<F>(call.self, *call.from, call.box.get(), arguments);
+                reply_value<T>(call.self, *call.from, call.slot, std::move(value));
+            }
+        } catch (...) {
+            if (call.box)
+                call.self.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
+            call.reply_thrown();
+        }
+    }
 }
 
 /// What a record of function F (of actor type T, or void) does with a call.
@@ -182,37 +240,29 @@ void invoke(incoming_call& call) {
         decoded = decode_arguments(call.arguments, arguments);
     }
     if (!decoded) return call.refuse(decoded.error());
-    if constexpr (traits::is_coroutine || is_blocking<F, T>()) {
-        if (call.box) ++call.box->not_started;
-        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
-                                                  call.box, std::move(arguments)));
-    } else {
-        try {
-            if constexpr (std::is_void_v<typename traits::result>) {
-                call_now<F, T>(call.box.get(), arguments);
-                after_call<F>(call.self, *call.from, call.box.get(), arguments);
-                call.self.reply(*call.from, call.slot, [](wire::writer&) {});
-            } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
-                                                                             arguments))>) {
-                const auto& value =
-                    call_now<F, T>(call.box.get(), arguments); // of an argument, perhaps
-                if (call.box)
-                    call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
-                call.self.reply(*call.from, call.slot,
-                                [&](wire::writer& w) { wire::encode(w, value); });
-            } else {
-                const auto& value = call_now<F, T>(call.box.get(), arguments);
-                after_call<F>(call.self, *call.from, call.box.get(), arguments);
-                call.self.reply(*call.from, call.slot,
-                                [&](wire::writer& w) { wire::encode(w, value); });
-            }
-        } catch (...) {
-            if (call.box)
-                call.self.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
-            call.reply_thrown();
+    invoke_with<F, T>(call, arguments);
+}
+
+/// A call of method F of T within a process, with parameters of these types.
+template <auto F, class T, class... P>
+class given_method final : public given_call {
+public:
+    template <class... A>
+    explicit given_method(std::in_place_t, A&&... args)
+        : held_(own_argument<P>(std::forward<A>(args))...) {}
+    void run(incoming_call& call) override {
+        if constexpr ((false || ... || is_view<P>)) {
+            auto arguments = std::apply(
+                [](auto&... held) { return std::tuple<P...>(parameter_of<P>(held)...); }, held_);
+            invoke_with<F, T>(call, arguments);
+        } else {
+            invoke_with<F, T>(call, held_);
         }
     }
-}
+
+private:
+    std::tuple<typename held_as<P>::type...> held_;
+};
 
 /// Names a function for the registry.
 template <auto F, class T>
@@ -314,11 +364,22 @@ private:
     std::tuple<Held...> held_;
 };
 
-/// Submits: at once if every argument is there, else when the last one is.
-template <class Arguments, class... A>
+/// The actors whose handles are in an argument stay until the call has ended: its codec knows where they are.
+template <class P, class A>
+void keep_handles(const A& a) {
+    if constexpr (!is_view<P>)
+        if constexpr (makeup_of<P>() == makeup::handles) {
+            wire::writer unused;
+            encode_argument<P>(unused, a);
+        }
+}
+
+/// Submits: at once if every argument is there, else when the last one is. F: of actor type T, or (void) none that
+/// this process could have given its arguments to.
+template <auto F, class T, class Arguments, class... A>
 struct submission;
-template <class... P, class... A>
-struct submission<std::tuple<P...>, A...> {
+template <auto F, class T, class... P, class... A>
+struct submission<F, T, std::tuple<P...>, A...> {
     static constexpr bool any_ref = (false || ... || unwrap_ref<std::remove_cvref_t<A>>::is_ref);
 
     static void go(runtime& by, const counted_ptr<call_base>& call, A&&... args) {
@@ -335,7 +396,17 @@ struct submission<std::tuple<P...>, A...> {
             if (pending != 0 || failed)
                 return wait_for(by, call, pending, std::forward<A>(args)...);
         }
-        by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
+        const auto encode = [&](wire::writer& to) { (encode_argument<P>(to, args), ...); };
+        if constexpr (can_be_given<std::tuple<P...>> && !std::is_void_v<T>) {
+            const auto give = [&]() -> std::unique_ptr<given_call> {
+                (keep_handles<P>(args), ...);
+                return std::make_unique<given_method<F, T, P...>>(std::in_place,
+                                                                  std::forward<A>(args)...);
+            };
+            by.submit(call, encode, given_maker(give));
+        } else {
+            by.submit(call, encode);
+        }
     }
 
     static void wait_for(runtime& by, const counted_ptr<call_base>& call, std::size_t pending,
@@ -367,7 +438,7 @@ auto call_function(runtime& by, const call_options& how, auto&&... args) {
         (void)record<F, void>::registered;
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
         apply_options(by, *call, record<F, void>::entry(), how, call_kind::task);
-        submission<typename traits::arguments, decltype(args)...>::go(
+        submission<F, void, typename traits::arguments, decltype(args)...>::go(
             by, call, std::forward<decltype(args)>(args)...);
         return ref<result_type>(std::move(call));
     } else {
@@ -398,7 +469,7 @@ auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, 
         apply_options(by, *call, record<M, T>::entry(), how, call_kind::method);
         call->lane = lane;
         call->target = lane->id;
-        submission<typename traits::arguments, decltype(args)...>::go(
+        submission<M, T, typename traits::arguments, decltype(args)...>::go(
             by, call, std::forward<decltype(args)>(args)...);
         return ref<result_type>(std::move(call));
     } else {
