@@ -23058,9 +23058,8 @@ consteval makeup makeup_of() {
         }(static_cast<const T*>(nullptr));
     } else if constexpr (plain_aggregate<T>) {
         return []<std::size_t... I>(std::index_sequence<I...>) {
-            return std::max(
-                {makeup::values,
-                 makeup_of<std::remove_cvref_t<field_type<T, I>>, T, Above...>()...});
+            return std::max({makeup::values,
+                             makeup_of<std::remove_cvref_t<field_type<T, I>>, T, Above...>()...});
         }(std::make_index_sequence<field_count<T>>{});
     } else {
         return makeup::other;
@@ -27551,7 +27550,7 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
     if (books_->has_backlog) {
         books_->backlog_bytes += f.body.size();
         books_->backlog.push_back(
-            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now()});
+            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now(), {}});
         books_->backlog_full = books_->backlog_full || books_->backlog_bytes > limit::backlog_bytes;
         if (books_->backlog_full && from->wire && !std::exchange(from->is_paused, true))
             from->wire->pause_reading();
@@ -34311,8 +34310,13 @@ private:
 
 
 // ======== skein/rt/detail/remote.hpp
-// The templates behind rt/remote.hpp: what a function's record does with a call that arrives, and how a
-// call's arguments leave. All that does not depend on the function is in runtime.
+// The templates behind rt/remote.hpp: a function's record, and how a call's arguments leave. What a record does with a
+// call that arrives is in detail/invoke.hpp; all that does not depend on the function is in runtime.
+
+
+// ======== skein/rt/detail/invoke.hpp
+// The executing side of rt/remote.hpp: an actor where it lives, and what a function's record does with a call that has
+// arrived, or that this process gives to itself. All that does not depend on the function is in runtime.
 
 
 // ======== skein/rt/method_group.hpp
@@ -34678,22 +34682,16 @@ template <class T>
 
 
 
-// ======== skein/rt/detail/remote.hpp, continued
-#include <concepts>
+// ======== skein/rt/detail/invoke.hpp, continued
 #include <cstdint>
 #include <memory>
-#include <span>
-#include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
-#include <vector>
 
 namespace skein::rt::detail {
-
-// ---- executing side ----------------------------------------------------------------------------
 
 template <class Tuple>
 inline constexpr bool has_span = false;
@@ -34931,6 +34929,24 @@ public:
 private:
     std::tuple<typename held_as<P>::type...> held_;
 };
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/remote.hpp, continued
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
 
 /// Names a function for the registry.
 template <auto F, class T>

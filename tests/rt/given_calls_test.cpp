@@ -392,6 +392,7 @@ struct visitor {
 /// Makes both on one worker, and has one call the other.
 template <auto How>
 void have_visited(std::uint64_t seed, actor_options of_shelf = {}) {
+    // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): it outlives the run
     in_sim(seed, 1, [&](sim_cluster& c) -> task<void> {
         auto first = actor<shelf>.with(of_shelf)();
         auto to = co_await first;
@@ -437,6 +438,7 @@ TEST_CASE("a call within a process knows the call that made it", "[D9][C11][rt][
 TEST_CASE("a failure reads the same from the own process and from another", "[D9][F3][rt][given]") {
     std::vector<std::vector<std::string>> said;
     for (const int workers : {1, 2}) {
+        // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): it outlives the run
         in_sim(11, workers, [&](sim_cluster&) -> task<void> {
             auto first = actor<shelf>();
             auto to = co_await first;
@@ -503,6 +505,7 @@ struct lender {
 TEST_CASE("a handle that an actor keeps from a call within its process keeps its actor",
           "[D9][A7][M5][rt][given]") {
     for (const int way : {0, 1, 2}) {
+        // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): it outlives the run
         in_sim(20, 1, [&](sim_cluster& c) -> task<void> {
             auto first = actor<keeper>();
             const auto with = co_await first;
