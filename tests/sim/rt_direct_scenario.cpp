@@ -348,6 +348,22 @@ task<int> chatter(std::vector<post_handle> posts, int count, std::uint64_t seed)
     co_return count;
 }
 
+/// A task hands on what it was given, perhaps to an actor of its own worker, and keeps nothing.
+task<int> hand_on(post_handle to, post_handle what) {
+    const auto s = stamp_for(to);
+    auto kept = check_call(s, to.call<&post::keep>(s, std::move(what)));
+    co_await kept;
+    co_return 1;
+}
+task<void> have_handed_on(post_handle to, std::vector<ref<int>>* tasks) {
+    auto limited = with_timeout(skein::actor<post>(), 5s);
+    auto asked = as_result(std::move(limited));
+    auto made = co_await asked;
+    if (!made) co_return;
+    tasks->push_back(
+        remote<&hand_on>.with({.cpus = 0, .retries = 0})(std::move(to), std::move(*made)));
+}
+
 task<void> make_posts(sim::world* w, std::vector<post_handle>* into) {
     const auto wanted = 1 + w->below(4);
     for (int tries = 0; into->size() < wanted && tries < 20; ++tries) {
@@ -375,6 +391,10 @@ task<void> everything(sim::world* w, test::sim_cluster* cluster) {
             tasks.push_back(remote<&chatter>.with({.cpus = 0, .retries = 0})(posts, words, seed));
             const auto whom = w->below(posts.size());
             call_one(posts[whom], posts, static_cast<int>(w->below(13)), &readers);
+            if (w->chance(0.3)) {
+                auto handing = have_handed_on(posts[whom], &tasks);
+                co_await handing;
+            }
             if (w->chance(0.05)) tasks[w->below(tasks.size())].cancel();
             if (w->chance(0.1) && posts.size() > 1) posts.pop_back();
             if (w->chance(kill_rate))
