@@ -15,6 +15,7 @@
 #include <skein/rt/runtime_context.hpp>
 
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,8 @@ struct history {
     std::map<std::pair<std::int64_t, std::uint64_t>, int>
         asked_group; ///< the same of those of its group
     int last_call = 0;
+    int last_tag = 0;
+    std::set<int> ended;  ///< the tags of actors that are gone
     bool is_calm = false; ///< nothing dies or breaks, nobody kills
     std::string violation;
 
@@ -97,7 +100,17 @@ task<void> check_call(stamp of, ref<int> r) {
     now->check(!said_no || runs == 0, "a call ran although its error says it did not: " + text);
 }
 
+/// What goes along with a call, by its number.
+std::vector<std::string> luggage(int call) {
+    return std::vector<std::string>(static_cast<std::size_t>(call % 5),
+                                    "bag " + std::to_string(call));
+}
+
 struct post {
+    int tag = 0; ///< who looks for this one's end has given it
+    ~post() {
+        if (tag != 0 && now != nullptr) now->ended.insert(tag);
+    }
     std::map<std::int64_t, int> last, last_in_group; ///< of each caller
     std::vector<actor_handle<post>> kept;
     int in_group = 0; ///< under way
@@ -142,6 +155,30 @@ struct post {
         arrive(s);
         kept.push_back(std::move(other));
         return s.call;
+    }
+    /// Carries what came as a copy, and what was moved.
+    int carry(stamp s, std::vector<std::string> copied, std::vector<std::string> moved,
+              std::string_view text) {
+        arrive(s);
+        const auto expected = luggage(s.call);
+        now->check(copied == expected && moved == expected && text == std::to_string(s.call),
+                   "an argument is not what was given");
+        copied.clear();
+        return s.call;
+    }
+    int wear(stamp s, int its_tag) {
+        arrive(s);
+        tag = its_tag;
+        return s.call;
+    }
+    /// Lets go of a handle at once: its actor stays until this call has ended.
+    task<int> let_go(stamp s, post_handle other, int its_tag) {
+        arrive(s);
+        other = {};
+        co_await sleep_for(300ms);
+        now->check(!now->is_calm || !now->ended.contains(its_tag),
+                   "an actor ended while a call had its handle");
+        co_return s.call;
     }
     int forget(stamp s) {
         arrive(s);
@@ -193,6 +230,13 @@ void call_one(const post_handle& to, const std::vector<post_handle>& others, int
         r = to.call<&post::note_in_turn>(s);
         if (s.call % 7 == 0) r.cancel();
         break;
+    case 12: {
+        auto copied = luggage(s.call);
+        auto moved = copied;
+        r = to.call<&post::carry>(s, copied, std::move(moved), std::to_string(s.call));
+        now->check(copied == luggage(s.call), "a call has changed what was copied for it");
+        break;
+    }
     default: (void)to.call<&post::note>(s); return; // for its effect alone
     }
     readers->spawn(check_call(s, r));
@@ -242,6 +286,26 @@ task<void> deposit(post_handle with) {
     co_await kept;
 }
 
+/// Makes an actor and gives the last handle to it away with a call.
+task<void> give_away(post_handle to) {
+    auto limited = with_timeout(skein::actor<post>(), 300s);
+    auto asked = as_result(std::move(limited));
+    auto made = co_await asked;
+    if (!made) {
+        now->check(is_expected(made.error()) ||
+                       (!now->is_calm && made.error().code() == errc::closed),
+                   made.error().what());
+        co_return;
+    }
+    const int tag = ++now->last_tag;
+    const auto first = stamp_for(*made);
+    auto worn = check_call(first, made->call<&post::wear>(first, tag));
+    co_await worn;
+    const auto s = stamp_for(to);
+    auto left = check_call(s, to.call<&post::let_go>(s, std::move(*made), tag));
+    co_await left;
+}
+
 /// A task that calls actors on other workers.
 task<int> chatter(std::vector<post_handle> posts, int count, std::uint64_t seed) {
     scope readers;
@@ -262,10 +326,13 @@ task<int> chatter(std::vector<post_handle> posts, int count, std::uint64_t seed)
             } else if (draw(8) == 0) {
                 auto given = deposit(to);
                 co_await given;
+            } else if (draw(12) == 0) {
+                auto given = give_away(to);
+                co_await given;
             } else if (draw(100) == 0 && !now->is_calm) {
                 kill(to);
             } else {
-                call_one(to, posts, draw(13), &readers);
+                call_one(to, posts, draw(14), &readers);
             }
             for (int burst = draw(6) == 0 ? draw(12) : 0; burst > 0; --burst)
                 call_one(to, posts, draw(13), &readers);
@@ -281,6 +348,22 @@ task<int> chatter(std::vector<post_handle> posts, int count, std::uint64_t seed)
     (void)co_await ended;
     if (failure) std::rethrow_exception(failure);
     co_return count;
+}
+
+/// A task hands on what it was given, perhaps to an actor of its own worker, and keeps nothing.
+task<int> hand_on(post_handle to, post_handle what) {
+    const auto s = stamp_for(to);
+    auto kept = check_call(s, to.call<&post::keep>(s, std::move(what)));
+    co_await kept;
+    co_return 1;
+}
+task<void> have_handed_on(post_handle to, std::vector<ref<int>>* tasks) {
+    auto limited = with_timeout(skein::actor<post>(), 5s);
+    auto asked = as_result(std::move(limited));
+    auto made = co_await asked;
+    if (!made) co_return;
+    tasks->push_back(
+        remote<&hand_on>.with({.cpus = 0, .retries = 0})(std::move(to), std::move(*made)));
 }
 
 task<void> make_posts(sim::world* w, std::vector<post_handle>* into) {
@@ -309,7 +392,11 @@ task<void> everything(sim::world* w, test::sim_cluster* cluster) {
             const auto seed = w->loop.random().next();
             tasks.push_back(remote<&chatter>.with({.cpus = 0, .retries = 0})(posts, words, seed));
             const auto whom = w->below(posts.size());
-            call_one(posts[whom], posts, static_cast<int>(w->below(12)), &readers);
+            call_one(posts[whom], posts, static_cast<int>(w->below(13)), &readers);
+            if (w->chance(0.3)) {
+                auto handing = have_handed_on(posts[whom], &tasks);
+                co_await handing;
+            }
             if (w->chance(0.05)) tasks[w->below(tasks.size())].cancel();
             if (w->chance(0.1) && posts.size() > 1) posts.pop_back();
             if (w->chance(kill_rate))

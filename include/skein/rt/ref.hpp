@@ -48,6 +48,12 @@ public:
         --watchers_;
         call_base::drop_use();
     }
+    /// Ends the call with a value of this process: that of a method of an actor here.
+    template <class... V>
+    void finish_with(V&&... result) {
+        value.emplace(std::forward<V>(result)...);
+        finished();
+    }
 
 protected:
     result<void> take_value(byte_span bytes) override {

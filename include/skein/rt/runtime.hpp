@@ -20,6 +20,7 @@
 #include <skein/rt/detail/actor_box.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/claims.hpp>
+#include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/incoming_call.hpp>
 #include <skein/rt/detail/runtime_fwd.hpp>
 #include <skein/rt/registry.hpp>
@@ -176,7 +177,9 @@ public:
     // For remote<>, actor<> and the invokers of registered functions.
 
     /// Submits a call whose arguments are there; encode(writer&) appends them.
-    void submit(counted_ptr<detail::call_base> call, detail::encoder encode);
+    /// give: makes it for an actor of this process, instead.
+    void submit(counted_ptr<detail::call_base> call, detail::encoder encode,
+                detail::given_maker give = {});
     /// What a task needs, before it is submitted.
     void set_demand(detail::call_base& call, const call_options& how);
     /// Submits a call that waits for refs: it is sent when `pending` argument_ready() have come.
@@ -242,6 +245,8 @@ public:
     [[nodiscard]] counted_ptr<task_context> root_context() const noexcept;
 
     void reply(peer& to, slot_id id, detail::encoder encode);
+    /// The same for a call of this process. False: it is none.
+    [[nodiscard]] bool reply_here(peer& to, slot_id id, detail::finisher finish);
     /// A value that is encoded already.
     void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
     void reply_failure(peer& to, slot_id id, const failure& why);
@@ -312,7 +317,12 @@ private:
     void give_late_holds_back(actor_id restarted);
     void arrived(const std::shared_ptr<peer>& from, const net::frame_view& f);
     task<void> run_backlog();
-    [[nodiscard]] detail::call_context& context_for(const detail::call_head& head,
+    void begin_turn();
+    void end_turn();
+    [[nodiscard]] std::shared_ptr<detail::actor_box> box_for(peer& from, slot_id id,
+                                                             const function_record& fn,
+                                                             actor_id actor);
+    [[nodiscard]] detail::call_context& context_for(const detail::lineage& who, actor_id actor,
                                                     const function_record& fn);
     void adopt_child(detail::call_base& call);
     void execute_waiting(const arrival& one);
@@ -434,6 +444,7 @@ private:
 #include <skein/rt/detail/runtime_direct.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
+#include <skein/rt/detail/runtime_given.ipp>
 #include <skein/rt/detail/runtime_groups.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_leases.ipp>

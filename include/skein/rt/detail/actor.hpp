@@ -159,7 +159,7 @@ template <class T, class... A>
         auto lane = by.declare_actor(*call, how, exists);
         if (exists) return give_handle<T>(std::move(lane));
         if (!call->is_done())
-            submission<std::tuple<typename travelling<A>::type...>, A...>::go(
+            submission<nullptr, void, std::tuple<typename travelling<A>::type...>, A...>::go(
                 by, call, std::forward<A>(args)...);
         return finish_create<T>(std::move(call), std::move(lane));
     } else {

@@ -43,22 +43,27 @@ using slot_id = strong_id<struct slot_tag>;
 
 namespace detail {
 
-/// What appends arguments or a result to a message: any callable, borrowed for one call of a function.
-class encoder {
+/// Any callable that takes a To&, borrowed for one call of a function.
+template <class To>
+class borrowed {
 public:
     template <class F>
-        requires(std::is_invocable_v<F&, wire::writer&>)
-    encoder(F&& append) noexcept // NOLINT: F is borrowed, not taken
-        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(append)))),
-          call_([](void* o, wire::writer& to) {
-              (*static_cast<std::remove_reference_t<F>*>(o))(to);
-          }) {}
-    void operator()(wire::writer& to) const { call_(object_, to); }
+        requires(std::is_invocable_v<F&, To&>)
+    borrowed(F&& work) noexcept // NOLINT: F is borrowed, not taken
+        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(work)))),
+          call_([](void* o, To& to) { (*static_cast<std::remove_reference_t<F>*>(o))(to); }) {}
+    void operator()(To& to) const { call_(object_, to); }
 
 private:
     void* object_;
-    void (*call_)(void*, wire::writer&);
+    void (*call_)(void*, To&);
 };
+
+class call_base;
+/// What appends arguments or a result to a message.
+using encoder = borrowed<wire::writer>;
+/// What ends a call of this process with a value.
+using finisher = borrowed<call_base>;
 
 enum class phase : std::uint8_t { preparing, queued, sent, started, done };
 enum class call_kind : std::uint8_t { task, method, create };
@@ -174,10 +179,10 @@ protected:
     virtual result<void> take_value(byte_span value) = 0;
     virtual void take_failure(const failure&) {}
     virtual void on_finished() {}
+    void finished();
     std::uint32_t watchers_ = 0; ///< refs and awaiters: those who may look at the outcome
 
 private:
-    void finished();
     void tell_unseen() const noexcept;
     void release_dependents();
 

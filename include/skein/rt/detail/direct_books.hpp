@@ -27,6 +27,7 @@ struct loopback_frame {
     std::uint64_t id = 0;
     byte_buffer body;
     std::vector<counted_ptr<actor_state>> kept; ///< of the handles in a result
+    std::unique_ptr<given_call> given;          ///< instead of a body
 };
 
 /// Another worker, on which there are actors that are called from here.
@@ -94,6 +95,17 @@ struct direct_books {
     void push(loopback_frame f);
     [[nodiscard]] byte_buffer body_of(byte_span bytes);
     void take_back(std::vector<loopback_frame> delivered);
+
+    // Calls whose arguments travel as they are; in detail/runtime_given.ipp.
+    void give(counted_ptr<call_base> call, given_maker make);
+    void arrived(std::unique_ptr<given_call> given);
+    void execute(std::unique_ptr<given_call> given, std::shared_ptr<actor_box> box);
+    void execute_waiting(std::unique_ptr<given_call> given);
+    void hold_back(std::unique_ptr<given_call> given, std::shared_ptr<actor_box> box);
+    [[nodiscard]] task<void> execute_later(std::unique_ptr<given_call> given,
+                                           std::shared_ptr<actor_box> box);
+    [[nodiscard]] task<void> execute_in_turn(std::unique_ptr<given_call> given,
+                                             std::shared_ptr<actor_box> box);
 };
 
 /// The options of a link between two workers, for both sides.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The templates behind rt/remote.hpp: what a function's record does with a call that arrives, and how a
-// call's arguments leave. All that does not depend on the function is in runtime.
+// The templates behind rt/remote.hpp: a function's record, and how a call's arguments leave. What a record does with a
+// call that arrives is in detail/invoke.hpp; all that does not depend on the function is in runtime.
 
+#include <skein/rt/detail/given_call.hpp>
+#include <skein/rt/detail/invoke.hpp>
 #include <skein/rt/method_group.hpp>
 #include <skein/rt/ref.hpp>
 #include <skein/rt/runtime.hpp>
@@ -23,196 +25,6 @@
 #include <vector>
 
 namespace skein::rt::detail {
-
-// ---- executing side ----------------------------------------------------------------------------
-
-template <class Tuple>
-inline constexpr bool has_span = false;
-template <class... T>
-inline constexpr bool has_span<std::tuple<T...>> =
-    ((is_view<T> && !std::is_same_v<T, std::string_view>) || ...);
-/// An actor of type T.
-template <class T>
-struct box_of : actor_box {
-    template <class... A>
-    explicit box_of(std::in_place_t, A&&... args)
-        : actor_box(typeid(T)), value(make(std::forward<A>(args)...)) {
-        using of_type = typename groups_of<T>::type;
-        if constexpr (of_type::count > 0) {
-            groups = std::make_unique<start_gate[]>(of_type::count);
-            for (std::size_t i = 0; i < of_type::count; ++i) groups[i].limit = of_type::bounds[i];
-        }
-    }
-    void save(wire::writer& to) const override {
-        if constexpr (restorable<T>) wire::encode(to, value.save());
-    }
-    result<void> load(wire::reader& from) override {
-        if constexpr (restorable<T>) {
-            std::remove_cvref_t<decltype(value.save())> saved;
-            if (auto decoded = wire::decode(from, saved); !decoded) return decoded.error();
-            value.load(std::move(saved));
-        }
-        return {};
-    }
-    [[nodiscard]] bool is_restorable() const noexcept override { return restorable<T>; }
-
-    T value;
-
-private:
-    template <class... A>
-    static T make(A&&... args) {
-        if constexpr (std::is_constructible_v<T, A&&...>) {
-            return T(std::forward<A>(args)...);
-        } else {
-            return T{std::forward<A>(args)...};
-        }
-    }
-};
-
-/// Calls F with decoded arguments; a member gets its object first.
-template <auto F, class T, class Arguments>
-decltype(auto) call_now(actor_box* box, Arguments& arguments) {
-    return std::apply(
-        [&](auto&... a) -> decltype(auto) {
-            if constexpr (std::is_void_v<T>) {
-                (void)box;
-                return F(std::move(a)...);
-            } else {
-                return (static_cast<box_of<T>*>(box)->value.*F)(std::move(a)...);
-            }
-        },
-        arguments);
-}
-
-template <class M>
-inline constexpr bool is_const_method = false;
-template <class R, class C, class... P>
-inline constexpr bool is_const_method<R (C::*)(P...) const> = true;
-template <class R, class C, class... P>
-inline constexpr bool is_const_method<R (C::*)(P...) const noexcept> = true;
-
-/// What follows a method and precedes its reply: its arguments go, so that handles which it has not kept are not told
-/// as held, and its actor is saved or ends.
-template <auto F, class Arguments>
-void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
-    if constexpr (std::is_move_assignable_v<Arguments>)
-        if (self.has_borrowed()) arguments = Arguments();
-    if (box != nullptr) self.method_ended(to, *box, !is_const_method<decltype(F)>);
-}
-
-/// Begins a call that does not end at once. box: stays until it has.
-template <auto F, class T, class Arguments>
-auto begin_now(actor_box* box, std::uint16_t group, Arguments& arguments) {
-    if constexpr (is_blocking<F, T>()) {
-        using result_type = typename signature<decltype(F)>::result;
-        return net::offload(
-            [box, &arguments]() -> result_type { return call_now<F, T>(box, arguments); },
-            &box->threads_of(group));
-    } else {
-        (void)group;
-        return call_now<F, T>(box, arguments);
-    }
-}
-
-/// A coroutine call, or one on a thread: owns its arguments and its actor until it has replied.
-template <auto F, class T>
-task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
-                         const function_record* fn, std::shared_ptr<actor_box> box,
-                         typename signature<decltype(F)>::arguments arguments) {
-    using result_type = typename signature<decltype(F)>::result;
-    auto* const gate = box ? &box->gate_of(fn->group) : nullptr;
-    if (box && gate->limit != 0) {
-        auto turn = self->take_turn(from, id, fn, box);
-        const bool may_start = co_await turn;
-        if (!may_start) co_return;
-    } else if (box) {
-        --box->not_started;
-        if (box->over != nullptr) {
-            self->reply_over(*from, id, *fn, *box);
-            co_return;
-        }
-    }
-    const start_gate::seat seat(gate);
-    try {
-        if constexpr (std::is_void_v<result_type>) {
-            {
-                auto work = begin_now<F, T>(box.get(), fn->group, arguments);
-                co_await work;
-            }
-            after_call<F>(*self, *from, box.get(), arguments);
-            self->reply(*from, id, [](wire::writer&) {});
-        } else {
-            auto work = begin_now<F, T>(box.get(), fn->group, arguments);
-            auto value = co_await work;
-            after_call<F>(*self, *from, box.get(), arguments);
-            self->reply(*from, id, [&](wire::writer& w) { wire::encode(w, value); });
-        }
-    } catch (...) {
-        if (box) self->method_failed(*from, *box, !is_const_method<decltype(F)>);
-        self->reply_thrown(*from, id, *fn);
-    }
-}
-
-/// Decodes into `into`, from an aligned copy if it holds views that need one.
-template <class Arguments>
-result<void> decode_arguments(wire::reader& in, Arguments& into) {
-    auto done = wire::decode(in, into);
-    if (done && !in.finish()) return in.status();
-    return done;
-}
-
-/// What a record of function F (of actor type T, or void) does with a call.
-template <auto F, class T>
-void invoke(incoming_call& call) {
-    using traits = signature<decltype(F)>;
-    typename traits::arguments arguments;
-    byte_buffer aligned;
-    result<void> decoded;
-    if constexpr (has_span<typename traits::arguments>) {
-        // Views need their elements aligned in memory: a frame's body may start anywhere.
-        const auto head = call.arguments.position();
-        const auto rest = call.arguments.rest();
-        aligned.resize(head);
-        append(aligned, rest);
-        wire::reader in(aligned);
-        byte_span skipped;
-        in.raw(head, skipped);
-        decoded = decode_arguments(in, arguments);
-    } else {
-        decoded = decode_arguments(call.arguments, arguments);
-    }
-    if (!decoded) return call.refuse(decoded.error());
-    if constexpr (traits::is_coroutine || is_blocking<F, T>()) {
-        if (call.box) ++call.box->not_started;
-        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
-                                                  call.box, std::move(arguments)));
-    } else {
-        try {
-            if constexpr (std::is_void_v<typename traits::result>) {
-                call_now<F, T>(call.box.get(), arguments);
-                after_call<F>(call.self, *call.from, call.box.get(), arguments);
-                call.self.reply(*call.from, call.slot, [](wire::writer&) {});
-            } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
-                                                                             arguments))>) {
-                const auto& value =
-                    call_now<F, T>(call.box.get(), arguments); // of an argument, perhaps
-                if (call.box)
-                    call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
-                call.self.reply(*call.from, call.slot,
-                                [&](wire::writer& w) { wire::encode(w, value); });
-            } else {
-                const auto& value = call_now<F, T>(call.box.get(), arguments);
-                after_call<F>(call.self, *call.from, call.box.get(), arguments);
-                call.self.reply(*call.from, call.slot,
-                                [&](wire::writer& w) { wire::encode(w, value); });
-            }
-        } catch (...) {
-            if (call.box)
-                call.self.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
-            call.reply_thrown();
-        }
-    }
-}
 
 /// Names a function for the registry.
 template <auto F, class T>
@@ -314,11 +126,22 @@ private:
     std::tuple<Held...> held_;
 };
 
-/// Submits: at once if every argument is there, else when the last one is.
-template <class Arguments, class... A>
+/// The actors whose handles are in an argument stay until the call has ended: its codec knows where they are.
+template <class P, class A>
+void keep_handles(const A& a) {
+    if constexpr (!is_view<P>)
+        if constexpr (makeup_of<P>() == makeup::handles) {
+            wire::writer unused;
+            encode_argument<P>(unused, a);
+        }
+}
+
+/// Submits: at once if every argument is there, else when the last one is. F: of actor type T, or (void) none that
+/// this process could have given its arguments to.
+template <auto F, class T, class Arguments, class... A>
 struct submission;
-template <class... P, class... A>
-struct submission<std::tuple<P...>, A...> {
+template <auto F, class T, class... P, class... A>
+struct submission<F, T, std::tuple<P...>, A...> {
     static constexpr bool any_ref = (false || ... || unwrap_ref<std::remove_cvref_t<A>>::is_ref);
 
     static void go(runtime& by, const counted_ptr<call_base>& call, A&&... args) {
@@ -335,7 +158,17 @@ struct submission<std::tuple<P...>, A...> {
             if (pending != 0 || failed)
                 return wait_for(by, call, pending, std::forward<A>(args)...);
         }
-        by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
+        const auto encode = [&](wire::writer& to) { (encode_argument<P>(to, args), ...); };
+        if constexpr (can_be_given<std::tuple<P...>> && !std::is_void_v<T>) {
+            const auto give = [&]() -> std::unique_ptr<given_call> {
+                (keep_handles<P>(args), ...);
+                return std::make_unique<given_method<F, T, P...>>(std::in_place,
+                                                                  std::forward<A>(args)...);
+            };
+            by.submit(call, encode, given_maker(give));
+        } else {
+            by.submit(call, encode);
+        }
     }
 
     static void wait_for(runtime& by, const counted_ptr<call_base>& call, std::size_t pending,
@@ -366,7 +199,7 @@ void begin_call(runtime& by, const call_options& how, const counted_ptr<ref_stat
         call->target = lane->id;
         call->lane = std::move(lane);
     }
-    submission<typename traits::arguments, A...>::go(by, call, std::forward<A>(args)...);
+    submission<F, T, typename traits::arguments, A...>::go(by, call, std::forward<A>(args)...);
 }
 
 /// Whether F, of T if it is a method, can be called with such arguments; a static_assert says why not.

@@ -241,7 +241,8 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
     }
 }
 
-SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::encoder encode) {
+SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::encoder encode,
+                                  detail::given_maker give) {
     if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
@@ -249,6 +250,8 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
         if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->is_open() &&
             !lane.lasts && !books_->closing && credits::has(*books_, lane.credit) &&
             !credits::stands_aside(*books_, lane, *call)) [[likely]] {
+            if (give && lane.on->role == detail::peer_role::here)
+                return books_->direct->give(std::move(call), give);
             books_->scratch.clear();
             if (!encode_call(books_->scratch, *call, encode)) return;
             auto& raw = *call;

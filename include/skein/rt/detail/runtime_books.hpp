@@ -13,6 +13,7 @@
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/demand_table.hpp>
+#include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/group_books.hpp>
 #include <skein/rt/detail/id_map.hpp>
 #include <skein/rt/detail/message.hpp>
@@ -377,6 +378,7 @@ struct runtime::arrival {
     byte_buffer body;
     bool is_drop = false;
     time_point came{};
+    std::unique_ptr<detail::given_call> given; ///< instead of a body
 };
 
 /// How much this process sends ahead of what has begun; in runtime_credits.ipp.

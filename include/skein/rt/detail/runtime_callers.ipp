@@ -26,12 +26,12 @@ namespace skein::rt {
 SKEIN_INLINE void peer::send(std::uint16_t what, std::uint16_t flags, std::uint64_t id,
                              byte_span body) {
     if (wire) return wire->send(what, flags, id, body, {});
-    loopback->push({what, flags, id, loopback->body_of(body), {}});
+    loopback->push({what, flags, id, loopback->body_of(body), {}, {}});
 }
 
 SKEIN_INLINE void peer::send(net::frame f) {
     if (wire) return wire->send(std::move(f));
-    loopback->push({f.kind, f.flags, f.id, std::move(f.body), {}});
+    loopback->push({f.kind, f.flags, f.id, std::move(f.body), {}, {}});
 }
 
 // ---- doors -------------------------------------------------------------------------------------
@@ -303,7 +303,10 @@ SKEIN_INLINE void detail::direct_books::deliver() {
         } const guard;
         if (!f.kept.empty()) runtime::executing_ = &self;
         try {
-            self.on_frame(here, view);
+            if (f.given)
+                arrived(std::move(f.given));
+            else
+                self.on_frame(here, view);
         } catch (const error& e) { // as it would end a link
             if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
         }
@@ -321,7 +324,8 @@ SKEIN_INLINE byte_buffer detail::direct_books::body_of(byte_span bytes) {
 
 SKEIN_INLINE void detail::direct_books::take_back(std::vector<loopback_frame> delivered) {
     for (auto& f : delivered)
-        if (spare_bodies.size() < most_spare && f.body.capacity() <= most_spare_bytes)
+        if (spare_bodies.size() < most_spare && f.body.capacity() > 0 &&
+            f.body.capacity() <= most_spare_bytes)
             spare_bodies.push_back(std::move(f.body));
     delivered.clear();
     if (delivered.capacity() <= most_spare) spare_frames = std::move(delivered);

@@ -269,7 +269,7 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
     if (books_->has_backlog) {
         books_->backlog_bytes += f.body.size();
         books_->backlog.push_back(
-            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now()});
+            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now(), {}});
         books_->backlog_full = books_->backlog_full || books_->backlog_bytes > limit::backlog_bytes;
         if (books_->backlog_full && from->wire && !std::exchange(from->is_paused, true))
             from->wire->pause_reading();
@@ -279,13 +279,22 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
         books_->boxes.erase(detail::actor_of(f.body, from->who));
         return;
     }
+    begin_turn();
+    execute(from, slot_id(f.id), f.body, nullptr, loop::current().now());
+    end_turn();
+}
+
+/// A call runs; perhaps it is the first one of this turn of the loop.
+SKEIN_INLINE void runtime::begin_turn() {
+    if (books_->in_turn.is_linked()) return;
     auto& here = loop::current();
-    if (!books_->in_turn.is_linked()) { // the first one of this turn of the loop
-        books_->turn_began = here.coarse_now();
-        here.at_turn_end(books_->in_turn);
-    }
-    execute(from, slot_id(f.id), f.body, nullptr, here.now());
-    if (here.coarse_now() - books_->turn_began < limit::call_turn || books_->closing) return;
+    books_->turn_began = here.coarse_now();
+    here.at_turn_end(books_->in_turn);
+}
+
+SKEIN_INLINE void runtime::end_turn() {
+    const auto lasted = loop::current().coarse_now() - books_->turn_began;
+    if (lasted < limit::call_turn || books_->closing) return;
     books_->has_backlog = true;
     books_->calls.spawn(run_backlog());
 }
@@ -321,7 +330,10 @@ SKEIN_INLINE task<void> runtime::run_backlog() {
             waiting.pop_front();
             books_->backlog_bytes -= one.body.size();
             if (books_->closing) continue; // its driver has gone
-            execute_waiting(one);
+            if (one.given)
+                books_->direct->execute_waiting(std::move(one.given));
+            else
+                execute_waiting(one);
         }
         if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
             std::exchange(books_->backlog_full, false))
@@ -372,17 +384,8 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
     if (!box && !from->page.begin()) // its driver has taken it back
         return credits::pass_by(*from, id, head);
     if (head.kind == detail::call_kind::method && !box) {
-        const auto found = books_->boxes.find(head.target);
-        if (found == books_->boxes.end()) {
-            const error gone =
-                error(errc::not_found,
-                      fmt::format("{} did not run: actor {} is gone", fn.name, head.target))
-                    .with_hint("its last handle was dropped, or it was killed, or has left");
-            return reply_failure(*from, id, {gone, nullptr});
-        }
-        box = found->second;
-        if (box->type != *fn.actor)
-            throw detail::wrong_actor(from->who, fn, head.target, box->type);
+        box = box_for(*from, id, fn, head.target);
+        if (!box) return;
         const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
         if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
             return hold_back(from, id, body, head, fn, std::move(box), came);
@@ -396,18 +399,35 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
         ~executing_guard() { executing_ = before; }
     } const guard;
     executing_ = this;
-    const task_context::use under(&context_for(head, fn));
+    const task_context::use under(&context_for(head.who, head.target, fn));
     fn.invoke(call);
 }
 
+/// The actor of a call of a method. None: it is gone, and the caller has been told.
+SKEIN_INLINE std::shared_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
+                                                                 const function_record& fn,
+                                                                 actor_id actor) {
+    const auto found = books_->boxes.find(actor);
+    if (found == books_->boxes.end()) {
+        const error gone =
+            error(errc::not_found, fmt::format("{} did not run: actor {} is gone", fn.name, actor))
+                .with_hint("its last handle was dropped, or it was killed, or has left");
+        reply_failure(from, id, {gone, nullptr});
+        return nullptr;
+    }
+    if (found->second->type != *fn.actor)
+        throw detail::wrong_actor(from.who, fn, actor, found->second->type);
+    return found->second;
+}
+
 /// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
-SKEIN_INLINE detail::call_context& runtime::context_for(const detail::call_head& head,
+SKEIN_INLINE detail::call_context& runtime::context_for(const detail::lineage& who, actor_id actor,
                                                         const function_record& fn) {
     auto& spare = books_->spare;
     if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(books_->anchor));
-    spare->who = head.who;
+    spare->who = who;
     spare->fn = &fn;
-    spare->actor = head.target;
+    spare->actor = actor;
     return *spare;
 }
 
@@ -420,7 +440,7 @@ SKEIN_INLINE void runtime::hold_back(const std::shared_ptr<peer>& from, slot_id 
         books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box), came));
         return;
     }
-    const task_context::use under(&context_for(head, fn));
+    const task_context::use under(&context_for(head.who, head.target, fn));
     begin_call(from, id, true,
                execute_in_turn(from, id, to_buffer(body), &fn, std::move(box), came));
     books_->fresh.emplace_back(from, id);
