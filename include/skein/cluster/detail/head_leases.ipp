@@ -41,6 +41,7 @@ SKEIN_INLINE void head::books::erase(detail::head_lease& l) {
 
 SKEIN_INLINE void head::books::forget(detail::head_job& j) {
     if (!j.ending || !j.leases.empty()) return;
+    if (!j.space.empty()) keeper_over(j, "it has ended", true);
     (void)schedule.remove_job(j.id());
     jobs.erase(j.incarnation);
 }
@@ -50,6 +51,9 @@ SKEIN_INLINE void head::books::end(detail::head_lease& l, bool started, const st
     auto& j = *l.of;
     if (j.session)
         j.session->tell(lease_ended{l.number, started, why, news.lines, news.is_lasting});
+    if (l.number == keeper_lease && !j.space.empty())
+        keeper_over(j, l.at != nullptr ? fmt::format("{} on {}", why, l.at->name) : why,
+                    l.state != detail::lease_state::expected);
     erase(l);
     forget(j);
 }
@@ -329,6 +333,7 @@ SKEIN_INLINE void head::books::granted(const rt::grant& g) {
     m.folder = l.cwd.empty() ? j.hello.folder : l.cwd;
     m.env = l.env;
     m.name = fmt::format("worker-{}", l.number);
+    if (l.number == keeper_lease) m.space = j.space;
     m.driver_host = j.seen_from;
     m.driver_port = j.hello.port;
     m.driver_address = j.hello.address;

@@ -8,12 +8,14 @@
 #include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
+#include <skein/rt/boot.hpp>
 #include <skein/rt/children.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/standard_files.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -243,10 +245,23 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
     return exit_code::failed;
 }
 
+/// An agent has started this process to keep a namespace; what follows run() is the driver's, as in workers.
+[[noreturn]] SKEIN_INLINE void live_as_keeper() {
+    static constinit std::atomic_flag taken = ATOMIC_FLAG_INIT;
+    while (taken.test_and_set()) ::pause();
+    const auto* const roles = roles_of_program();
+    if (roles == nullptr) {
+        (void)leave_last_words("not supported: this program was compiled without the cluster");
+        std::exit(exit_code::failed);
+    }
+    std::exit(roles->keep());
+}
+
 SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
     open_standard_files();
     // A task of a worker may be a driver of its own: it has a runtime.
     if (is_worker() && runtime::try_current() == nullptr) live_as_worker();
+    if (started_as(keeper_role)) live_as_keeper();
 
     int stopped_by = 0;
     try {
