@@ -50,6 +50,7 @@ struct held_lease {
     lease_name lease;
     std::string demand;     ///< as rt::parse_resources() reads it
     std::uint64_t gpus = 0; ///< bits of rt::gpu_set
+    std::string space;      ///< it is the keeper of this namespace
 };
 
 /// How a worker ended.

@@ -101,7 +101,8 @@ SKEIN_INLINE node_hello agent::books::hello() const {
     h.labels = how.labels;
     h.draining = draining;
     h.again = head.was_welcomed();
-    for (const auto& [name, w] : workers) h.holds.push_back({name, w->order.demand, w->order.gpus});
+    for (const auto& [name, w] : workers)
+        h.holds.push_back({name, w->order.demand, w->order.gpus, w->order.space});
     return h;
 }
 

@@ -321,6 +321,8 @@ SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s,
         throw error(errc::malformed, "a second hello over one link");
     detail::check_version(h.version, "the node");
     detail::check_text("the node's name", h.name, 256);
+    for (const auto& held : h.holds)
+        detail::check_text("a namespace of the node", held.space, detail::most_space_bytes);
     detail::check_text("the host's name", h.host, 256);
     if (h.holds.size() > self->how.most_leases || h.ended.size() > self->how.most_leases)
         throw error(errc::too_large, fmt::format("a node with {} workers", h.holds.size()));
@@ -450,6 +452,9 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
 SKEIN_INLINE void head::books::leave(detail::head_job& j) {
     if (std::exchange(j.ending, true)) return;
     logging::at(how.news, "head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
+    const auto own = j.leases.find(keeper_lease); // its node is not there: nobody sees its end
+    if (own != j.leases.end() && own->second->state == detail::lease_state::expected)
+        keeper_over(j, "its node did not come back to the head", false);
     std::vector<detail::head_lease*> all;
     for (auto& [n, l] : j.leases) all.push_back(l.get());
     for (auto* l : all) { // erasing the last one would erase the job

@@ -217,6 +217,7 @@ struct head::books {
     void start_keeper(const std::string& name, detail::head_space& sp, const driver_hello& by);
     [[nodiscard]] time_point free_at(const detail::head_space& sp) const;
     void check_keeper(const std::string& space, std::uint64_t incarnation);
+    [[nodiscard]] bool claim_space(const held_lease& held);
     void keeper_over(const detail::head_job& j, const std::string& how, bool is_seen);
     void look_at_spaces();
 

@@ -393,6 +393,7 @@ SKEIN_INLINE bool head::books::take_over(detail::head_node& n, const held_lease&
 
 /// Takes over a lease that a node holds. False: nobody wants it; its room is taken until its worker has ended.
 SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held) {
+    const bool is_other = !held.space.empty() && !claim_space(held);
     const auto job = jobs.find(held.lease.driver);
     auto* const j = job == jobs.end() ? nullptr : job->second.get();
     detail::head_lease* l = nullptr;
@@ -412,7 +413,9 @@ SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held
         return true;
     }
     if (l != nullptr && l->state != state::expected) return false;
-    const bool is_unwanted = l == nullptr && j != nullptr && (j->session != nullptr || j->ending);
+    const bool is_unwanted =
+        is_other ||
+        (l == nullptr && j != nullptr && (j->session != nullptr || j->ending));
     const bool taken = take_over(n, held, l, is_unwanted ? state::stopping : state::granted);
     return taken && !is_unwanted;
 }

@@ -73,10 +73,6 @@ public:
     [[nodiscard]] task<void> keep() { return keep_joined(this); }
     /// Says goodbye and ends the link, if there is one.
     [[nodiscard]] task<void> part() { return part_from(this); }
-    /// Ends the link without a goodbye, for part() not to wait for anybody.
-    void abandon() noexcept {
-        if (way_ != nullptr) way_->abort(error(errc::aborted, "cancelled"));
-    }
 
     /// In say_hello: the head takes us in.
     ///   errors  those of net::requests::call; timeout
@@ -112,6 +108,10 @@ public:
     [[nodiscard]] head_notice notice() const;
 
 private:
+    /// Ends the link without a goodbye: part() waits for nobody.
+    void abandon() noexcept {
+        if (way_ != nullptr) way_->abort(error(errc::aborted, "cancelled"));
+    }
     static task<void> keep_joined(head_link* self);
     static task<void> one_link(head_link* self);
     static task<void> part_from(head_link* self);

@@ -113,6 +113,17 @@ SKEIN_INLINE void head::books::check_keeper(const std::string& space, std::uint6
     sp.is_known = true;
 }
 
+/// A node holds a keeper's process. False: that of another one than the namespace has.
+SKEIN_INLINE bool head::books::claim_space(const held_lease& held) {
+    auto& sp = spaces[held.space];
+    if (sp.keeper == 0) {
+        sp.keeper = held.lease.driver;
+        sp.is_known = true;
+        job_of(sp.keeper).space = held.space;
+    }
+    return sp.keeper == held.lease.driver;
+}
+
 /// is_seen: its process has ended for sure.
 SKEIN_INLINE void head::books::keeper_over(const detail::head_job& j, const std::string& why,
                                            bool is_seen) {
@@ -123,7 +134,7 @@ SKEIN_INLINE void head::books::keeper_over(const detail::head_job& j, const std:
     sp.how = why;
     sp.free_at = deadline_after(on_loop.now(), is_seen ? duration(0) : how.times.space_fence);
     const bool has_come = j.hello.port != 0 || !j.hello.address.empty();
-    if (!has_come) sp.failed = sp.started;
+    if (!has_come && !j.hello.executable.empty()) sp.failed = sp.started;
     logging::at(how.news, "head", "a namespace has no keeper any more",
                 {{"namespace", j.space}, {"why", why}});
 }
@@ -142,7 +153,13 @@ SKEIN_INLINE void head::books::look_at_spaces() {
             return true;
         });
     }
-    for (auto* j : over) leave(*j);
+    for (auto* j : over) {
+        if (const auto s = std::exchange(j->session, nullptr)) {
+            s->job = nullptr;
+            s->below->abort(error(errc::aborted, "its namespace does not count on it any more"));
+        }
+        leave(*j);
+    }
     constexpr std::chrono::seconds remembered{10}; // for those who wait for a start
     std::erase_if(spaces, [&](const auto& one) {
         const auto& sp = one.second;

@@ -83,6 +83,8 @@ SKEIN_INLINE task<void> leased_workers::books::reach(books* self, visit_ptr v) {
         v->settled.set();
         co_return;
     }
+    if (self->stopping.is_set()) // leave_spaces() may have looked already
+        v->wire->abort(error(errc::closed, "the program ends"));
     auto living = live(self, v);
     co_await living;
 }

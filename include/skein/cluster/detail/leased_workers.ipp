@@ -63,7 +63,6 @@ SKEIN_INLINE task<void> leased_workers::books::serve() {
         }
     }
     if (failure) served.cancel();
-    if (failure && !stopping.is_set()) head.abandon();
     later.cancel();
     auto nothing = as_result(shield(later.join()));
     (void)co_await nothing;
