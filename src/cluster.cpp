@@ -19,6 +19,7 @@
 #include <skein/cluster/head_log.hpp>
 #include <skein/cluster/job.hpp>
 #include <skein/cluster/joined_group.hpp>
+#include <skein/cluster/keeper.hpp>
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/cluster/loss_listeners.hpp>
 #include <skein/cluster/meeting.hpp>
@@ -40,9 +41,12 @@
 #include <skein/cluster/detail/head_log.ipp>
 #include <skein/cluster/detail/head_memory.ipp>
 #include <skein/cluster/detail/head_output.ipp>
+#include <skein/cluster/detail/head_spaces.ipp>
 #include <skein/cluster/detail/job.ipp>
 #include <skein/cluster/detail/joined_group.ipp>
+#include <skein/cluster/detail/keeper.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
+#include <skein/cluster/detail/leased_guests.ipp>
 #include <skein/cluster/detail/leased_output.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #include <skein/cluster/detail/loss_listeners.ipp>

@@ -82,6 +82,7 @@
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_restarts.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
+#include <skein/rt/detail/runtime_spaces.ipp>
 #include <skein/rt/detail/scheduler.ipp>
 #include <skein/rt/detail/scheduler_groups.ipp>
 #include <skein/rt/detail/scheduler_places.ipp>

@@ -123,7 +123,7 @@ inline std::string status_text(const cluster::cluster_status& s) {
     if (rows.size() > 1) out += table_text(rows);
     rows = {{"job", "host", "pid", "state", "workers", "waiting"}};
     for (const auto& j : s.jobs)
-        rows.push_back({j.name, j.host, fmt::to_string(j.pid), j.connected ? "connected" : "away",
+        rows.push_back({j.space.empty() ? j.name : fmt::format("{} (keeper of {})", j.name, j.space), j.host, fmt::to_string(j.pid), j.connected ? "connected" : "away",
                         fmt::to_string(j.workers),
                         j.waiting == 0 || j.why.empty() ? fmt::to_string(j.waiting)
                                                         : fmt::format("{}: {}", j.waiting, j.why)});
@@ -181,7 +181,8 @@ inline std::string status_json(const cluster::cluster_status& s, bool past) {
                                {"workers", j.workers},
                                {"waiting", j.waiting},
                                {"why", j.why},
-                               {"connected", j.connected}});
+                               {"connected", j.connected},
+                               {"space", j.space}});
     for (const auto& n : s.missing)
         out["missing"].push_back({{"name", n.name},
                                   {"host", n.host},

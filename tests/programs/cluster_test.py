@@ -631,8 +631,78 @@ def three_hosts(names):
         c.stop()
 
 
+def other_build(program, copy):
+    """The same program with another build id."""
+    raw = bytearray(pathlib.Path(program).read_bytes())
+    note = raw.find(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0")
+    assert note > 0, "no build id"
+    raw[note + 16] ^= 0xFF
+    copy.write_bytes(raw)
+    copy.chmod(0o755)
+    return copy
+
+
+def detached():
+    """An actor that outlives its program is found by others; its keeper dies, the head dies, and the cluster stops."""
+    with Cluster([("n1", ["--resources", "cpu=2"]), ("n2", ["--resources", "cpu=2"])], f"127.0.0.1:{free_port()}") as c:
+        def program(*arguments, of=find_program("skein_detached")):
+            return c.run(of, "--address", c.address, *arguments)
+
+        def says(text, *arguments):
+            run = program(*arguments)
+            run.check(run.wait(SECONDS) == 0 and run.stdout == text, f"not {text!r}")
+        says("the sum is 40\n", "make", "answer", "40")
+        says("the sum is 42\n", "add", "answer", "2")
+        twice = program("make", "answer", "1")
+        twice.check(twice.wait(SECONDS) == 1 and "already" in twice.stderr, "a second actor of one name")
+        keeper = next(j for j in c.status()["jobs"] if j["space"] == "prod")
+        assert keeper["workers"] == 1 and keeper["connected"], keeper
+        code, out, _ = c.tool("status", c.address)
+        assert code == 0 and "skein_detached (keeper of prod)" in out, out
+        # Another build may not: it may have other functions.
+        other = program("add", "answer", "1", of=other_build(find_program("skein_detached"), c.folder / "other"))
+        other.check(other.wait(SECONDS) == 1 and "another program or build" in other.stderr, "no reason")
+        (c.folder / "other").unlink()
+        # Killed with a call under way: the call says how, and the next program finds a new, empty namespace.
+        begun = c.cwd / "begun"
+        waiting = program("wait", "answer", begun)
+        waiting.wait_until(begun.exists, "a call", SECONDS)
+        os.kill(keeper["pid"], signal.SIGKILL)
+        waiting.check(waiting.wait(SECONDS) == 1, "no failure")
+        for part in ("keeper of namespace", "SIGKILL"):
+            waiting.check(part in waiting.stderr, f"it does not say {part!r}")
+        gone = program("add", "answer", "1")
+        gone.check(gone.wait(SECONDS) == 1 and "no actor named" in gone.stderr, "an actor without its keeper")
+        says("the sum is 7\n", "make", "lasting", "7", "-1")
+        # The head comes back, and knows the keeper.
+        c.head.process.kill()
+        c.head.wait(SECONDS)
+        c.start_head(c.address)
+        says("the sum is 9\n", "add", "lasting", "2")
+        # A killed worker: its actor is made again, with its state, though no program holds it.
+        before = [pid for n in c.nodes.values() for pid in workers_of(n)]
+        assert len(before) == 1, before
+        os.kill(before[0], signal.SIGKILL)
+        c.wait_until(lambda: (now := [p for n in c.nodes.values() for p in workers_of(n)]) and now != before, "another worker")
+        says("the sum is 10\n", "add", "lasting", "1")
+        killer = program("kill", "lasting")
+        killer.check(killer.wait(SECONDS) == 0, "no end")
+        c.wait_until(lambda: not [p for n in c.nodes.values() for p in workers_of(n)], "the end of its worker")
+        says("the sum is 5\n", "make", "other", "5")
+        begun.unlink()
+        c.stop()
+
+
+def detached_alone():
+    """On this host alone there is nobody who could keep it."""
+    with Cluster() as c:
+        run = c.run(find_program("skein_detached"), "make", "answer", "1")
+        run.check(run.wait(SECONDS) == 1 and "not supported" in run.stderr and "skein head" in run.stderr, "no reason")
+        c.stop()
+
+
 # The longest first.
-CASES = [("a head that remembers", remembered), ("state folders", state_folders), ("three hosts", namespaces), ("a stopped agent", stopped_agent), ("a killed agent", killed_agent), ("the cluster's secret", secret_of_the_cluster),
+CASES = [("a head that remembers", remembered), ("state folders", state_folders), ("three hosts", namespaces), ("detached actors", detached), ("detached on one host", detached_alone), ("a stopped agent", stopped_agent), ("a killed agent", killed_agent), ("the cluster's secret", secret_of_the_cluster),
          ("a head killed for good", killed_head_for_good), ("interrupted", interrupted), ("examples run", examples_run),
          ("refusals", refusals), ("a killed head", killed_head), ("a killed worker", killed_worker), ("drained", drained), ("output of workers", output_of_workers), ("a full pipe", full_pipe),
          ("one after the other", one_after_the_other), ("stopped", stopped), ("one program is all", same_program)]

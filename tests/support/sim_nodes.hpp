@@ -13,6 +13,7 @@
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
+#include <skein/cluster/keeper.hpp>
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/cluster/messages.hpp>
 #include <skein/cluster/tools.hpp>
@@ -170,6 +171,7 @@ public:
         made->children = std::make_unique<sim::children>(
             network_, made->host, rt::host_resources{cpus, std::uint64_t{8} << 30});
         made->children->add(rt::worker_role, &worker_program);
+        made->children->add(rt::keeper_role, &keeper_program);
         nodes_.push_back(std::move(made));
         start_agent(*nodes_.back());
         return *nodes_.back();
@@ -255,6 +257,16 @@ private:
         static thread_local std::map<std::pair<std::string, std::int64_t>, sim::process*> all;
         return all;
     }
+    static std::map<std::string, int>& keepers_here() {
+        static thread_local std::map<std::string, int> all;
+        return all;
+    }
+    struct life_of_keeper {
+        explicit life_of_keeper(std::string of) : space(std::move(of)) { ++keepers_here()[space]; }
+        life_of_keeper(const life_of_keeper&) = delete;
+        ~life_of_keeper() { --keepers_here()[space]; }
+        std::string space;
+    };
     struct process_entry {
         explicit process_entry(sim::process* p) : key(p->host(), p->pid()) {
             processes_here()[key] = p;
@@ -265,6 +277,23 @@ private:
     };
 
 public:
+    /// What run_keeper() does in a real process.
+    static task<int> keeper_program(sim::process* self) {
+        auto order = wire::decode<cluster::keeper_order>(self->started_with().message);
+        if (!order) throw order.error();
+        cluster::keeper_options how;
+        how.order = *order;
+        how.host = self->host();
+        how.pid = self->pid();
+        how.listen = net::address::sim(self->host(), 0);
+        const life_of_keeper here(order->space);
+        cluster::keeper k(loop::current(), self->network(), std::move(how));
+        auto serving = k.serve();
+        co_await serving;
+        co_return 0;
+    }
+    /// Keepers of that namespace that have not ended.
+    [[nodiscard]] static int keepers(const std::string& space) { return keepers_here()[space]; }
     /// What worker_main() does in a real process.
     static task<int> worker_program(sim::process* self) {
         const process_entry entry(self);

@@ -61,6 +61,7 @@ struct head_options {
     /// One that was asked back counts as coming so long; then it is asked for again.
     duration recall_grace = std::chrono::seconds(5);
     std::size_t most_leases = std::size_t{1} << 16; ///< of one driver
+    time_constants times;                           ///< of namespaces
     logging::level news = logging::level::info;     ///< at which it is logged who comes and goes
     /// What it remembers over its own end, see head_log.hpp; nullptr: nothing. The head's own from now on: it opens
     /// it, blocking, and has a thread write to it later.
@@ -101,4 +102,5 @@ private:
 #include <skein/cluster/detail/head_groups.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_output.ipp>
+#include <skein/cluster/detail/head_spaces.ipp>
 #endif

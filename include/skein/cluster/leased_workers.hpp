@@ -25,6 +25,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -65,6 +66,10 @@ struct leased_workers_options {
     time_constants times;
     /// Prints what workers print; empty: that appears where their agents were started.
     rt::print_lines print;
+    /// It is the keeper of this namespace: other programs are its guests, and each worker is for one demand.
+    std::string space;
+    std::uint64_t space_node = 0; ///< the incarnation of the agent that holds the keeper's process
+    std::function<void()> on_give_up; ///< told once, when no worker comes any more
 };
 
 /// Belongs to the driver's loop. Its serve() must have ended before it is destroyed.
@@ -88,6 +93,10 @@ public:
     /// Asks the head for a placement group, and gives it back.
     void want_group(const rt::worker_group& what) override;
     void drop_group(std::uint64_t number) override;
+    /// A guest of that namespace's keeper, which the head starts if there is none.
+    [[nodiscard]] bool has_spaces() const noexcept override { return true; }
+    [[nodiscard]] task<rt::runtime*> enter(std::string space) override;
+    void need() override;
 
     /// Workers that are connected; leases that the head has granted, and all that were asked for.
     [[nodiscard]] std::size_t connected() const noexcept;
@@ -103,6 +112,7 @@ private:
 
 #if SKEIN_HEADER_ONLY
 #include <skein/cluster/detail/leased_groups.ipp>
+#include <skein/cluster/detail/leased_guests.ipp>
 #include <skein/cluster/detail/leased_output.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #endif

@@ -12,7 +12,8 @@
 //     driver -> head  driver_hello      the same for a driver, with all leases it has or waits for
 //                     want_lease, return_lease, keep_lease, lease_rests, want_group, drop_group
 //     head -> driver  lease_granted, lease_waits, lease_recalled, lease_ended, cluster_changed,
-//                     group_placed, group_waits, group_refused
+//                     group_placed, group_waits, group_refused, space_lost
+//     driver -> head  enter_space       answered by space_entered when the namespace has a keeper
 //     tool -> head    ask_status, ask_drain, ask_stop
 //
 // What workers print goes the same way, if its driver wants it, and only as fast as that prints: node_output is what an
@@ -49,6 +50,7 @@ struct held_lease {
     lease_name lease;
     std::string demand;     ///< as rt::parse_resources() reads it
     std::uint64_t gpus = 0; ///< bits of rt::gpu_set
+    std::string space;      ///< it is the keeper of this namespace
 };
 
 /// How a worker ended.
@@ -72,6 +74,7 @@ struct node_hello {
     std::vector<held_lease> holds;
     std::vector<ended_lease> ended; ///< since the last link
     bool draining = false;          ///< see node_drains
+    bool again = false;             ///< a head has welcomed it before
 };
 /// The head takes the node in.
 struct node_welcome {
@@ -103,6 +106,15 @@ struct known_group {
     std::vector<placed_bundle> placed; ///< of each, as the head said last; none: it waits
 };
 
+/// A driver calls actors of a namespace through its keeper, a driver of this incarnation.
+struct visited_space {
+    std::string space;
+    std::uint64_t keeper = 0;
+};
+
+/// The lease of a keeper's own process, among those of its workers.
+inline constexpr std::uint64_t keeper_lease = 0;
+
 /// A driver says who it is and which leases it has or waits for; answered by driver_welcome.
 struct driver_hello {
     static constexpr std::uint16_t number = 3;
@@ -122,6 +134,10 @@ struct driver_hello {
     std::vector<known_group> groups;
     bool prints =
         false; ///< it takes what its workers print; else that appears where their agent does
+    bool again = false;      ///< a head has welcomed it before
+    std::string space;       ///< it is the keeper of this namespace; "": it is a program
+    std::uint64_t build = 0; ///< rt::build_id() of its executable
+    std::vector<visited_space> visits;
 };
 /// The head takes the driver in, and says how large the cluster is.
 struct driver_welcome {
@@ -220,6 +236,27 @@ struct group_refused {
     std::uint64_t group = 0;
     std::string why;
 };
+/// A driver asks for the keeper of a namespace, which is started if there is none, from the driver's executable.
+struct enter_space {
+    static constexpr std::uint16_t number = 30;
+    std::string space;
+};
+/// Where the keeper listens; as in start_worker_order.
+struct space_entered {
+    static constexpr std::uint16_t number = 31;
+    std::uint64_t keeper = 0; ///< its incarnation
+    std::string who;          ///< "app (pid 7 at host)"
+    std::string host;
+    std::uint16_t port = 0;
+    std::string address;
+};
+/// A keeper that the driver visits has ended.
+struct space_lost {
+    static constexpr std::uint16_t number = 32;
+    std::string space;
+    std::uint64_t keeper = 0;
+    std::string how;
+};
 /// Nodes have come or gone.
 struct cluster_changed {
     static constexpr std::uint16_t number = 10;
@@ -242,6 +279,7 @@ struct start_worker_order {
     std::string driver_address; ///< instead of both
     bool prints = false;        ///< see driver_hello
     std::string env;            ///< see want_lease; its folder is `folder`
+    std::string space;          ///< not a worker: the keeper of this namespace
 };
 /// An agent is to end a worker; the answer is worker_ended.
 struct stop_worker_order {
@@ -321,6 +359,7 @@ struct job_status {
     std::uint32_t workers = 0, waiting = 0;
     std::string why; ///< why the first of those that wait does
     bool connected = true;
+    std::string space; ///< it is the keeper of this namespace
 };
 /// A node that was there, in cluster_status.
 struct missing_node {
@@ -392,13 +431,12 @@ struct stop_reply {
 };
 
 /// All of them: every decoder by its number.
-using cluster_messages =
-    net::message_table<node_hello, node_welcome, driver_hello, driver_welcome, want_lease,
-                       return_lease, lease_granted, lease_waits, lease_ended, lease_recalled,
-                       keep_lease, lease_rests, want_group, drop_group, group_placed, group_waits,
-                       group_refused, cluster_changed, start_worker_order, stop_worker_order,
-                       worker_ended, leave_cluster, node_drains, ask_status, cluster_status,
-                       ask_drain, drain_reply, ask_stop, stop_reply, output_waits, take_output,
-                       node_output, worker_output, output_printed>;
+using cluster_messages = net::message_table<
+    node_hello, node_welcome, driver_hello, driver_welcome, want_lease, return_lease, lease_granted,
+    lease_waits, lease_ended, lease_recalled, keep_lease, lease_rests, want_group, drop_group,
+    group_placed, group_waits, group_refused, enter_space, space_entered, space_lost,
+    cluster_changed, start_worker_order, stop_worker_order, worker_ended, leave_cluster,
+    node_drains, ask_status, cluster_status, ask_drain, drain_reply, ask_stop, stop_reply,
+    output_waits, take_output, node_output, worker_output, output_printed>;
 
 } // namespace skein::cluster

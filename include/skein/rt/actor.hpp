@@ -24,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -83,8 +84,9 @@ public:
     }
     /// Makes a T on the worker with the fewest actors, from these arguments (aggregates too).
     /// Submitted at once; suspends until the constructor has returned.
+    /// A detached one is submitted when it is awaited, since its namespace has to be reached first.
     ///   errors  remote_error (the constructor threw), worker_lost, already_exists (the name), mismatch (.get_if_exists:
-    ///           the one of that name is of another type)
+    ///           the one of that name is of another type); those of get_actor with a namespace
     template <class... A>
     [[nodiscard]] task<actor_handle<T>> operator()(A&&... args) const {
         return rt::detail::make_actor<T>(how_, std::forward<A>(args)...);
@@ -108,6 +110,14 @@ inline constexpr actor_maker<T> actor{};
 template <class T>
 [[nodiscard]] task<actor_handle<T>> get_actor(std::string_view name) {
     return rt::detail::look_up<T>(name);
+}
+/// The same of a namespace of the cluster, whichever program made it.
+///   errors  as above; those of reaching the namespace: mismatch (it is kept by another program or build),
+///           worker_lost (its keeper did not start, or was lost meanwhile), not_supported (no cluster, or a worker asks)
+template <class T>
+[[nodiscard]] task<actor_handle<T>> get_actor(std::string_view name, actor_search where) {
+    if (where.space.empty()) return rt::detail::look_up<T>(name);
+    return rt::detail::look_up_in<T>(std::string(where.space), std::string(name));
 }
 
 /// Ends an actor at once: calls that wait fail with not_found, coroutine methods that run are cancelled, a plain one
@@ -151,10 +161,12 @@ struct skein::wire::codec<skein::actor_handle<T>> {
         // A handle given as an argument, or inside one, keeps its actor until the call is done; one in a result
         // until who gets it has it.
         using lane = skein::counted_ptr<skein::rt::detail::actor_state>;
-        if (auto* call = skein::rt::runtime::encoding(); call != nullptr)
+        if (auto* call = skein::rt::runtime::encoding(); call != nullptr) {
+            skein::rt::detail::check_home(*call, *h.lane());
             call->keep(std::make_shared<lane>(h.lane()));
-        else if (auto* by = skein::rt::runtime::replying(); by != nullptr)
+        } else if (auto* by = skein::rt::runtime::replying(); by != nullptr) {
             by->lend_actor(h.id());
+        }
     }
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
         skein::unique_number id;

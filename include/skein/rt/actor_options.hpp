@@ -19,6 +19,11 @@
 //
 //     auto model = co_await skein::actor<server>.with({.gpus = 1, .restarts = 3})(weights);
 //
+// A detached actor lives on when its program has ended, in a namespace of the cluster, until it is killed or leaves:
+//
+//     auto t = co_await skein::actor<counts>.with({.name = "table", .space = "prod", .detached = true})(10);
+//     auto same = co_await skein::get_actor<counts>("table", {.space = "prod"});   // in another program
+//
 // Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
 
 #include <skein/rt/options.hpp>
@@ -50,8 +55,17 @@ struct actor_options {
     int max_concurrency = 0;
     std::string_view name{};    ///< unique among the actors of the program; copied at submit
     bool get_if_exists = false; ///< gives the actor that has the name already, if there is one
+    std::string_view space{};   ///< the namespace of a detached actor
+    /// It outlives its program, on a cluster: get_actor finds it by name and namespace.
+    bool detached = false;
 };
 static_assert(std::is_trivially_destructible_v<actor_options>);
+
+/// Where get_actor looks for a name.
+struct actor_search {
+    std::string_view space{}; ///< a namespace of the cluster; empty: the actors of this program
+};
+static_assert(std::is_trivially_destructible_v<actor_search>);
 
 /// An actor whose state can be saved and put into a new instance.
 ///   laws  what load(save()) gives behaves as the one that was saved; save() changes nothing

@@ -134,6 +134,16 @@ public:
     ///   near    for workers of this host, far: for those of others; empty host: not at all
     void open_to_workers(net::network& via, const net::token& secret, const net::address& near,
                          const net::address& far);
+    // Namespaces, in detail/runtime_spaces.ipp:
+
+    /// The runtime through which the actors of a namespace are called from here.
+    ///   errors  see get_actor
+    [[nodiscard]] task<runtime*> enter_space(std::string space);
+    /// Driver: it keeps a namespace: detached actors stay, and each actor has a process of its own.
+    void keep_space(std::string space);
+    /// A guest of that namespace: as serve_driver(); `after` says how its keeper ended.
+    [[nodiscard]] task<void> visit(std::shared_ptr<net::channel> wire, std::string space,
+                                   obituary after);
     /// What a worker tells of itself to its driver.
     [[nodiscard]] detail::worker_hello hello() const;
     /// Driver: nothing runs on the worker of this connection, and no actor is there.
@@ -168,6 +178,9 @@ public:
     [[nodiscard]] const runtime_stats& stats() const noexcept;
     /// Calls without an outcome yet.
     [[nodiscard]] std::size_t pending() const noexcept;
+    /// Driver: actors that it knows; guests.
+    [[nodiscard]] std::size_t known_actors() const noexcept;
+    [[nodiscard]] std::size_t guests() const noexcept;
     /// Actors that live in this process.
     [[nodiscard]] std::size_t actors() const noexcept;
     /// Coroutines that run here for other processes.
@@ -293,6 +306,7 @@ private:
     void actor_is_placed(actor_id id);
     void send_waiting(actor_id id);
     void tell_holds();
+    [[nodiscard]] error is_closing(const std::string& call) const;
     static void send_actor(peer& to, std::uint16_t kind, actor_id id);
     void reply_handle(peer& to, slot_id id, actor_id actor);
 
@@ -392,6 +406,7 @@ private:
     void listen_to(const std::shared_ptr<peer>& l);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
     [[nodiscard]] task<void> part_from(std::shared_ptr<peer> l);
+    [[nodiscard]] task<std::string> end_of_keeper(std::shared_ptr<peer> l);
     void lose(peer& l, const std::string& how);
     [[nodiscard]] bool has_calls(const peer& at) const;
     void take_lost(peer& l, losses& into);
@@ -452,4 +467,5 @@ private:
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_restarts.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
+#include <skein/rt/detail/runtime_spaces.ipp>
 #endif

@@ -60,6 +60,8 @@ struct worker_group {
 struct worker_room {
     std::uint32_t kind = 0; ///< it is for this demand alone, one task at a time; 0: for all
     std::vector<std::string> labels; ///< of its node, and "node=n1"
+    bool is_guest =
+        false; ///< another program: it calls, finds and makes actors, and nothing runs there
 };
 
 /// Brings workers to a driver's runtime. Its serve() must have ended before it is destroyed.
@@ -89,6 +91,15 @@ public:
     /// Nobody holds it any more: its workers end when what runs there has ended, then the runtime is told (group_gone).
     /// Returns at once.
     virtual void drop_group(std::uint64_t number) = 0;
+
+    /// Whether there is a cluster with namespaces behind it.
+    [[nodiscard]] virtual bool has_spaces() const noexcept { return false; }
+    /// The runtime through which actors of that namespace are called: a guest of its keeper, which is started if there
+    /// is none. It lives as long as this object, and is over when the keeper has ended.
+    ///   errors  see get_actor
+    [[nodiscard]] virtual task<runtime*> enter(std::string space);
+    /// There are calls for workers of the program's own. Until then serve() need not get any, if enter() came first.
+    virtual void need() {}
 };
 
 /// What a program's command line asks of a cluster.
@@ -109,6 +120,9 @@ struct cluster_flags {
 
 /// Set for workers, and for what a process of a job starts: none of them is a part of what a launcher has started.
 inline constexpr const char* in_job_variable = "SKEIN_IN_JOB";
+
+/// What a keeper of a namespace is asked for when it is started, see rt::take_boot().
+inline constexpr const char* keeper_role = "keeper";
 
 /// A cluster of the processes that a launcher has started together, led by this one; it ends with the object.
 class job_cluster {
@@ -139,6 +153,8 @@ struct cluster_roles {
     int (*join)(const cluster_flags& flags);
     /// Asked where neither flags nor environment name a cluster. Throws error.
     part_in_job (*take_part)(const cluster_flags& flags);
+    /// The whole life of a namespace's keeper, with the boot message of this process; gives the exit code.
+    int (*keep)();
 };
 
 #if defined(SKEIN_COMPILED)

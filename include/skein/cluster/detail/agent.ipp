@@ -3,6 +3,7 @@
 // The bodies of cluster/agent.hpp.
 
 #include <skein/cluster/detail/agent_books.hpp>
+#include <skein/cluster/keeper.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -99,7 +100,9 @@ SKEIN_INLINE node_hello agent::books::hello() const {
     h.resources = rt::to_string(total);
     h.labels = how.labels;
     h.draining = draining;
-    for (const auto& [name, w] : workers) h.holds.push_back({name, w->order.demand, w->order.gpus});
+    h.again = head.was_welcomed();
+    for (const auto& [name, w] : workers)
+        h.holds.push_back({name, w->order.demand, w->order.gpus, w->order.space});
     return h;
 }
 
@@ -236,7 +239,31 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
     co_return out;
 }
 
+/// It is a driver: it has the cluster's token, and runs nothing of its program.
+SKEIN_INLINE rt::child_options agent::books::keeper_to_start(
+    const start_worker_order& order) const {
+    keeper_order boot;
+    boot.token = to_buffer(how.secret.bytes());
+    boot.head = to_string(how.head);
+    boot.space = order.space;
+    boot.incarnation = order.lease.driver;
+    boot.node = how.incarnation;
+    boot.executable = order.executable;
+    boot.program = order.program;
+    boot.folder = order.folder;
+    rt::child_options child;
+    child.role = rt::keeper_role;
+    child.name = "keeper of " + order.space;
+    child.message = wire::encode(boot);
+    child.socket = false;
+    child.executable = order.executable;
+    child.cwd = order.folder;
+    child.argv = {order.program, "--skein-keeper=" + order.space};
+    return child;
+}
+
 SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_order& order) const {
+    if (!order.space.empty()) return keeper_to_start(order);
     rt::worker_order boot;
     boot.token = to_buffer(detail::job_secret(how.secret, order.lease.driver).bytes());
     net::address to;

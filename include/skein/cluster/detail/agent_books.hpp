@@ -61,6 +61,7 @@ struct agent::books {
     void stop_all();
     static task<void> live(books* self, lease_name lease);
     static task<ended_lease> run(books* self, worker* w);
+    [[nodiscard]] rt::child_options keeper_to_start(const start_worker_order& order) const;
     [[nodiscard]] rt::child_options what_to_start(const start_worker_order& order) const;
     void tell_end(ended_lease what);
 

@@ -191,6 +191,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
     out->on_tell<output_printed>(
         as_driver([this](detail::head_job& j, const output_printed& m) { on_printed(j, m.node); }));
     serve_output(*out, s);
+    serve_spaces(*out, s);
     serve_tools(*out);
     return out;
 }
@@ -275,6 +276,7 @@ SKEIN_INLINE void head::books::look() {
     for (auto* l : lost) end(*l, true, "its node did not come back to the head");
     for (auto* j : gone) leave(*j, job_end::lost);
     memory.look();
+    look_at_spaces();
     take_groups_over(false);
     pump();
     for (auto& [number, n] : nodes)
@@ -344,9 +346,12 @@ SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s,
         throw error(errc::malformed, "a second hello over one link");
     detail::check_version(h.version, "the node");
     detail::check_text("the node's name", h.name, 256);
+    for (const auto& held : h.holds)
+        detail::check_text("a namespace of the node", held.space, detail::most_space_bytes);
     detail::check_text("the host's name", h.host, 256);
     if (h.holds.size() > self->how.most_leases || h.ended.size() > self->how.most_leases)
         throw error(errc::too_large, fmt::format("a node with {} workers", h.holds.size()));
+    self->is_restarted = self->is_restarted || h.again;
     auto& n = self->enter(s, h);
     s->node = &n;
     if (n.draining != h.draining) s->tell(node_drains{n.draining}); // it was lost with a link
@@ -364,6 +369,9 @@ SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why
     memory.node_went(n.name, left);
     const auto mine = std::exchange(n.leases, {});
     const auto how_it_ended = fmt::format("node {} was lost: {}", n.name, why);
+    const bool is_seen = n.session->below->ending() == net::link_end::orderly;
+    for (const auto& [name, l] : mine)
+        if (l->number == keeper_lease) keeper_over(*l->of, how_it_ended, is_seen);
     (void)schedule.remove_place(n.place());
     for (const auto& [name, l] : mine) {
         l->at = nullptr;
@@ -463,6 +471,9 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     if (h.groups.size() > detail::most_groups)
         throw error(errc::too_large, fmt::format("{} placement groups, more than {}",
                                                  h.groups.size(), detail::most_groups));
+    detail::check_text("the namespace of the driver", h.space, detail::most_space_bytes);
+    self->is_restarted = self->is_restarted || h.again;
+    if (!h.space.empty()) self->check_keeper(h.space, s->incarnation);
     auto& j = self->job_of(s->incarnation);
     if (j.ending)
         throw error(errc::aborted, "the driver was away for too long; its workers are being ended");
@@ -470,7 +481,7 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
         j.session->job = nullptr;
         j.session->below->abort(error(errc::reset, "the driver has come over another link"));
         forget_output_at(j);
-    } else if (j.hello.executable.empty()) {
+    } else if (j.hello.port == 0 && j.hello.address.empty()) {
         logging::at(self->how.news, "head", "driver joined",
                     {{"job", h.name}, {"host", h.host}, {"pid", h.pid}});
     }
@@ -479,6 +490,7 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     j.seen_from = s->seen_from;
     j.hello = std::move(h);
     self->memory.job_came(j.incarnation, j.hello.name, j.hello.host, j.hello.pid);
+    j.space = j.hello.space;
     j.hello.weight = std::clamp<std::uint32_t>(j.hello.weight, 1, 1000);
     self->schedule.set_weight(j.id(), j.hello.weight);
     self->reconcile(j, j.hello);
@@ -492,6 +504,9 @@ SKEIN_INLINE void head::books::leave(detail::head_job& j, job_end how_it_ended) 
     if (std::exchange(j.ending, true)) return;
     memory.job_went(j.incarnation, how_it_ended);
     logging::at(how.news, "head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
+    const auto own = j.leases.find(keeper_lease); // its node is not there: nobody sees its end
+    if (own != j.leases.end() && own->second->state == detail::lease_state::expected)
+        keeper_over(j, "its node did not come back to the head", false);
     std::vector<detail::head_lease*> all;
     for (auto& [n, l] : j.leases) all.push_back(l.get());
     for (auto* l : all) { // erasing the last one would erase the job
@@ -565,6 +580,7 @@ SKEIN_INLINE cluster_status head::books::status(bool past) const {
         s.host = j->hello.host;
         s.pid = j->hello.pid;
         s.connected = j->session != nullptr;
+        s.space = j->space;
         for (const auto& [n, g] : j->groups) { // first: leases in it wait for it
             if (g.placed || g.closing || s.waiting++ > 0) continue;
             std::string asked;
@@ -573,7 +589,7 @@ SKEIN_INLINE cluster_status head::books::status(bool past) const {
         }
         for (const auto& [n, l] : j->leases) {
             if (l->state != detail::lease_state::waits) {
-                ++s.workers;
+                s.workers += j->space.empty() || n != keeper_lease;
                 continue;
             }
             if (s.waiting++ == 0) s.why = schedule.why(l->request);

@@ -23,6 +23,7 @@ namespace skein::cluster {
 
 namespace detail {
 
+inline constexpr std::size_t most_spaces = 4096, most_space_bytes = 255;
 inline constexpr std::size_t most_groups = 4096;   ///< of one driver
 inline constexpr std::size_t most_bundles = 65536; ///< in all of them
 
@@ -130,6 +131,16 @@ struct head_output {
     std::map<std::uint64_t, asked> out;
 };
 
+/// A namespace, as long as it has a keeper or one that may live.
+struct head_space {
+    std::uint64_t keeper = 0;  ///< the incarnation of its driver; 0: none
+    std::uint64_t started = 0; ///< how often
+    std::uint64_t failed = 0;  ///< which of these starts failed last
+    bool is_known = false;     ///< this head has had a keeper for it
+    std::string how;           ///< the last one has ended
+    time_point free_at{};      ///< before that it may live still
+};
+
 struct head_job {
     std::uint64_t incarnation = 0;         ///< of its driver
     driver_hello hello;                    ///< empty until its driver has come
@@ -139,6 +150,7 @@ struct head_job {
     std::map<std::uint64_t, head_group> groups;
     std::string seen_from; ///< see head_session
     bool ending = false;   ///< it does not come back: its leases are being ended
+    std::string space;     ///< it is the keeper of this namespace
     head_output output;
 
     [[nodiscard]] job_id id() const noexcept { return job_id(incarnation); }
@@ -164,6 +176,8 @@ struct head::books {
     std::uint64_t last_tag = 0;
     time_point since;
     event stopping;
+    std::map<std::string, detail::head_space> spaces;
+    bool is_restarted = false; ///< somebody had been welcomed by a head before
     bool over = false, crashed = false;
 
     // head.ipp: who comes and goes
@@ -200,6 +214,16 @@ struct head::books {
     void on_printed(detail::head_job& j, std::uint64_t node);
     void forget_output_of(const detail::head_node& n);
     static void forget_output_at(detail::head_job& j);
+
+    // head_spaces.ipp: namespaces
+    void serve_spaces(net::request_service& of, const session_ptr& s);
+    static task<space_entered> on_enter(books* self, session_ptr s, enter_space m);
+    void start_keeper(const std::string& name, detail::head_space& sp, const driver_hello& by);
+    [[nodiscard]] time_point free_at(const detail::head_space& sp) const;
+    void check_keeper(const std::string& space, std::uint64_t incarnation);
+    [[nodiscard]] bool claim_space(const held_lease& held);
+    void keeper_over(const detail::head_job& j, const std::string& how, bool is_seen);
+    void look_at_spaces();
 
     // head_leases.ipp: what they hold
     detail::head_lease& add_lease(detail::head_job& j, std::uint64_t number,

@@ -41,6 +41,7 @@ SKEIN_INLINE void head::books::erase(detail::head_lease& l) {
 
 SKEIN_INLINE void head::books::forget(detail::head_job& j) {
     if (!j.ending || !j.leases.empty()) return;
+    if (!j.space.empty()) keeper_over(j, "it has ended", true);
     (void)schedule.remove_job(j.id());
     jobs.erase(j.incarnation);
 }
@@ -50,6 +51,9 @@ SKEIN_INLINE void head::books::end(detail::head_lease& l, bool started, const st
     auto& j = *l.of;
     if (j.session)
         j.session->tell(lease_ended{l.number, started, why, news.lines, news.is_lasting});
+    if (l.number == keeper_lease && !j.space.empty())
+        keeper_over(j, l.at != nullptr ? fmt::format("{} on {}", why, l.at->name) : why,
+                    l.state != detail::lease_state::expected);
     erase(l);
     forget(j);
 }
@@ -334,6 +338,7 @@ SKEIN_INLINE void head::books::granted(const rt::grant& g) {
     m.folder = l.cwd.empty() ? j.hello.folder : l.cwd;
     m.env = l.env;
     m.name = fmt::format("worker-{}", l.number);
+    if (l.number == keeper_lease) m.space = j.space;
     m.driver_host = j.seen_from;
     m.driver_port = j.hello.port;
     m.driver_address = j.hello.address;
@@ -393,6 +398,7 @@ SKEIN_INLINE bool head::books::take_over(detail::head_node& n, const held_lease&
 
 /// Takes over a lease that a node holds. False: nobody wants it; its room is taken until its worker has ended.
 SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held) {
+    const bool is_other = !held.space.empty() && !claim_space(held);
     const auto job = jobs.find(held.lease.driver);
     auto* const j = job == jobs.end() ? nullptr : job->second.get();
     detail::head_lease* l = nullptr;
@@ -412,7 +418,9 @@ SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held
         return true;
     }
     if (l != nullptr && l->state != state::expected) return false;
-    const bool is_unwanted = l == nullptr && j != nullptr && (j->session != nullptr || j->ending);
+    const bool is_unwanted =
+        is_other ||
+        (l == nullptr && j != nullptr && (j->session != nullptr || j->ending));
     const bool taken = take_over(n, held, l, is_unwanted ? state::stopping : state::granted);
     return taken && !is_unwanted;
 }

@@ -94,6 +94,15 @@ public:
         }
     }
 
+    /// Asks the head.
+    ///   errors  those of net::requests::call; closed: there is no link that the head has welcomed
+    template <class Reply, class M>
+    [[nodiscard]] task<Reply> ask(M m) {
+        if (!joined_ || way_ == nullptr) throw error(errc::closed, "there is no link to the head");
+        return way_->template call<Reply>(std::move(m));
+    }
+    /// A head has welcomed this process before.
+    [[nodiscard]] bool was_welcomed() const noexcept { return ever_; }
     [[nodiscard]] bool is_joined() const noexcept { return joined_; }
     /// While it is not joined: since when.
     [[nodiscard]] time_point alone_since() const noexcept { return alone_since_; }
@@ -104,6 +113,10 @@ public:
 
 private:
     void check_generation();
+    /// Ends the link without a goodbye: part() waits for nobody.
+    void abandon() noexcept {
+        if (way_ != nullptr) way_->abort(error(errc::aborted, "cancelled"));
+    }
     static task<void> keep_joined(head_link* self);
     static task<void> one_link(head_link* self);
     static task<void> part_from(head_link* self);
@@ -112,7 +125,7 @@ private:
         auto asking = with_timeout(self->way_->template call<Welcome>(std::move(hello)),
                                    self->how_.times.handshake_timeout);
         auto welcome = co_await asking;
-        self->joined_ = self->welcomed_ = true;
+        self->joined_ = self->welcomed_ = self->ever_ = true;
         co_return welcome;
     }
 
@@ -127,6 +140,7 @@ private:
     time_point alone_since_;
     bool joined_ = false;   ///< the head has welcomed this link
     bool welcomed_ = false; ///< the same, until keep() has seen its end
+    bool ever_ = false;
 };
 
 } // namespace skein::cluster::detail

@@ -9,6 +9,7 @@
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/net/network.hpp>
+#include <skein/rt/build_id.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/worker_link.hpp>
 
@@ -73,6 +74,9 @@ SKEIN_INLINE task<void> leased_workers::books::serve() {
         }
         door->close();
     }
+    if (failure) visiting.cancel();
+    auto left = as_result(shield(leave_spaces(this)));
+    (void)co_await left;
     auto gone = as_result(shield(served.join()));
     (void)co_await gone;
     auto said = as_result(shield(hear_out(this, !failure && !gave_up)));
@@ -106,7 +110,9 @@ SKEIN_INLINE void leased_workers::books::open_door() {
 
 SKEIN_INLINE void leased_workers::books::give_up(error why) {
     if (std::exchange(gave_up, true)) return;
+    gave_up_why = why;
     if (!stopping.is_set()) driver.give_up(std::move(why));
+    if (how.on_give_up) how.on_give_up();
 }
 
 // ---- the link to the head ------------------------------------------------------------------------------------
@@ -145,6 +151,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::books::make_s
         logging::warn("cluster", "a worker finds no place", {{"why", m.why}});
     });
     serve_groups(*out);
+    out->on_tell<space_lost>([this](const space_lost& m, const net::caller&) { on_space_lost(m); });
     out->on_tell<lease_recalled>(
         [this](const lease_recalled& m, const net::caller&) { on_recalled(m); });
     out->on_tell<cluster_changed>([this](const cluster_changed& m, const net::caller&) {
@@ -172,6 +179,13 @@ SKEIN_INLINE driver_hello leased_workers::books::hello() const {
     if (h.address.empty() && is_own) h.address = to_string(at);
     h.port = at.port;
     h.prints = static_cast<bool>(how.print);
+    h.again = head.was_welcomed();
+    h.build = rt::build_id();
+    h.space = how.space;
+    if (!how.space.empty())
+        h.leases.push_back({keeper_lease, {}, how.space_node, {}, true, {}, {}});
+    for (const auto& [space, v] : visits)
+        if (v->wire && !v->is_over) h.visits.push_back({space, v->keeper});
     for (const auto& [number, l] : leases) h.leases.push_back(known(*l));
     for (const auto& [number, g] : groups) h.groups.push_back(g.known);
     return h;
@@ -198,7 +212,8 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
     std::set<std::uint64_t> told;
     for (const auto& one : h.leases) {
         told.insert(one.number);
-        if (!self->leases.contains(one.number)) (void)self->head.tell(return_lease{one.number});
+        if (!self->leases.contains(one.number) && one.number != keeper_lease)
+            (void)self->head.tell(return_lease{one.number});
     }
     self->tell_changed_groups(h);
     for (const auto& [number, l] : self->leases)
@@ -221,6 +236,7 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
 // ---- leases --------------------------------------------------------------------------------------------------
 
 SKEIN_INLINE std::size_t leased_workers::books::target() const noexcept {
+    if (visits_only || !how.space.empty()) return 0;
     const auto each = std::max<std::int64_t>(how.demand.cpu.in_steps(), rt::amount::steps);
     std::int64_t own = 0; // cpus of leases for one demand
     bool any_own = false;
@@ -365,6 +381,8 @@ SKEIN_INLINE void leased_workers::books::on_granted(const lease_granted& m) {
 }
 
 SKEIN_INLINE void leased_workers::books::on_ended(const lease_ended& m) {
+    if (m.lease == keeper_lease && !how.space.empty())
+        return give_up(error(errc::aborted, "the cluster does not count on this keeper: " + m.how));
     hear_end(m);
     const auto found = leases.find(m.lease);
     if (found == leases.end()) return;
@@ -381,6 +399,7 @@ SKEIN_INLINE void leased_workers::books::on_ended(const lease_ended& m) {
 }
 
 SKEIN_INLINE void leased_workers::books::on_recalled(const lease_recalled& m) {
+    if (m.lease == keeper_lease && is_joined()) (void)head.tell(keep_lease{m.lease});
     const auto found = leases.find(m.lease);
     if (found == leases.end() || stopping.is_set()) return;
     const auto l = found->second;
@@ -457,6 +476,7 @@ SKEIN_INLINE task<void> leased_workers::books::watch_broken(books* self) {
         co_await pause;
         const auto now = self->on_loop.now();
         // Without a cluster nobody tells how a worker has ended.
+        self->look_at_guests(now);
         const duration patience = self->gave_up ? duration(0) : self->how.times.worker_resume;
         for (const auto& [number, l] : self->leases) {
             if (!l->wire || l->wire->is_connected()) {
@@ -507,6 +527,12 @@ SKEIN_INLINE leased_workers::books::lease_ptr leased_workers::books::lease_of(
 
 /// A worker, from its handshake to the end of its lease.
 SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self, net::link::handle wire) {
+    const bool is_guest = wire->peer().name.starts_with(guest_name);
+    if (is_guest && !self->how.space.empty() && !self->stopping.is_set()) {
+        auto served = serve_guest(self, std::move(wire));
+        co_await served;
+        co_return;
+    }
     const auto l = self->lease_of(wire->peer().name);
     if (l == nullptr || l->wire != nullptr || l->ended || self->stopping.is_set()) {
         wire->abort(error(errc::refused, wire->peer_name() + " has no lease (any more)"));
@@ -554,6 +580,15 @@ SKEIN_INLINE void leased_workers::want(const rt::worker_demand& what) {
 }
 SKEIN_INLINE void leased_workers::want_group(const rt::worker_group& what) { books_->want(what); }
 SKEIN_INLINE void leased_workers::drop_group(std::uint64_t number) { books_->drop(number); }
+SKEIN_INLINE task<rt::runtime*> leased_workers::enter(std::string space) {
+    // Called before serve(): then that gets no workers until need().
+    if (books_->leases.empty() && !books_->door) books_->visits_only = true;
+    return books::enter(books_.get(), std::move(space));
+}
+SKEIN_INLINE void leased_workers::need() {
+    books_->visits_only = false;
+    books_->fill();
+}
 SKEIN_INLINE void leased_workers::rests(const net::channel& worker, bool on) {
     for (const auto& [number, l] : books_->leases) {
         if (l->wire.get() != &worker || std::exchange(l->rests, on) == on) continue;

@@ -70,11 +70,34 @@ struct leased_workers::books {
     event stopping;
     detail::head_link head;
     bool gave_up = false;
+    std::optional<error> gave_up_why;
+    bool visits_only = false;   ///< there are no calls for workers of its own yet
     int failed_starts = 0;      ///< in a row
     time_point first_failure{}; ///< of them
     std::string last_failure;
     scope served; ///< the door, and the workers that came by it
     scope later;  ///< what follows a pause
+    /// This driver at the keeper of a namespace.
+    struct visit : std::enable_shared_from_this<visit> {
+        std::string space;
+        std::uint64_t keeper = 0;
+        std::unique_ptr<rt::runtime> self; ///< handles point to it also when it is over
+        net::link::handle wire;
+        std::optional<error> failed; ///< no keeper could be reached
+        bool is_over = false;
+        std::string how; ///< the keeper has ended, as the head says
+        event settled, told, over;
+    };
+    using visit_ptr = std::shared_ptr<visit>;
+    std::map<std::string, visit_ptr> visits;
+    std::vector<visit_ptr> past_visits;
+    scope visiting;
+    /// A keeper's guests.
+    struct guest {
+        net::link::handle wire;
+        std::optional<time_point> broken_since;
+    };
+    std::vector<guest> guests;
     /// What a worker has printed, until the head has told its end.
     struct heard_lines {
         std::uint64_t next = 1; ///< the number of its next line
@@ -129,6 +152,17 @@ struct leased_workers::books {
     void serve_groups(net::request_service& of);
     void tell_changed_groups(const driver_hello& h);
     [[nodiscard]] std::int64_t group_cpus(bool any_rests) const noexcept;
+
+    // leased_guests.ipp: namespaces
+    static task<rt::runtime*> enter(books* self, std::string space);
+    static task<void> reach(books* self, visit_ptr v);
+    static task<void> try_once(books* self, visit_ptr v);
+    static task<void> live(books* self, visit_ptr v);
+    static task<std::string> how_it_ended(books* self, visit_ptr v);
+    static task<void> leave_spaces(books* self);
+    static task<void> serve_guest(books* self, net::link::handle wire);
+    void look_at_guests(time_point now);
+    void on_space_lost(const space_lost& m);
 
     // leased_output.ipp: what workers print
     void on_output(worker_output m);

@@ -9,6 +9,7 @@
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
 #include <skein/cluster/job.hpp>
+#include <skein/cluster/keeper.hpp>
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/cluster/meeting.hpp>
 #include <skein/core/log.hpp>
@@ -195,7 +196,8 @@ inline rt::part_in_job part_of(const rt::cluster_flags& flags) {
 
 SKEIN_INLINE const rt::cluster_roles* roles() noexcept {
     static constexpr rt::cluster_roles all{&detail::address_of, &detail::workers_of,
-                                           &detail::head_of, &detail::join_of, &detail::part_of};
+                                           &detail::head_of,    &detail::join_of,
+                                           &detail::part_of,    &run_keeper};
     return &all;
 }
 

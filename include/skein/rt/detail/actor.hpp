@@ -5,6 +5,7 @@
 #include <skein/rt/actor_options.hpp>
 #include <skein/rt/detail/actor_terms.hpp>
 #include <skein/rt/detail/remote.hpp>
+#include <skein/rt/detail/space_options.hpp>
 
 #include <concepts>
 #include <memory>
@@ -139,6 +140,37 @@ task<actor_handle<T>> give_handle(counted_ptr<actor_state> lane) {
     co_return actor_handle<T>(std::move(lane));
 }
 
+/// Makes it through `by`: the arguments are encoded at once.
+template <class T, class... A>
+[[nodiscard]] task<actor_handle<T>> create(runtime& by, const actor_options& how, A&&... args) {
+    using made = create_record<T, typename travelling<A>::type...>;
+    (void)made::registered;
+    counted_ptr<actor_call> call(new actor_call);
+    apply_options(by, *call, made::entry(), {}, call_kind::create);
+    bool exists = false;
+    auto lane = by.declare_actor(*call, how, exists);
+    if (exists) return give_handle<T>(std::move(lane));
+    if (!call->is_done())
+        submission<nullptr, void, std::tuple<typename travelling<A>::type...>, A...>::go(
+            by, call, std::forward<A>(args)...);
+    return finish_create<T>(std::move(call), std::move(lane));
+}
+
+/// A text is kept as a string, all else as it was given.
+template <class A>
+using kept_argument = std::conditional_t<unwrap_ref<std::remove_cvref_t<A>>::is_ref,
+                                         std::decay_t<A>, typename travelling<A>::type>;
+
+/// Makes a detached actor: through a runtime that is a guest of its namespace.
+template <class T, class... A>
+task<actor_handle<T>> create_detached(space_options how, A... args) {
+    how.check();
+    auto entering = runtime::current().enter_space(how.space);
+    auto* const by = co_await entering;
+    auto making = create<T>(*by, how.options(), std::move(args)...);
+    co_return co_await std::move(making);
+}
+
 template <class T, class... A>
 [[nodiscard]] task<actor_handle<T>> make_actor(const actor_options& how, A&&... args) {
     constexpr bool can_make = makes<T, typename travelling<A>::type...>;
@@ -150,23 +182,24 @@ template <class T, class... A>
                   "skein: an argument type cannot be sent: make it a plain aggregate of types "
                   "that can, or specialise skein::wire::codec for it");
     if constexpr (can_make && can_send) {
-        using made = create_record<T, typename travelling<A>::type...>;
-        (void)made::registered;
-        auto& by = runtime::current();
-        counted_ptr<actor_call> call(new actor_call);
-        apply_options(by, *call, made::entry(), {}, call_kind::create);
-        bool exists = false;
-        auto lane = by.declare_actor(*call, how, exists);
-        if (exists) return give_handle<T>(std::move(lane));
-        if (!call->is_done())
-            submission<nullptr, void, std::tuple<typename travelling<A>::type...>, A...>::go(
-                by, call, std::forward<A>(args)...);
-        return finish_create<T>(std::move(call), std::move(lane));
+        if (how.detached || !how.space.empty())
+            return create_detached<T, kept_argument<A>...>(space_options(how),
+                                                           std::forward<A>(args)...);
+        return create<T>(runtime::current(), how, std::forward<A>(args)...);
     } else {
         return {};
     }
 }
 
+template <class T>
+task<actor_handle<T>> look_up_in(std::string space, std::string name) {
+    auto entering = runtime::current().enter_space(std::move(space));
+    auto* const by = co_await entering;
+    counted_ptr<actor_call> call(new actor_call);
+    auto lane = by->find_actor(call, name, typeid(T)); // a guest is answered by its keeper
+    auto found = finish_create<T>(std::move(call), std::move(lane));
+    co_return co_await std::move(found);
+}
 template <class T>
 [[nodiscard]] task<actor_handle<T>> look_up(std::string_view name) {
     counted_ptr<actor_call> call(new actor_call);

@@ -66,6 +66,7 @@ struct actor_entry {
     counted_ptr<group_state> group;             ///< in which it lives
 
     [[nodiscard]] bool lasts() const noexcept { return plan && plan->lasts(); }
+    [[nodiscard]] bool is_detached() const noexcept { return plan && plan->terms.is_detached; }
     void add_hold(peer_id by) {
         for (auto& [link, times] : holders)
             if (link == by) {

@@ -19,6 +19,7 @@ struct actor_terms {
     std::uint16_t call_retries = 0;
     bool get_if_exists = false;
     bool has_snapshot = false;
+    bool is_detached = false; ///< it needs nobody who holds it
     std::uint64_t snapshot_bytes = 0;
     std::string name;
 
@@ -30,7 +31,8 @@ struct actor_terms {
         to.fixed(max_concurrency);
         to.fixed(max_pending);
         to.fixed(call_retries);
-        to.fixed(static_cast<std::uint8_t>((get_if_exists ? 1 : 0) | (has_snapshot ? 2 : 0)));
+        to.fixed(static_cast<std::uint8_t>((get_if_exists ? 1 : 0) | (has_snapshot ? 2 : 0) |
+                                           (is_detached ? 4 : 0)));
         to.fixed(static_cast<std::uint8_t>(name.size()));
         to.fixed(std::uint32_t{0});
         to.fixed(snapshot_bytes);
@@ -51,8 +53,9 @@ struct actor_terms {
             if (!from.fixed(padding) || padding != 0) return false;
         get_if_exists = (flags & 1) != 0;
         has_snapshot = (flags & 2) != 0;
+        is_detached = (flags & 4) != 0;
         name = skein::to_string(text); // rt has others
-        return flags < 4 && zero == 0 && restarts >= -1 && snapshot_every > 0 &&
+        return flags < 8 && zero == 0 && restarts >= -1 && snapshot_every > 0 &&
                snapshot_bytes <= from.remaining() && (has_snapshot || snapshot_bytes == 0);
     }
 };

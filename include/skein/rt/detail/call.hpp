@@ -238,6 +238,9 @@ void apply_options(runtime& by, call_base& call, const function_record& fn, cons
                    call_kind kind);
 /// Failures after which a task runs again, as failures::text() has them. Others fail the call when it is submitted.
 void keep_failures(call_base& call, std::string_view text);
+/// A handle may only be sent where its actor is known.
+///   errors  not_supported: the call goes to other workers than those of the actor's program or namespace
+void check_home(const call_base& call, const actor_state& lane);
 /// The runtime that a handle's calls go through; checks that there is one.
 [[nodiscard]] runtime& runtime_of(const counted_ptr<actor_state>& lane);
 

@@ -68,8 +68,8 @@ SKEIN_INLINE runtime::~runtime() {
 }
 
 SKEIN_INLINE std::size_t runtime::workers() const noexcept {
-    return static_cast<std::size_t>(
-        std::count_if(books_->links.begin(), books_->links.end(), [](auto& l) { return l->up; }));
+    return static_cast<std::size_t>(std::count_if(books_->links.begin(), books_->links.end(),
+                                                  [](auto& l) { return l->up && !l->is_guest; }));
 }
 
 SKEIN_INLINE void runtime::on_first_call(unique_function<void()> start) {
@@ -236,6 +236,7 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
         const error why = to_error(std::current_exception());
         error told(why.code(), fmt::format("{} did not run: its arguments cannot be encoded: {}",
                                            call.name(), why.text()));
+        if (!why.hint().empty()) told.with_hint(std::string(why.hint()));
         call.fail({std::move(told), nullptr});
         return false;
     }
@@ -328,9 +329,7 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
 
 /// A call with its arguments encoded: to its worker, its lane, or the queue.
 SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
-    if (books_->closing)
-        return refuse(*call, error(errc::closed, call->name() + " was called while the runtime "
-                                                                "is shutting down"));
+    if (books_->closing) return refuse(*call, is_closing(call->name()));
     if (call->kind == detail::call_kind::method && call->lane) {
         const auto lane = call->lane;
         lane->waiting.push_back(call);
@@ -352,6 +351,9 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
     if (books_->start_workers) {
         const task_context::use none(nullptr); // they do not belong to the call that came first
         std::exchange(books_->start_workers, {})();
+    } else if (std::exchange(books_->is_visiting, false)) {
+        const task_context::use none(nullptr);
+        books_->leases.source->need();
     }
     if (detail::lease_books::is_lined_up(*call)) {
         if (auto* to = books_->leases.straight_to(*call)) return send(*to, std::move(call));

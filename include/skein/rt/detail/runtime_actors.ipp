@@ -45,6 +45,7 @@ SKEIN_INLINE std::unique_ptr<actor_terms> terms_of(const actor_options& how) {
     terms->max_concurrency = static_cast<std::uint32_t>(how.max_concurrency);
     terms->name = std::string(how.name);
     terms->get_if_exists = how.get_if_exists;
+    terms->is_detached = how.detached;
     return terms;
 }
 

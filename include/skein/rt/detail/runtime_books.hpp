@@ -153,6 +153,7 @@ struct peer {
     bool up = true;
     bool retiring = false;             ///< nothing new goes there
     bool lent = false;                 ///< its cores are others'
+    bool is_guest = false;             ///< another program: nothing runs there
     bool spent = false;                ///< it was for one actor, which has ended: it leaves
     std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
     bool is_paused = false;            ///< nothing is read from it for a while
@@ -257,6 +258,7 @@ struct lease_books {
     std::uint64_t gone = 0;    ///< tasks that have left their line
     std::uint64_t state = 1;   ///< changes when room may have come
     std::size_t asking = 0;    ///< lines that ask for a lease
+    bool all_own = false;      ///< no line is served by workers for all
     bool is_changed = false;   ///< take() has something to look at
     bool pumping = false, again = false;
     std::size_t crowded = 0;   ///< workers with more tasks than cores
@@ -447,6 +449,10 @@ struct runtime::books {
     std::optional<error> given_up;
     std::size_t expected = 0;
     bool closing = false;
+    bool is_visiting = false; ///< the source of workers serves namespaces alone so far
+    std::string space;        ///< that it keeps, or whose guest it is
+    obituary after_keeper;    ///< of a guest
+    std::optional<error> keeper_end;
     scope calls;                                                  ///< coroutine calls that run here
     std::vector<std::pair<std::shared_ptr<peer>, slot_id>> fresh; ///< started in this turn
     /// Linked from the first call of a turn of the loop to its end.

@@ -25,6 +25,10 @@ SKEIN_INLINE bool lease_books::any_has(const std::string& label) const {
 /// Whether a line that has nothing anywhere is served by the workers that are there, or by workers of its own.
 SKEIN_INLINE void lease_books::decide(lease_line& line) {
     if (line.by != lease_line::service::undecided) return;
+    if (all_own) {
+        line.by = lease_line::service::own;
+        return;
+    }
     const auto& need = *line.need;
     const bool is_held = need.for_life || need.group != 0;
     if (largest == 0 && need.only_cpus && !is_held) return; // not known yet

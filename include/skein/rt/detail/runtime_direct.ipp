@@ -159,7 +159,8 @@ SKEIN_INLINE void runtime::close_lanes() {
     std::vector<actor_id> all;
     for (const auto& [id, lane] : books_->lanes) all.push_back(id);
     std::sort(all.begin(), all.end());
-    const failure why{error(errc::closed, "the driver has gone"), nullptr};
+    const failure why{books_->keeper_end.value_or(error(errc::closed, "the driver has gone")),
+                      nullptr};
     for (const auto id : all) close_lane(id, why);
 }
 
@@ -293,8 +294,13 @@ SKEIN_INLINE void runtime::on_end(const net::frame_view& f) {
 SKEIN_INLINE void runtime::lose_target(detail::direct_target& at, peer& l) {
     losses lost;
     const bool closing = books_->closing;
-    lost.code = closing ? errc::closed : at.end ? errc::worker_lost : errc::reset;
-    if (closing) {
+    lost.code = books_->keeper_end ? errc::worker_lost
+                : closing          ? errc::closed
+                : at.end           ? errc::worker_lost
+                                   : errc::reset;
+    if (books_->keeper_end) {
+        lost.summary = books_->keeper_end->text();
+    } else if (closing) {
         lost.summary = "the driver has gone";
     } else if (at.end) {
         lost.summary = at.end->how;

@@ -160,9 +160,12 @@ SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::call_head& head) {
     auto& demands = books_->leases.demands;
     const bool for_life = call.kind == detail::call_kind::create;
-    const auto number = head.demand.empty()
-                            ? demands.number(for_life ? std::uint16_t{0} : head.cpus)
-                            : demands.number_of_text(head.demand, for_life);
+    const bool all_own = books_->leases.all_own; // then there are no workers for all
+    const auto number =
+        !head.demand.empty()  ? demands.number_of_text(head.demand, for_life)
+        : for_life && all_own ? demands.number(resources{}, {}, true)
+        : for_life            ? demands.number(std::uint16_t{0})
+                   : demands.number(all_own && head.cpus == 0 ? std::uint16_t{1} : head.cpus);
     if (!number) {
         call.extra().bad_options = number.error();
         return;

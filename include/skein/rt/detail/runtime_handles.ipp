@@ -113,7 +113,8 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
 }
 
 SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
-    return books_->lanes.contains(id) || !entry.holders.empty() || !entry.waiting.empty();
+    return books_->lanes.contains(id) || !entry.holders.empty() || !entry.waiting.empty() ||
+           entry.is_detached();
 }
 
 /// Driver: a handle is gone; it may have been the last one.

@@ -65,6 +65,7 @@ SKEIN_INLINE lease_share& lease_books::share_for(peer& at, lease_line& line) {
 }
 
 SKEIN_INLINE void lease_books::add(peer& worker) {
+    if (worker.is_guest) return; // no place
     if (worker.kind != 0) {
         auto& line = line_of(static_cast<std::uint16_t>(worker.kind));
         line.by = lease_line::service::own;
@@ -254,7 +255,7 @@ SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
 /// A worker with nothing to do and so many cpus, all of which belong to the next call there; nullptr: there is none.
 SKEIN_INLINE peer* lease_books::take_whole(const peers& links, std::uint32_t cpus) {
     for (const auto& l : links) {
-        if (!l->up || l->retiring || l->lent || l->kind != 0 || l->busy != 0 ||
+        if (!l->up || l->retiring || l->lent || l->kind != 0 || l->is_guest || l->busy != 0 ||
             l->alone != nullptr || l->capacity < cpus)
             continue;
         for (const auto& share : l->shares) release_unused(*share);

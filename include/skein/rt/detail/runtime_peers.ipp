@@ -99,6 +99,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
     auto l = attach(std::move(wire), std::move(page));
     l->kind = room.kind;
     l->labels = std::move(room.labels);
+    l->is_guest = room.is_guest;
     if (!has_own_incarnation(*l)) {
         l->wire->abort(
             error(errc::malformed, l->who + " does not say which process it is, or says that it is "
@@ -182,7 +183,15 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     auto ended = wait_end(l);
     co_await ended;
 
+    std::string how = "the driver has gone";
+    if (books_->after_keeper) {
+        auto asked = shield(end_of_keeper(l));
+        how = co_await asked;
+    }
     books_->closing = true;
+    if (!l->orderly) // nobody is told that what is cancelled now was cancelled: it was lost
+        for (const auto& one : books_->direct->callers)
+            one->abort(error(errc::closed, "the driver has gone"));
     books_->calls.cancel();
     try {
         auto joined = books_->calls.join();
@@ -192,7 +201,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     }
     auto parted = leave_others();
     co_await parted;
-    lose(*l, "the driver has gone");
+    lose(*l, how);
     close_lanes();
     books_->boxes.clear();
     books_->upstream = nullptr;
@@ -251,7 +260,8 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
         if (!call->is_done()) cancel(*call);
 
     losses lost;
-    lost.summary = fmt::format("{} was lost: {}", l.who, how);
+    lost.summary = books_->keeper_end ? std::string(books_->keeper_end->text())
+                                      : fmt::format("{} was lost: {}", l.who, how);
     if (books_->upstream == nullptr) begin_restarts(l, lost);
     take_lost(l, lost);
 
@@ -312,6 +322,7 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
     for (const auto& call : lost.dead) {
         const auto code = detail::is_unwanted(*call)                       ? errc::cancelled
                           : lost.code                                      ? *lost.code
+                          : books_->keeper_end                             ? errc::worker_lost
                           : books_->upstream != nullptr || books_->closing ? errc::closed
                                                                            : errc::worker_lost;
         const auto name = call->name();

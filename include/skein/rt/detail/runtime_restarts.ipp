@@ -64,8 +64,9 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
     for (const auto id : here) {
         auto& entry = actors.entries.at(id);
         const auto lane = books_->lanes.find(id);
-        const bool wanted = !books_->closing && entry.lasts() &&
-                            (lane != books_->lanes.end() || entry.is_held_besides(l.number));
+        const bool wanted =
+            !books_->closing && entry.lasts() &&
+            (lane != books_->lanes.end() || entry.is_held_besides(l.number) || entry.is_detached());
         if (wanted && entry.plan->may_restart()) {
             entry.where = nullptr;
             ++entry.plan->made_again;

@@ -18,7 +18,7 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
     std::uint32_t largest = 0;
     bool any = false;
     for (const auto& l : books_->links) {
-        if (!l->up || l->kind != 0) continue;
+        if (!l->up || l->kind != 0 || l->is_guest) continue;
         any = true;
         largest = std::max(largest, l->capacity);
         if (call.cpus > l->capacity || l->retiring) continue;
@@ -207,7 +207,7 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
 /// does. The guess how long tasks take was wrong then, or one of them is much longer than the others.
 SKEIN_INLINE void runtime::feed(peer& idle) {
     if (books_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.kind != 0 ||
-        idle.busy != 0 || books_->closing)
+        idle.is_guest || idle.busy != 0 || books_->closing)
         return;
     auto& leases = books_->leases;
     peer* most = nullptr;

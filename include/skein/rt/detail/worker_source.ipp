@@ -2,12 +2,23 @@
 #pragma once
 // The bodies of rt/worker_source.hpp.
 
+#include <skein/core/error.hpp>
+
 #include <charconv>
 #include <system_error>
 
 #include <fmt/format.h>
 
 namespace skein::rt {
+
+SKEIN_INLINE task<runtime*> worker_source::enter(std::string space) {
+    throw error(errc::not_supported,
+                fmt::format("not supported: namespace \"{}\" on this host alone: a detached actor "
+                            "needs a cluster that outlives its program",
+                            space))
+        .with_hint("start one with skein head and skein join, and run the program with --address");
+    co_return nullptr;
+}
 
 SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
     return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of cluster/keeper.hpp.
+
+#include <skein/cluster/detail/cluster_link.hpp>
+#include <skein/cluster/detail/serve_role.hpp>
+#include <skein/cluster/leased_workers.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/rt/boot.hpp>
+#include <skein/rt/process.hpp>
+#include <skein/rt/runtime.hpp>
+#include <skein/rt/standard_files.hpp>
+#include <skein/rt/worker_source.hpp>
+#include <skein/wire/decode.hpp>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+struct keeper::books {
+    books(loop& on, net::network& via, keeper_options given)
+        : on_loop(on), times(given.times), self(identity(given)),
+          workers(on, via, self, wanted(given, &stopping)) {
+        self.keep_space(given.order.space);
+        self.ask(&workers);
+    }
+
+    [[nodiscard]] static rt::runtime_options identity(const keeper_options& given) {
+        rt::runtime_options who;
+        who.name = fmt::format("keeper of {}", given.order.space);
+        who.host = given.host;
+        who.pid = given.pid;
+        who.incarnation = given.order.incarnation;
+        return who;
+    }
+    [[nodiscard]] static leased_workers_options wanted(const keeper_options& given,
+                                                       event* stopping) {
+        const auto& order = given.order;
+        const auto at = net::address::parse(order.head);
+        if (!at || order.token.size() != net::token::size || order.space.empty())
+            throw error(errc::malformed, "the boot message of this keeper cannot be read");
+        leased_workers_options o;
+        o.head = *at;
+        o.secret = net::token::from_hex(to_hex(order.token)).value();
+        o.name = std::filesystem::path(order.program).filename().string();
+        o.executable = order.executable;
+        o.program = order.program;
+        o.folder = order.folder;
+        o.listen = given.listen;
+        o.times = given.times;
+        o.space = order.space;
+        o.space_node = order.node;
+        o.on_give_up = [stopping] { stopping->set(); };
+        return o;
+    }
+
+    /// Until it is told to end, or nobody has needed it for long.
+    static task<void> watch(books* b) {
+        std::optional<time_point> idle_since;
+        while (!b->stopping.is_set()) {
+            const bool is_idle = b->self.known_actors() == 0 && b->self.guests() == 0;
+            const auto now = b->on_loop.now();
+            if (!is_idle)
+                idle_since.reset();
+            else if (!idle_since)
+                idle_since = now;
+            else if (now - *idle_since >= b->times.keeper_idle)
+                co_return;
+            auto pause = detail::wait_at_most(&b->stopping, std::chrono::milliseconds(500));
+            co_await pause;
+        }
+    }
+    static task<void> serve(books* b) {
+        scope services;
+        services.spawn(b->workers.serve());
+        std::exception_ptr failure;
+        try {
+            auto watching = watch(b);
+            co_await watching;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        if (failure) {
+            services.cancel();
+        } else {
+            b->stopping.set();
+            b->workers.stop();
+            auto goodbye = as_result(b->self.close());
+            (void)co_await goodbye;
+        }
+        auto ended = as_result(shield(services.join()));
+        (void)co_await ended;
+        if (failure) {
+            auto left = as_result(shield(b->self.close()));
+            (void)co_await left;
+        }
+        if (failure) std::rethrow_exception(failure);
+    }
+
+    loop& on_loop;
+    time_constants times;
+    event stopping;
+    rt::runtime self;
+    leased_workers workers;
+};
+
+SKEIN_INLINE keeper::keeper(loop& on, net::network& via, keeper_options how)
+    : books_(std::make_unique<books>(on, via, std::move(how))) {}
+SKEIN_INLINE keeper::~keeper() = default;
+SKEIN_INLINE task<void> keeper::serve() { return books::serve(books_.get()); }
+SKEIN_INLINE void keeper::stop() noexcept { books_->stopping.set(); }
+SKEIN_INLINE std::size_t keeper::actors() const noexcept { return books_->self.known_actors(); }
+SKEIN_INLINE std::size_t keeper::guests() const noexcept { return books_->self.guests(); }
+
+SKEIN_INLINE int run_keeper() {
+    try {
+        rt::open_standard_files();
+        auto mine = rt::take_boot(rt::keeper_role);
+        auto order = mine ? wire::decode<keeper_order>(mine->message)
+                          : result<keeper_order>(error(errc::usage, "no keeper was started here"));
+        if (!order) throw order.error();
+        rt::name_process("keeper");
+        ::setenv(rt::in_job_variable, "1", 1);
+        keeper_options how;
+        how.order = std::move(*order);
+        how.host = rt::host_name();
+        how.pid = ::getpid();
+        net::real_loop loop;
+        net::real_network network(loop);
+        keeper k(loop, network, std::move(how));
+        return loop.run(detail::serve_role(&loop, &k));
+    } catch (const std::exception& e) {
+        if (!rt::leave_last_words(e.what())) fmt::print(stderr, "error: {}\n", e.what());
+        return exit_code::failed;
+    }
+}
+
+} // namespace skein::cluster
