@@ -274,6 +274,7 @@ TEST_CASE("a node that does not come back is missing, and its drain is remembere
 TEST_CASE("a missing node can be drained, undrained and forgotten; one that is there cannot",
           "[H2]") {
     with_state(2, 2, [](test::sim_nodes& c, sim::disk&) -> task<void> {
+        c.network().partition("n1", "head"); // a simulated process that dies would say goodbye
         auto died = c.kill_agent(c.at(0), true);
         co_await died;
         auto missed =

@@ -443,8 +443,10 @@ void after_head_death(stage* s, bool powerless) {
     auto& w = s->w;
     if (s->disk == nullptr) return;
     const bool machine = w.chance(0.5) || powerless, rots = w.chance(0.25), fails = w.chance(0.3);
-    const auto bit = w.below(4000);
+    const auto at = w.below(1'000'000);
     if (machine) s->disk->crash();
+    const auto log = s->disk->status("state/head.log");
+    const auto bit = log ? at % (8 * log->bytes + 1) : 0;
     if (rots && s->disk->flip_bit("state/head.log", bit)) {
         w.network.counts().add(sim::fault::disk_rot);
         for (auto& [name, d] : s->drains) d.may_be = {false, true};
@@ -511,8 +513,9 @@ task<void> hurt(stage* s) {
             w.network.counts().add(sim::fault::kill);
             const bool powerless = s->disk != nullptr && w.chance(0.5);
             if (powerless) { // in the middle of a write
-                s->disk->power_off_after(w.below(6));
-                auto asking = drain(s, s->c.at(w.below(s->c.nodes())).host, w.chance(0.5), 1s);
+                s->disk->power_off_after(w.chance(0.5) ? 1 : w.below(4));
+                const auto which = w.below(s->c.nodes());
+                auto asking = drain(s, s->c.at(which).host, w.chance(0.5), 1s);
                 (void)co_await asking;
             }
             auto killed = s->c.kill_head();
