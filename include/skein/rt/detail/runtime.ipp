@@ -266,7 +266,7 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
     }
     books_->scratch.clear();
     if (!encode_call(books_->scratch, *call, encode)) return;
-    call->body = detail::body_to_keep(books_->scratch);
+    call->body = credits::body_to_keep(*books_);
     call->state = detail::phase::queued;
     place(std::move(call));
 }

@@ -386,6 +386,8 @@ struct runtime::arrival {
 /// How much this process sends ahead of what has begun; in runtime_credits.ipp.
 struct runtime::credits {
     [[nodiscard]] static bool has(const books& of, const detail::credit_line& line) noexcept;
+    [[nodiscard]] static byte_buffer body_to_keep(books& of);
+    static void take_memory(books& of, byte_buffer body);
     [[nodiscard]] static bool is_spent(const books& of, const detail::actor_state& lane) noexcept;
     static void look_ahead(const detail::actor_state& lane) noexcept;
     [[nodiscard]] static bool stands_aside(const books& of, const detail::actor_state& lane,
@@ -429,6 +431,7 @@ struct runtime::books {
     std::uint64_t incarnation = 0, last_link = 0, last_actor = 0, last_call = 0;
     std::uint32_t last_line = 1, credit_calls = 0; ///< see credits
     std::size_t credit_bytes = 0;
+    std::vector<byte_buffer> spare_bodies; ///< of calls that have left
     counted_ptr<detail::runtime_anchor> anchor;
     counted_ptr<detail::call_context> root,
         spare; ///< of tasks that are no call; for the next plain call

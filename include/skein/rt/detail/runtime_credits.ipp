@@ -36,6 +36,26 @@ SKEIN_INLINE bool runtime::credits::is_spent(const books& of,
     return lane.on != nullptr && !lane.moving && !lane.lost && !has(of, lane.credit);
 }
 
+/// What was encoded, for a call that waits. Where each that leaves lets another one in, memory is used again.
+SKEIN_INLINE byte_buffer runtime::credits::body_to_keep(books& of) {
+    const auto size = of.scratch.size();
+    if (of.spare_bodies.empty() || size > of.spare_bodies.back().capacity() ||
+        2 * size < of.spare_bodies.back().capacity())
+        return detail::body_to_keep(of.scratch);
+    auto body = std::move(of.spare_bodies.back());
+    of.spare_bodies.pop_back();
+    const auto bytes = of.scratch.bytes();
+    body.assign(bytes.begin(), bytes.end());
+    return body;
+}
+
+SKEIN_INLINE void runtime::credits::take_memory(books& of, byte_buffer body) {
+    constexpr std::size_t most = 1024, most_bytes = 256;
+    if (body.capacity() == 0 || body.capacity() > most_bytes || of.spare_bodies.size() >= most)
+        return;
+    of.spare_bodies.push_back(std::move(body));
+}
+
 /// Of many that wait the next ones are in no cache: they are fetched while others are sent.
 SKEIN_INLINE void runtime::credits::look_ahead(const detail::actor_state& lane) noexcept {
     constexpr std::size_t near = 4, far = 8, line = 64;

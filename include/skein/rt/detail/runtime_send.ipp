@@ -132,7 +132,10 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
         auto body = std::move(raw.body);
         raw.body = {};
         transmit(to, raw, body, &body);
-        if (raw.state == detail::phase::queued) raw.body = std::move(body);
+        if (raw.state == detail::phase::queued)
+            raw.body = std::move(body);
+        else
+            credits::take_memory(*books_, std::move(body));
     }
 }
 
