@@ -3264,6 +3264,11 @@ public:
         if (!bytes.empty()) std::memcpy(buffer_.data() + size_, bytes.data(), bytes.size());
         size_ += bytes.size();
     }
+    /// Appends so many bytes for the caller to fill in; they are there until more is appended.
+    [[nodiscard]] std::byte* extend(std::size_t bytes) {
+        if (buffer_.size() - size_ < bytes) grow(bytes);
+        return buffer_.data() + std::exchange(size_, size_ + bytes);
+    }
     /// Appends the memory of a value: sizeof(T) bytes, little endian.
     template <class T>
         requires std::is_trivially_copyable_v<T>
@@ -6924,11 +6929,13 @@ struct crc32c_shift {
     }
 };
 
+inline constexpr std::size_t crc32c_lane = 1024;
+
 /// The instruction has latency 3 and throughput 1: three streams side by side, joined by shifts. It goes by the name that
-/// compilers give it: <nmmintrin.h> is 2,400 lines for these two.
-__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
-    std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
-    constexpr std::size_t lane = 1024;
+/// compilers give it: <nmmintrin.h> is 2,400 lines for these few. Of the whole triples of lanes at p.
+__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_lanes(
+    std::uint32_t crc, const std::byte*& p, std::size_t& n) noexcept {
+    constexpr std::size_t lane = crc32c_lane;
     static const crc32c_shift shift(lane);
     std::uint64_t c = crc;
     for (; n >= 3 * lane; n -= 3 * lane, p += 3 * lane) {
@@ -6941,9 +6948,25 @@ __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
         c = shift(static_cast<std::uint32_t>(c)) ^ c1;
         c = shift(static_cast<std::uint32_t>(c)) ^ c2;
     }
+    return static_cast<std::uint32_t>(c);
+}
+
+/// Most are of a header or a small body: a few instructions, one after the other.
+__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
+    std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
+    if (n >= 3 * crc32c_lane) crc = crc32c_lanes(crc, p, n);
+    std::uint64_t c = crc;
     for (; n >= 8; n -= 8, p += 8) c = __builtin_ia32_crc32di(c, load_le<std::uint64_t>(p));
     auto r = static_cast<std::uint32_t>(c);
-    for (; n > 0; --n, ++p) r = __builtin_ia32_crc32qi(r, std::to_integer<unsigned char>(*p));
+    if ((n & 4) != 0) {
+        r = __builtin_ia32_crc32si(r, load_le<std::uint32_t>(p));
+        p += 4;
+    }
+    if ((n & 2) != 0) {
+        r = __builtin_ia32_crc32hi(r, load_le<std::uint16_t>(p));
+        p += 2;
+    }
+    if ((n & 1) != 0) r = __builtin_ia32_crc32qi(r, std::to_integer<unsigned char>(*p));
     return r;
 }
 #endif
@@ -6952,8 +6975,7 @@ __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
 
 SKEIN_INLINE bool crc32c_is_hardware() noexcept {
 #if defined(__x86_64__)
-    static const bool has = __builtin_cpu_supports("sse4.2") != 0;
-    return has;
+    return __builtin_cpu_supports("sse4.2") != 0; // a look at what was asked before main
 #else
     return false;
 #endif
@@ -7811,7 +7833,7 @@ SKEIN_INLINE frame_header connection::header_for(std::uint16_t kind, std::uint16
     h.id = id;
     if (options_.checksum_bodies && bytes > 0) {
         h.flags |= body_crc_flag;
-        h.body_crc = crc32c(body, crc32c(head));
+        h.body_crc = crc32c(body, head.empty() ? 0 : crc32c(head));
     }
     return h;
 }
@@ -22049,6 +22071,7 @@ void keep_failures(call_base& call, std::string_view text);
 
 // ======== skein/rt/detail/message.hpp, continued
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -22103,38 +22126,48 @@ struct call_head {
     }
 
     void encode(wire::writer& to, time_point now) const {
-        to.fixed(function);
-        to.fixed(static_cast<std::uint8_t>(
-            static_cast<std::uint8_t>(kind) | (is_told ? told_bit : 0) |
-            (demand.empty() ? 0 : demand_bit) | (retry_on.empty() ? 0 : retry_on_bit)));
-        to.fixed(retries);
-        to.fixed(cpus);
-        to.fixed(who.id.value().number);
-        if (kind != call_kind::task) put(to, target.value());
+        const std::size_t bytes = 16U + (kind != call_kind::task ? 16U : 0U) + (is_told ? 48U : 0U);
+        std::byte* at = to.extend(bytes); // at once: there is a head for each call
+        store_le(at, function);
+        store_le(at + 4, static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) |
+                                                   (is_told ? told_bit : 0) |
+                                                   (demand.empty() ? 0 : demand_bit) |
+                                                   (retry_on.empty() ? 0 : retry_on_bit)));
+        store_le(at + 5, retries);
+        store_le(at + 6, cpus);
+        store_le(at + 8, who.id.value().number);
+        at += 16;
+        if (kind != call_kind::task) at = put(at, target.value());
         if (is_told) {
-            to.fixed(who.id.value().incarnation);
             // Clocks of hosts differ: what is left of the time travels.
             const bool has_end = who.until != time_point::max();
-            to.fixed(has_end ? std::max<std::int64_t>((who.until - now).count(), 0)
-                             : std::int64_t{-1});
-            put(to, who.trace.value());
-            put(to, who.parent.value());
+            const auto left = has_end ? std::max<std::int64_t>((who.until - now).count(), 0) : -1;
+            store_le(at, who.id.value().incarnation);
+            store_le(at + 8, static_cast<std::uint64_t>(left));
+            put(put(at + 16, who.trace.value()), who.parent.value());
         }
         if (!demand.empty()) put(to, demand);
         if (!retry_on.empty()) put(to, retry_on);
     }
     /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
     bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
-        std::uint8_t how = 0;
-        unique_number id{sender, 0}, actor;
-        if (!from.fixed(function) || !from.fixed(how) || !from.fixed(retries) ||
-            !from.fixed(cpus) || !from.fixed(id.number))
-            return false;
+        byte_span first;
+        if (!from.raw(16, first)) return false;
+        const std::byte* const at = first.data();
+        function = load_le<std::uint32_t>(at);
+        const auto how = load_le<std::uint8_t>(at + 4);
+        retries = load_le<std::uint8_t>(at + 5);
+        cpus = load_le<std::uint16_t>(at + 6);
+        const unique_number id{sender, load_le<std::uint64_t>(at + 8)};
         is_told = (how & told_bit) != 0;
         kind = static_cast<call_kind>(how & ~(told_bit | demand_bit | retry_on_bit));
         if (kind > call_kind::create) return false;
-        if (kind != call_kind::task && !get(from, actor)) return false;
-        target = actor_id(actor);
+        target = actor_id();
+        if (kind != call_kind::task) {
+            byte_span actor;
+            if (!from.raw(16, actor)) return false;
+            target = actor_id(get(actor.data()));
+        }
         who.id = who.trace = call_id(id);
         if (is_told && !decode_who(from, id, now)) return false;
         return ((how & demand_bit) == 0 || get(from, demand)) &&
@@ -22143,12 +22176,13 @@ struct call_head {
 
 private:
     bool decode_who(wire::reader& from, unique_number id, time_point now) {
-        unique_number trace, parent;
-        std::int64_t left = -1;
-        if (!from.fixed(id.incarnation) || !from.fixed(left) || !get(from, trace) ||
-            !get(from, parent) || left < -1)
-            return false;
-        who = {call_id(id), call_id(trace), call_id(parent)};
+        byte_span all;
+        if (!from.raw(48, all)) return false;
+        const std::byte* const at = all.data();
+        id.incarnation = load_le<std::uint64_t>(at);
+        const auto left = static_cast<std::int64_t>(load_le<std::uint64_t>(at + 8));
+        if (left < -1) return false;
+        who = {call_id(id), call_id(get(at + 16)), call_id(get(at + 32))};
         if (left >= 0) who.until = deadline_after(now, duration(left));
         return true;
     }
@@ -22169,12 +22203,13 @@ private:
     [[nodiscard]] static constexpr std::size_t padding(std::size_t text) noexcept {
         return (16 - (sizeof(std::uint16_t) + text) % 16) % 16;
     }
-    static void put(wire::writer& to, const unique_number& n) {
-        to.fixed(n.incarnation);
-        to.fixed(n.number);
+    static std::byte* put(std::byte* to, const unique_number& n) {
+        store_le(to, n.incarnation);
+        store_le(to + 8, n.number);
+        return to + 16;
     }
-    static bool get(wire::reader& from, unique_number& n) {
-        return from.fixed(n.incarnation) && from.fixed(n.number);
+    static unique_number get(const std::byte* from) {
+        return {load_le<std::uint64_t>(from), load_le<std::uint64_t>(from + 8)};
     }
 };
 
@@ -24022,8 +24057,14 @@ public:
         if (size_ == 0) return false;
         const auto at = place_of(id);
         if (!places_[at].value) return false;
+        // Its end may look in here.
+        [[maybe_unused]] const Value gone = std::exchange(places_[at].value, Value{});
         erase_at(at);
         return true;
+    }
+    void clear() noexcept {
+        const auto gone = std::exchange(places_, {});
+        size_ = 0;
     }
     /// of(id, value): true if it goes. Must not change the table.
     template <class F>
@@ -24464,7 +24505,7 @@ struct runtime::books {
     std::unordered_map<actor_id, detail::actor_state*> lanes;
     detail::actor_books actors;
     detail::group_books groups;
-    std::unordered_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
+    detail::id_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
     std::optional<error> given_up;
@@ -25392,7 +25433,8 @@ SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
 }
 SKEIN_INLINE void runtime::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
     box->id = id;
-    books_->boxes.insert_or_assign(id, std::move(box));
+    books_->boxes.erase(id); // a driver gives no id twice
+    books_->boxes.enter(id, std::move(box));
 }
 SKEIN_INLINE void runtime::count_outcome(bool failed) noexcept {
     ++books_->stats.done;
@@ -26234,22 +26276,7 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
         if (!books_->closing) arrived(from, f);
         return;
     }
-    wire::reader in(f.body);
-    detail::call_head head;
-    const auto& fn = detail::read_head(in, head, *from, {});
-    if (head.kind != detail::call_kind::method)
-        throw error(errc::malformed,
-                    fmt::format("{} calls {}, which is no method", from->who, fn.name));
-    if (head.who.id.value().incarnation != from->incarnation)
-        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from->who));
-    const auto box = books_->boxes.find(head.target);
-    if (box != books_->boxes.end() && box->second->lasts)
-        throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which keeps "
-                                                 "its calls",
-                                                 from->who, head.target));
-    if (from->running.find(slot_id(f.id)) != nullptr)
-        throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from->who));
-    arrived(from, f);
+    arrived(from, f); // execute() looks at it
 }
 
 /// What only a driver says. False: it is nothing of that.
@@ -26752,13 +26779,13 @@ SKEIN_INLINE void runtime::find_way(detail::actor_state& lane) {
         lane.moving = false;
         return;
     }
-    const auto box = books_->boxes.find(lane.id);
-    if (box == books_->boxes.end()) {
+    const auto* const box = books_->boxes.find(lane.id);
+    if (box == nullptr) {
         const auto known = books_->direct->known.find(lane.id);
         if (known == books_->direct->known.end()) return ask_where(lane, false);
         return books_->direct->go_there(lane, known->second);
     }
-    if (box->second->lasts) return ask_where(lane, false);
+    if ((*box)->lasts) return ask_where(lane, false);
     lane.on = &here();
     lane.moving = false;
 }
@@ -26787,7 +26814,7 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     const bool is_own = said->incarnation == books_->incarnation;
     const bool at_worker = verdict == detail::whereabouts::at_worker;
     if (verdict == detail::whereabouts::gone ||
-        (at_worker && is_own && !books_->boxes.contains(id)))
+        (at_worker && is_own && books_->boxes.find(id) == nullptr))
         return close_lane(id, detail::ended(id, "is gone"));
     if (!at_worker || is_own) {
         lane->on = at_worker ? &here() : books_->upstream;
@@ -27162,10 +27189,10 @@ SKEIN_INLINE void runtime::kill_actor(actor_id id) {
 
 /// Worker: nothing of it goes on; a plain call that runs ends as it would.
 SKEIN_INLINE void runtime::on_kill(actor_id id) {
-    const auto found = books_->boxes.find(id);
-    if (found == books_->boxes.end()) return;
-    found->second->over = "was killed";
-    books_->boxes.erase(found);
+    auto* const found = books_->boxes.find(id);
+    if (found == nullptr) return;
+    (*found)->over = "was killed";
+    books_->boxes.erase(id);
     for_each_caller([&](peer& from) {
         from.running.for_each([&](slot_id, const auto& call) {
             if (call->context->actor != id) return;
@@ -27177,14 +27204,14 @@ SKEIN_INLINE void runtime::on_kill(actor_id id) {
 
 SKEIN_INLINE void runtime::leave_actor() {
     const auto* const context = detail::call_context::current();
-    const auto found = context != nullptr && context->is_call() && context->actor
-                           ? books_->boxes.find(context->actor)
-                           : books_->boxes.end();
-    if (found == books_->boxes.end())
+    auto* const found = context != nullptr && context->is_call() && context->actor
+                            ? books_->boxes.find(context->actor)
+                            : nullptr;
+    if (found == nullptr)
         throw error(errc::invalid_argument,
                     "leave_actor() is called by something that is no method of an actor")
             .with_hint("kill(handle) ends an actor from outside");
-    if (!found->second->last) found->second->last = context->who.id;
+    if (!(*found)->last) (*found)->last = context->who.id;
 }
 
 SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool changes) {
@@ -27654,6 +27681,22 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
     }
 }
 
+namespace detail {
+
+/// A call of another worker is about to run. Throws if it is none that a worker may send.
+SKEIN_INLINE void check_direct(peer& from, slot_id id, const call_head& head,
+                               const function_record& fn) {
+    if (head.kind != call_kind::method)
+        throw error(errc::malformed,
+                    fmt::format("{} calls {}, which is no method", from.who, fn.name));
+    if (head.who.id.value().incarnation != from.incarnation)
+        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
+    if (from.running.find(id) != nullptr)
+        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from.who));
+}
+
+} // namespace detail
+
 /// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
 /// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
 /// start from the run queue, so in order.
@@ -27663,9 +27706,15 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
     detail::call_head head;
     const auto& fn = detail::read_head(in, head, *from, came);
     if (!box && !from->page.begin()) return; // its driver has taken it back
+    const bool is_direct = from->role == detail::peer_role::accepted;
+    if (is_direct && !box) detail::check_direct(*from, id, head, fn);
     if (head.kind == detail::call_kind::method && !box) {
         box = box_for(*from, id, fn, head.target);
         if (!box) return;
+        if (is_direct && box->lasts)
+            throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which "
+                                                     "keeps its calls",
+                                                     from->who, head.target));
         const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
         if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
             return hold_back(from, id, body, head, fn, std::move(box), came);
@@ -27687,17 +27736,16 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
 SKEIN_INLINE std::shared_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
                                                                  const function_record& fn,
                                                                  actor_id actor) {
-    const auto found = books_->boxes.find(actor);
-    if (found == books_->boxes.end()) {
+    const auto* const found = books_->boxes.find(actor);
+    if (found == nullptr) {
         const error gone =
             error(errc::not_found, fmt::format("{} did not run: actor {} is gone", fn.name, actor))
                 .with_hint("its last handle was dropped, or it was killed, or has left");
         reply_failure(from, id, {gone, nullptr});
         return nullptr;
     }
-    if (found->second->type != *fn.actor)
-        throw detail::wrong_actor(from.who, fn, actor, found->second->type);
-    return found->second;
+    if ((*found)->type != *fn.actor) throw detail::wrong_actor(from.who, fn, actor, (*found)->type);
+    return *found;
 }
 
 /// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
