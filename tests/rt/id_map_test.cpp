@@ -48,6 +48,34 @@ struct pair_of_maps {
     }
 };
 
+TEST_CASE("the end of a value may look into its table", "[rt][id_map]") {
+    struct watcher {
+        rt::detail::id_map<id, std::shared_ptr<watcher>>* in = nullptr;
+        int* seen = nullptr;
+        ~watcher() {
+            if (in == nullptr) return;
+            for (std::uint64_t i = 1; i <= 20; ++i) *seen += in->find(id(i)) != nullptr;
+        }
+    };
+    rt::detail::id_map<id, std::shared_ptr<watcher>> table;
+    int seen = 0;
+    for (std::uint64_t i = 1; i <= 20; ++i) table.enter(id(i), std::make_shared<watcher>());
+    (*table.find(id(7)))->in = &table;
+    (*table.find(id(7)))->seen = &seen;
+    CHECK(table.erase(id(7)));
+    CHECK(table.size() == 19);
+    CHECK(seen == 19); // whole, and without it
+    (*table.find(id(8)))->in = &table;
+    (*table.find(id(8)))->seen = &seen;
+    seen = 0;
+    table.clear();
+    CHECK(seen == 0);
+    CHECK(table.empty());
+    CHECK(table.find(id(9)) == nullptr);
+    table.enter(id(9), std::make_shared<watcher>());
+    CHECK(table.find(id(9)) != nullptr);
+}
+
 } // namespace
 
 TEST_CASE("a table of ids holds what a map holds, whatever is entered and erased", "[rt][id_map]") {

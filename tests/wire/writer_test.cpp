@@ -60,3 +60,15 @@ TEST_CASE("the memory of a rare large message is given back") {
     w.raw(skein::byte_buffer(1000));
     CHECK(w.capacity() == kept);
 }
+
+TEST_CASE("bytes that the caller fills in stand where they were asked for") {
+    writer w;
+    w.fixed(std::uint8_t{1});
+    std::byte* const at = w.extend(300); // more than it has
+    for (std::size_t i = 0; i < 300; ++i) at[i] = std::byte{7};
+    w.fixed(std::uint8_t{2});
+    REQUIRE(w.size() == 302);
+    CHECK(w.bytes()[0] == std::byte{1});
+    CHECK(w.bytes()[300] == std::byte{7});
+    CHECK(w.bytes()[301] == std::byte{2});
+}

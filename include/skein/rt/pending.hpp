@@ -59,7 +59,7 @@ public:
     /// The same; throws timeout.
     void wait_within(duration limit) const;
     [[nodiscard]] const failure* failed() const noexcept { return why_ ? &*why_ : nullptr; }
-    void cancel();
+    void cancel(bool by_force);
 
     /// Ends it; so does succeed(). One of them, once.
     void fail(failure why) noexcept;
@@ -169,7 +169,10 @@ public:
     }
 
     /// Asks the call to end, as ref::cancel() does. Nothing happens if it has ended.
-    void cancel() const { here().cancel(); }
+    void cancel() const { here().cancel(false); }
+    /// The same as ref::cancel_by_force().
+    ///   errors  not_supported: a call of an actor, see kill()
+    void cancel_by_force() const { here().cancel(true); }
 
     [[nodiscard]] const std::shared_ptr<state>& shared() const noexcept { return state_; }
 

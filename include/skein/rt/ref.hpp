@@ -71,8 +71,8 @@ protected:
 };
 
 void cancel_call(call_base& call, bool by_force) noexcept;
-/// Refuses calls of actors.
-void force_call(call_base& call);
+/// Throws not_supported for methods.
+void check_force(const function_record& fn);
 
 /// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
 template <class T, bool Move>
@@ -139,7 +139,10 @@ public:
     /// cancelled so, too. What else runs on that worker is lost with it, as when it dies (tasks run again). A worker
     /// that actors live on is not ended: the log says so, and the task goes on to its end.
     ///   errors  not_supported: a call of an actor, see kill()
-    void cancel_by_force() const { rt::detail::force_call(*state_); }
+    void cancel_by_force() const {
+        if (state_->fn != nullptr) rt::detail::check_force(*state_->fn);
+        rt::detail::cancel_call(*state_, true);
+    }
 
     [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
         return state_;

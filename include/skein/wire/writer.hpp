@@ -63,6 +63,11 @@ public:
         if (!bytes.empty()) std::memcpy(buffer_.data() + size_, bytes.data(), bytes.size());
         size_ += bytes.size();
     }
+    /// Appends so many bytes for the caller to fill in; they are there until more is appended.
+    [[nodiscard]] std::byte* extend(std::size_t bytes) {
+        if (buffer_.size() - size_ < bytes) grow(bytes);
+        return buffer_.data() + std::exchange(size_, size_ + bytes);
+    }
     /// Appends the memory of a value: sizeof(T) bytes, little endian.
     template <class T>
         requires std::is_trivially_copyable_v<T>

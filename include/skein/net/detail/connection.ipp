@@ -55,7 +55,7 @@ SKEIN_INLINE frame_header connection::header_for(std::uint16_t kind, std::uint16
     h.id = id;
     if (options_.checksum_bodies && bytes > 0) {
         h.flags |= body_crc_flag;
-        h.body_crc = crc32c(body, crc32c(head));
+        h.body_crc = crc32c(body, head.empty() ? 0 : crc32c(head));
     }
     return h;
 }

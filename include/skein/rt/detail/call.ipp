@@ -113,15 +113,12 @@ SKEIN_INLINE void cancel_call(call_base& call, bool by_force) noexcept {
     if (call.owner != nullptr) call.owner->cancel(call, by_force);
 }
 
-SKEIN_INLINE void force_call(call_base& call) {
-    if (call.kind != call_kind::task)
-        throw error(
-            errc::not_supported,
-            fmt::format("not supported: {} is a call of an actor and cannot be cancelled by "
-                        "force",
-                        call.name()))
-            .with_hint("cancel() asks it to end; kill() ends its actor");
-    cancel_call(call, true);
+SKEIN_INLINE void check_force(const function_record& fn) {
+    if (fn.actor == nullptr) return;
+    throw error(errc::not_supported,
+                fmt::format("not supported: {} is a call of an actor and cannot be cancelled by force",
+                            fn.name))
+        .with_hint("cancel() asks it to end; kill() ends its actor");
 }
 
 SKEIN_INLINE void keep_failures(call_base& call, std::string_view text) {

@@ -45,8 +45,14 @@ public:
         if (size_ == 0) return false;
         const auto at = place_of(id);
         if (!places_[at].value) return false;
+        // Its end may look in here.
+        [[maybe_unused]] const Value gone = std::exchange(places_[at].value, Value{});
         erase_at(at);
         return true;
+    }
+    void clear() noexcept {
+        const auto gone = std::exchange(places_, {});
+        size_ = 0;
     }
     /// of(id, value): true if it goes. Must not change the table.
     template <class F>

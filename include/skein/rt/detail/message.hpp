@@ -29,6 +29,7 @@
 #include <skein/wire/writer.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -86,38 +87,48 @@ struct call_head {
     }
 
     void encode(wire::writer& to, time_point now) const {
-        to.fixed(function);
-        to.fixed(static_cast<std::uint8_t>(
-            static_cast<std::uint8_t>(kind) | (is_told ? told_bit : 0) |
-            (demand.empty() ? 0 : demand_bit) | (retry_on.empty() ? 0 : retry_on_bit)));
-        to.fixed(retries);
-        to.fixed(cpus);
-        to.fixed(who.id.value().number);
-        if (kind != call_kind::task) put(to, target.value());
+        const std::size_t bytes = 16U + (kind != call_kind::task ? 16U : 0U) + (is_told ? 48U : 0U);
+        std::byte* at = to.extend(bytes); // at once: there is a head for each call
+        store_le(at, function);
+        store_le(at + 4, static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) |
+                                                   (is_told ? told_bit : 0) |
+                                                   (demand.empty() ? 0 : demand_bit) |
+                                                   (retry_on.empty() ? 0 : retry_on_bit)));
+        store_le(at + 5, retries);
+        store_le(at + 6, cpus);
+        store_le(at + 8, who.id.value().number);
+        at += 16;
+        if (kind != call_kind::task) at = put(at, target.value());
         if (is_told) {
-            to.fixed(who.id.value().incarnation);
             // Clocks of hosts differ: what is left of the time travels.
             const bool has_end = who.until != time_point::max();
-            to.fixed(has_end ? std::max<std::int64_t>((who.until - now).count(), 0)
-                             : std::int64_t{-1});
-            put(to, who.trace.value());
-            put(to, who.parent.value());
+            const auto left = has_end ? std::max<std::int64_t>((who.until - now).count(), 0) : -1;
+            store_le(at, who.id.value().incarnation);
+            store_le(at + 8, static_cast<std::uint64_t>(left));
+            put(put(at + 16, who.trace.value()), who.parent.value());
         }
         if (!demand.empty()) put(to, demand);
         if (!retry_on.empty()) put(to, retry_on);
     }
     /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
     bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
-        std::uint8_t how = 0;
-        unique_number id{sender, 0}, actor;
-        if (!from.fixed(function) || !from.fixed(how) || !from.fixed(retries) ||
-            !from.fixed(cpus) || !from.fixed(id.number))
-            return false;
+        byte_span first;
+        if (!from.raw(16, first)) return false;
+        const std::byte* const at = first.data();
+        function = load_le<std::uint32_t>(at);
+        const auto how = load_le<std::uint8_t>(at + 4);
+        retries = load_le<std::uint8_t>(at + 5);
+        cpus = load_le<std::uint16_t>(at + 6);
+        const unique_number id{sender, load_le<std::uint64_t>(at + 8)};
         is_told = (how & told_bit) != 0;
         kind = static_cast<call_kind>(how & ~(told_bit | demand_bit | retry_on_bit));
         if (kind > call_kind::create) return false;
-        if (kind != call_kind::task && !get(from, actor)) return false;
-        target = actor_id(actor);
+        target = actor_id();
+        if (kind != call_kind::task) {
+            byte_span actor;
+            if (!from.raw(16, actor)) return false;
+            target = actor_id(get(actor.data()));
+        }
         who.id = who.trace = call_id(id);
         if (is_told && !decode_who(from, id, now)) return false;
         return ((how & demand_bit) == 0 || get(from, demand)) &&
@@ -126,12 +137,13 @@ struct call_head {
 
 private:
     bool decode_who(wire::reader& from, unique_number id, time_point now) {
-        unique_number trace, parent;
-        std::int64_t left = -1;
-        if (!from.fixed(id.incarnation) || !from.fixed(left) || !get(from, trace) ||
-            !get(from, parent) || left < -1)
-            return false;
-        who = {call_id(id), call_id(trace), call_id(parent)};
+        byte_span all;
+        if (!from.raw(48, all)) return false;
+        const std::byte* const at = all.data();
+        id.incarnation = load_le<std::uint64_t>(at);
+        const auto left = static_cast<std::int64_t>(load_le<std::uint64_t>(at + 8));
+        if (left < -1) return false;
+        who = {call_id(id), call_id(get(at + 16)), call_id(get(at + 32))};
         if (left >= 0) who.until = deadline_after(now, duration(left));
         return true;
     }
@@ -152,12 +164,13 @@ private:
     [[nodiscard]] static constexpr std::size_t padding(std::size_t text) noexcept {
         return (16 - (sizeof(std::uint16_t) + text) % 16) % 16;
     }
-    static void put(wire::writer& to, const unique_number& n) {
-        to.fixed(n.incarnation);
-        to.fixed(n.number);
+    static std::byte* put(std::byte* to, const unique_number& n) {
+        store_le(to, n.incarnation);
+        store_le(to + 8, n.number);
+        return to + 16;
     }
-    static bool get(wire::reader& from, unique_number& n) {
-        return from.fixed(n.incarnation) && from.fixed(n.number);
+    static unique_number get(const std::byte* from) {
+        return {load_le<std::uint64_t>(from), load_le<std::uint64_t>(from + 8)};
     }
 };
 

@@ -37,11 +37,12 @@ SKEIN_INLINE void pending_base::wait_within(duration limit) const {
             .with_hint("it goes on; .cancel() ends it, .with({.deadline = ...}) bounds it");
 }
 
-SKEIN_INLINE void pending_base::cancel() {
+SKEIN_INLINE void pending_base::cancel(bool by_force) {
+    if (by_force) check_force(*fn);
     if (is_done()) return;
     // Behind its own submission. What is refused ends with its session.
-    (void)door->post([self = shared_from_this()] {
-        if (self->call != nullptr) cancel_call(*self->call);
+    (void)door->post([self = shared_from_this(), by_force] {
+        if (self->call != nullptr) cancel_call(*self->call, by_force);
     });
 }
 

@@ -96,7 +96,8 @@ SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
 }
 SKEIN_INLINE void runtime::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
     box->id = id;
-    books_->boxes.insert_or_assign(id, std::move(box));
+    books_->boxes.erase(id); // a driver gives no id twice
+    books_->boxes.enter(id, std::move(box));
 }
 SKEIN_INLINE void runtime::count_outcome(bool failed) noexcept {
     ++books_->stats.done;

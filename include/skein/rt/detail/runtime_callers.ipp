@@ -163,22 +163,7 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
         if (!books_->closing) arrived(from, f);
         return;
     }
-    wire::reader in(f.body);
-    detail::call_head head;
-    const auto& fn = detail::read_head(in, head, *from, {});
-    if (head.kind != detail::call_kind::method)
-        throw error(errc::malformed,
-                    fmt::format("{} calls {}, which is no method", from->who, fn.name));
-    if (head.who.id.value().incarnation != from->incarnation)
-        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from->who));
-    const auto box = books_->boxes.find(head.target);
-    if (box != books_->boxes.end() && box->second->lasts)
-        throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which keeps "
-                                                 "its calls",
-                                                 from->who, head.target));
-    if (from->running.find(slot_id(f.id)) != nullptr)
-        throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from->who));
-    arrived(from, f);
+    arrived(from, f); // execute() looks at it
 }
 
 /// What only a driver says. False: it is nothing of that.

@@ -66,13 +66,13 @@ SKEIN_INLINE void runtime::find_way(detail::actor_state& lane) {
         lane.moving = false;
         return;
     }
-    const auto box = books_->boxes.find(lane.id);
-    if (box == books_->boxes.end()) {
+    const auto* const box = books_->boxes.find(lane.id);
+    if (box == nullptr) {
         const auto known = books_->direct->known.find(lane.id);
         if (known == books_->direct->known.end()) return ask_where(lane, false);
         return books_->direct->go_there(lane, known->second);
     }
-    if (box->second->lasts) return ask_where(lane, false);
+    if ((*box)->lasts) return ask_where(lane, false);
     lane.on = &here();
     lane.moving = false;
 }
@@ -101,7 +101,7 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     const bool is_own = said->incarnation == books_->incarnation;
     const bool at_worker = verdict == detail::whereabouts::at_worker;
     if (verdict == detail::whereabouts::gone ||
-        (at_worker && is_own && !books_->boxes.contains(id)))
+        (at_worker && is_own && books_->boxes.find(id) == nullptr))
         return close_lane(id, detail::ended(id, "is gone"));
     if (!at_worker || is_own) {
         lane->on = at_worker ? &here() : books_->upstream;

@@ -78,10 +78,10 @@ SKEIN_INLINE void runtime::kill_actor(actor_id id) {
 
 /// Worker: nothing of it goes on; a plain call that runs ends as it would.
 SKEIN_INLINE void runtime::on_kill(actor_id id) {
-    const auto found = books_->boxes.find(id);
-    if (found == books_->boxes.end()) return;
-    found->second->over = "was killed";
-    books_->boxes.erase(found);
+    auto* const found = books_->boxes.find(id);
+    if (found == nullptr) return;
+    (*found)->over = "was killed";
+    books_->boxes.erase(id);
     for_each_caller([&](peer& from) {
         from.running.for_each([&](slot_id, const auto& call) {
             if (call->context->actor != id) return;
@@ -93,14 +93,14 @@ SKEIN_INLINE void runtime::on_kill(actor_id id) {
 
 SKEIN_INLINE void runtime::leave_actor() {
     const auto* const context = detail::call_context::current();
-    const auto found = context != nullptr && context->is_call() && context->actor
-                           ? books_->boxes.find(context->actor)
-                           : books_->boxes.end();
-    if (found == books_->boxes.end())
+    auto* const found = context != nullptr && context->is_call() && context->actor
+                            ? books_->boxes.find(context->actor)
+                            : nullptr;
+    if (found == nullptr)
         throw error(errc::invalid_argument,
                     "leave_actor() is called by something that is no method of an actor")
             .with_hint("kill(handle) ends an actor from outside");
-    if (!found->second->last) found->second->last = context->who.id;
+    if (!(*found)->last) (*found)->last = context->who.id;
 }
 
 SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool changes) {

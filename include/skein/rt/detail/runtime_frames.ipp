@@ -376,6 +376,22 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
     }
 }
 
+namespace detail {
+
+/// A call of another worker is about to run. Throws if it is none that a worker may send.
+SKEIN_INLINE void check_direct(peer& from, slot_id id, const call_head& head,
+                               const function_record& fn) {
+    if (head.kind != call_kind::method)
+        throw error(errc::malformed,
+                    fmt::format("{} calls {}, which is no method", from.who, fn.name));
+    if (head.who.id.value().incarnation != from.incarnation)
+        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
+    if (from.running.find(id) != nullptr)
+        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from.who));
+}
+
+} // namespace detail
+
 /// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
 /// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
 /// start from the run queue, so in order.
@@ -386,9 +402,15 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
     const auto& fn = detail::read_head(in, head, *from, came);
     if (!box && !from->page.begin()) // its driver has taken it back
         return credits::pass_by(*from, id, head);
+    const bool is_direct = from->role == detail::peer_role::accepted;
+    if (is_direct && !box) detail::check_direct(*from, id, head, fn);
     if (head.kind == detail::call_kind::method && !box) {
         box = box_for(*from, id, fn, head.target);
         if (!box) return;
+        if (is_direct && box->lasts)
+            throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which "
+                                                     "keeps its calls",
+                                                     from->who, head.target));
         const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
         if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
             return hold_back(from, id, body, head, fn, std::move(box), came);
@@ -410,17 +432,16 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
 SKEIN_INLINE std::shared_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
                                                                  const function_record& fn,
                                                                  actor_id actor) {
-    const auto found = books_->boxes.find(actor);
-    if (found == books_->boxes.end()) {
+    const auto* const found = books_->boxes.find(actor);
+    if (found == nullptr) {
         const error gone =
             error(errc::not_found, fmt::format("{} did not run: actor {} is gone", fn.name, actor))
                 .with_hint("its last handle was dropped, or it was killed, or has left");
         reply_failure(from, id, {gone, nullptr});
         return nullptr;
     }
-    if (found->second->type != *fn.actor)
-        throw detail::wrong_actor(from.who, fn, actor, found->second->type);
-    return found->second;
+    if ((*found)->type != *fn.actor) throw detail::wrong_actor(from.who, fn, actor, (*found)->type);
+    return *found;
 }
 
 /// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
