@@ -171,6 +171,7 @@ public:
     /// Asks the call to end, as ref::cancel() does. Nothing happens if it has ended.
     void cancel() const { here().cancel(); }
 
+    /// What its copies share.
     [[nodiscard]] const std::shared_ptr<state>& shared() const noexcept { return state_; }
 
 private:
