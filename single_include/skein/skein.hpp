@@ -40598,6 +40598,7 @@ public:
     ///   errors  not_supported: a call of an actor, see kill()
     void cancel_by_force() const { here().cancel(true); }
 
+    /// What its copies share.
     [[nodiscard]] const std::shared_ptr<state>& shared() const noexcept { return state_; }
 
 private:
@@ -41652,6 +41653,12 @@ decltype(auto) bring_in(std::remove_reference_t<A>& held, const session_door& he
     }
 }
 
+[[nodiscard]] inline error not_submitted(const function_record& fn, const error& why) {
+    error told(why.code(), fn.name + " did not run: " + why.text());
+    if (!why.hint().empty()) told.with_hint(why.hint());
+    return told;
+}
+
 /// Made on a thread, run on the loop.
 template <auto F, class T, class R, class Arguments>
 struct session_order {
@@ -41662,6 +41669,7 @@ struct session_order {
 
     void operator()() noexcept {
         auto& door = *to->door;
+        const auto* const fn = to->fn;
         counted_ptr<actor_state> lane;
         if (actor) lane = actor->lane;
         if (actor && !lane) return; // too late
@@ -41676,7 +41684,7 @@ struct session_order {
                 },
                 arguments);
         } catch (...) { // it was not submitted
-            failure why{to_error(std::current_exception()), nullptr};
+            failure why{not_submitted(*fn, to_error(std::current_exception())), nullptr};
             if (!call) return to->fail(std::move(why));
             if (!call->is_done()) call->fail(std::move(why));
         }
@@ -41728,6 +41736,7 @@ template <class T>
 class shared_actor {
 public:
     using actor_type = T;
+    /// As an argument: what it is on the loop.
     using shared_with_threads = actor_handle<T>;
 
     shared_actor() noexcept = default;
@@ -41755,8 +41764,10 @@ public:
                                                     rt::detail::kept_options<call_options>(how),
                                                     cell_, std::forward<A>(args)...);
     }
+    /// Copies of one handle are equal.
     friend bool operator==(const shared_actor&, const shared_actor&) = default;
 
+    /// What its copies share.
     [[nodiscard]] const std::shared_ptr<rt::detail::actor_cell>& cell() const noexcept {
         return cell_;
     }
@@ -41852,6 +41863,7 @@ public:
     ///   errors  invalid_argument: on the session's own thread
     void close();
 
+    /// What its pendings and handles share with it.
     [[nodiscard]] const std::shared_ptr<rt::detail::session_door>& door() const noexcept {
         return door_;
     }

@@ -174,6 +174,7 @@ public:
     ///   errors  not_supported: a call of an actor, see kill()
     void cancel_by_force() const { here().cancel(true); }
 
+    /// What its copies share.
     [[nodiscard]] const std::shared_ptr<state>& shared() const noexcept { return state_; }
 
 private:

@@ -35,6 +35,7 @@ template <class T>
 class shared_actor {
 public:
     using actor_type = T;
+    /// As an argument: what it is on the loop.
     using shared_with_threads = actor_handle<T>;
 
     shared_actor() noexcept = default;
@@ -62,8 +63,10 @@ public:
                                                     rt::detail::kept_options<call_options>(how),
                                                     cell_, std::forward<A>(args)...);
     }
+    /// Copies of one handle are equal.
     friend bool operator==(const shared_actor&, const shared_actor&) = default;
 
+    /// What its copies share.
     [[nodiscard]] const std::shared_ptr<rt::detail::actor_cell>& cell() const noexcept {
         return cell_;
     }
@@ -159,6 +162,7 @@ public:
     ///   errors  invalid_argument: on the session's own thread
     void close();
 
+    /// What its pendings and handles share with it.
     [[nodiscard]] const std::shared_ptr<rt::detail::session_door>& door() const noexcept {
         return door_;
     }

@@ -247,6 +247,12 @@ decltype(auto) bring_in(std::remove_reference_t<A>& held, const session_door& he
     }
 }
 
+[[nodiscard]] inline error not_submitted(const function_record& fn, const error& why) {
+    error told(why.code(), fn.name + " did not run: " + why.text());
+    if (!why.hint().empty()) told.with_hint(why.hint());
+    return told;
+}
+
 /// Made on a thread, run on the loop.
 template <auto F, class T, class R, class Arguments>
 struct session_order {
@@ -257,6 +263,7 @@ struct session_order {
 
     void operator()() noexcept {
         auto& door = *to->door;
+        const auto* const fn = to->fn;
         counted_ptr<actor_state> lane;
         if (actor) lane = actor->lane;
         if (actor && !lane) return; // too late
@@ -271,7 +278,7 @@ struct session_order {
                 },
                 arguments);
         } catch (...) { // it was not submitted
-            failure why{to_error(std::current_exception()), nullptr};
+            failure why{not_submitted(*fn, to_error(std::current_exception())), nullptr};
             if (!call) return to->fail(std::move(why));
             if (!call->is_done()) call->fail(std::move(why));
         }
