@@ -30498,6 +30498,7 @@ public:
 
 private:
     result<void> put_aside(std::string why);
+    result<void> keep_folder();
     [[nodiscard]] result<void> check(std::span<const log_record> records,
                                      std::uint64_t before) const;
 
@@ -30506,6 +30507,7 @@ private:
     log_bounds bounds_;
     std::unique_ptr<file> file_; ///< open at the end; made by the first append
     std::uint64_t bytes_ = 0, replaced_bytes_ = 0;
+    bool folder_is_kept_ = false;
     bool is_sound_ = false; ///< the file ends with a whole record, as far as was heard
     std::string set_aside_;
 };
@@ -30702,12 +30704,26 @@ SKEIN_INLINE result<void> head_log::append(std::span<const log_record> records) 
     return {};
 }
 
+/// The folder itself may be new, with those above it: their names are durable after a sync of where they stand.
+SKEIN_INLINE result<void> head_log::keep_folder() {
+    if (folder_is_kept_) return {};
+    for (auto at = folder_; at != "." && at != "/"; at = parent_path(at)) {
+        const auto done = disk_.sync_dir(parent_path(at));
+        if (!done &&
+            done.error().code() != errc::permission_denied) // somebody else's: it was there
+            return done;
+    }
+    folder_is_kept_ = true;
+    return {};
+}
+
 SKEIN_INLINE result<void> head_log::replace(std::span<const log_record> records) {
     if (auto fit = check(records, detail::log_header::bytes); !fit) return fit;
     file_.reset();
     is_sound_ = false;
     const auto out = write_log(records);
     if (auto done = disk_.replace(path(), out); !done) return done;
+    if (auto done = keep_folder(); !done) return done;
     bytes_ = replaced_bytes_ = out.size();
     is_sound_ = true;
     return {};
