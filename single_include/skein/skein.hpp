@@ -23950,6 +23950,50 @@ private:
 
 } // namespace skein::rt::detail
 
+// ======== skein/rt/detail/runtime_credits.hpp
+// How much a process sends to actors and workers ahead of what they have begun. Part of detail/runtime_books.hpp; how it works stands in
+// detail/runtime_credits.ipp.
+
+
+#include <cstddef>
+#include <cstdint>
+
+namespace skein::rt {
+
+/// How much this process sends ahead of what has begun; in runtime_credits.ipp.
+struct runtime::credits {
+    [[nodiscard]] static bool has(const books& of, const detail::credit_line& line) noexcept;
+    [[nodiscard]] static byte_buffer body_to_keep(books& of);
+    static void take_memory(books& of, byte_buffer body);
+    [[nodiscard]] static bool is_spent(const books& of, const detail::actor_state& lane) noexcept;
+    static void look_ahead(const detail::actor_state& lane) noexcept;
+    [[nodiscard]] static bool stands_aside(const books& of, const detail::actor_state& lane,
+                                           const detail::call_base& call) noexcept;
+    static void take(books& of, peer& to, detail::call_base& call, std::size_t bytes) noexcept;
+    [[nodiscard]] static counted_ptr<detail::actor_state> give(books& of, peer& from,
+                                                               detail::call_base& call) noexcept;
+    static void on_started(runtime& self, peer& from, slot_id id);
+    static void on_held(runtime& self, peer& from, slot_id id);
+    static void on_passed(runtime& self, peer& from, slot_id id);
+    static void pass_by(peer& from, slot_id id, const detail::call_head& head);
+    static void keep(detail::call_base& call);
+    static void leave(books& of, detail::actor_state& lane);
+    static void sort(detail::actor_state& lane);
+    static void send_held(runtime& self, detail::actor_state& lane);
+    static void forget(detail::actor_state& lane, detail::call_base& call);
+    static void fail_all(runtime& self, const error& why);
+    static void tell_room(const books& of, detail::actor_state& lane) noexcept;
+    [[nodiscard]] static bool has_room(const books& of, const detail::actor_state& lane) noexcept;
+    static void waits_here(runtime& self, detail::call_base& call);
+
+private:
+    [[nodiscard]] static detail::actor_state* lane_of(books& of, actor_id id,
+                                                      detail::actor_state* known,
+                                                      std::uint32_t line) noexcept;
+};
+
+} // namespace skein::rt
+
 
 // ======== skein/rt/detail/runtime_books.hpp, continued
 #include <algorithm>
@@ -24304,34 +24348,6 @@ struct runtime::arrival {
     time_point came{};
 };
 
-/// How much this process sends ahead of what has begun; in runtime_credits.ipp.
-struct runtime::credits {
-    [[nodiscard]] static bool has(const books& of, const detail::credit_line& line) noexcept;
-    [[nodiscard]] static bool stands_aside(const books& of, const detail::actor_state& lane,
-                                           const detail::call_base& call) noexcept;
-    static void take(books& of, peer& to, detail::call_base& call, std::size_t bytes) noexcept;
-    [[nodiscard]] static counted_ptr<detail::actor_state> give(books& of, peer& from,
-                                                               detail::call_base& call) noexcept;
-    static void on_started(runtime& self, peer& from, slot_id id);
-    static void on_held(runtime& self, peer& from, slot_id id);
-    static void on_passed(runtime& self, peer& from, slot_id id);
-    static void pass_by(peer& from, slot_id id, const detail::call_head& head);
-    static void keep(detail::call_base& call);
-    static void leave(books& of, detail::actor_state& lane);
-    static void sort(detail::actor_state& lane);
-    static void send_held(runtime& self, detail::actor_state& lane);
-    static void forget(detail::actor_state& lane, detail::call_base& call);
-    static void fail_all(runtime& self, const error& why);
-    static void tell_room(const books& of, detail::actor_state& lane) noexcept;
-    [[nodiscard]] static bool has_room(const books& of, const detail::actor_state& lane) noexcept;
-    static void waits_here(runtime& self, detail::call_base& call);
-
-private:
-    [[nodiscard]] static detail::actor_state* lane_of(books& of, actor_id id,
-                                                      detail::actor_state* known,
-                                                      std::uint32_t line) noexcept;
-};
-
 struct runtime::books {
     using call_line = std::deque<counted_ptr<detail::call_base>>;
     struct slot {
@@ -24348,6 +24364,7 @@ struct runtime::books {
     std::uint64_t incarnation = 0, last_link = 0, last_actor = 0, last_call = 0;
     std::uint32_t last_line = 1, credit_calls = 0; ///< see credits
     std::size_t credit_bytes = 0;
+    std::vector<byte_buffer> spare_bodies; ///< of calls that have left
     counted_ptr<detail::runtime_anchor> anchor;
     counted_ptr<detail::call_context> root,
         spare; ///< of tasks that are no call; for the next plain call
@@ -24434,7 +24451,7 @@ SKEIN_INLINE const char* call_base::progress() const noexcept {
 }
 
 SKEIN_INLINE void call_base::finish_with_bytes(byte_span value) {
-    if (auto taken = take_value(value); !taken) return fail({taken.error(), nullptr});
+    if (auto read = take_value(value); !read) return fail({read.error(), nullptr});
     finished();
 }
 
@@ -25446,7 +25463,7 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
     }
     books_->scratch.clear();
     if (!encode_call(books_->scratch, *call, encode)) return;
-    call->body = detail::body_to_keep(books_->scratch);
+    call->body = credits::body_to_keep(*books_);
     call->state = detail::phase::queued;
     place(std::move(call));
 }
@@ -25515,7 +25532,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
     if (call->kind == detail::call_kind::method && call->lane) {
         const auto lane = call->lane;
         lane->waiting.push_back(call);
-        drain(*lane);
+        if (!credits::is_spent(*books_, *lane)) drain(*lane);
         return credits::waits_here(*this, *call);
     }
     if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
@@ -25573,6 +25590,7 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
         } else if (lane.on == nullptr) {
             refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
         } else {
+            credits::look_ahead(lane);
             send(*lane.on, std::move(call));
         }
     }
@@ -26333,6 +26351,44 @@ namespace skein::rt {
 
 SKEIN_INLINE bool runtime::credits::has(const books& of, const detail::credit_line& line) noexcept {
     return line.calls < of.credit_calls && line.bytes < of.credit_bytes;
+}
+
+/// Nothing of an actor's line can be sent before credit comes back.
+SKEIN_INLINE bool runtime::credits::is_spent(const books& of,
+                                             const detail::actor_state& lane) noexcept {
+    return lane.on != nullptr && !lane.moving && !lane.lost && !has(of, lane.credit);
+}
+
+/// What was encoded, for a call that waits. Where each that leaves lets another one in, memory is used again.
+SKEIN_INLINE byte_buffer runtime::credits::body_to_keep(books& of) {
+    const auto size = of.scratch.size();
+    if (of.spare_bodies.empty() || size > of.spare_bodies.back().capacity() ||
+        2 * size < of.spare_bodies.back().capacity())
+        return detail::body_to_keep(of.scratch);
+    auto body = std::move(of.spare_bodies.back());
+    of.spare_bodies.pop_back();
+    const auto bytes = of.scratch.bytes();
+    body.assign(bytes.begin(), bytes.end());
+    return body;
+}
+
+SKEIN_INLINE void runtime::credits::take_memory(books& of, byte_buffer body) {
+    constexpr std::size_t most = 1024, most_bytes = 256;
+    if (body.capacity() == 0 || body.capacity() > most_bytes || of.spare_bodies.size() >= most)
+        return;
+    of.spare_bodies.push_back(std::move(body));
+}
+
+/// Of many that wait the next ones are in no cache: they are fetched while others are sent.
+SKEIN_INLINE void runtime::credits::look_ahead(const detail::actor_state& lane) noexcept {
+    constexpr std::size_t near = 4, far = 8, line = 64;
+    const auto left = lane.waiting.size() - lane.first;
+    if (left <= far) return;
+    const auto* const later =
+        reinterpret_cast<const std::byte*>(lane.waiting[lane.first + far].get());
+    for (std::size_t at = 0; at < sizeof(detail::call_base); at += line)
+        __builtin_prefetch(later + at);
+    __builtin_prefetch(lane.waiting[lane.first + near]->body.data());
 }
 
 /// It waits for its gate, and others need not wait for it.
@@ -29449,6 +29505,7 @@ SKEIN_INLINE void runtime::remember_plan(detail::call_base& call) {
 /// Driver: the call may have to be sent once more.
 SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
     if (call.kind == detail::call_kind::task || books_->upstream != nullptr) return false;
+    if (call.lane) return call.lane->lasts;
     const auto* const entry = books_->actors.find(call.target);
     return entry != nullptr && entry->lasts();
 }
@@ -29715,7 +29772,10 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
         auto body = std::move(raw.body);
         raw.body = {};
         transmit(to, raw, body, &body);
-        if (raw.state == detail::phase::queued) raw.body = std::move(body);
+        if (raw.state == detail::phase::queued)
+            raw.body = std::move(body);
+        else
+            credits::take_memory(*books_, std::move(body));
     }
 }
 
