@@ -87,6 +87,13 @@ task<void> note_end(bool* ended, actor_handle<counter> of) {
     *ended = true;
 }
 
+task<void> call_and_leave(std::vector<ref<int>>* refs) {
+    auto b = co_await actor<barrier>();
+    for (int i = 0; i < 20; ++i) refs->push_back(b.call<&barrier::pass_in_group>(i));
+    for (int i = 0; i < 20; ++i) refs->push_back(b.call<&barrier::take_turn>(i));
+    co_await sleep_for(100ms);
+}
+
 } // namespace credits_test
 
 using namespace credits_test;
@@ -416,12 +423,8 @@ TEST_CASE("what waits for credit when the program ends fails with closed",
     sim::network network(loop, sim::faults{});
     {
         sim_cluster cluster(loop, network, 1, 1, 4);
-        loop.run(cluster.run([&refs](sim_cluster&) -> task<void> {
-            auto b = co_await actor<barrier>();
-            for (int i = 0; i < 20; ++i) refs.push_back(b.call<&barrier::pass_in_group>(i));
-            for (int i = 0; i < 20; ++i) refs.push_back(b.call<&barrier::take_turn>(i));
-            co_await sleep_for(100ms);
-        }));
+        const auto body = [&refs](sim_cluster&) { return call_and_leave(&refs); };
+        loop.run(cluster.run(body));
         for (const auto& r : refs) CHECK(is_over(r, errc::closed, "the program ended"));
         CHECK(cluster.driver().pending() == 0);
         refs.clear();

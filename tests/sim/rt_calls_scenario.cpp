@@ -221,7 +221,7 @@ task<void> caller(sim::world* w, test::sim_cluster* cluster, history* seen, std:
     std::vector<outstanding> calls;
     const int count = 10 + static_cast<int>(w->below(60));
     const double kill = w->chance(0.5) ? 0.05 : 0.0;
-    const bool still = w->chance(0.7); // else calls come in bursts
+    const double pause = w->chance(0.7) ? 0.3 : 0.02; // seldom: calls come in bursts
     {
         actor_handle<recorder> actor;
         int position = 0;
@@ -244,8 +244,7 @@ task<void> caller(sim::world* w, test::sim_cluster* cluster, history* seen, std:
             if (w->chance(kill))
                 cluster->kill(
                     static_cast<int>(w->below(static_cast<std::uint64_t>(cluster->workers()))));
-            if (w->chance(still ? 0.3 : 0.02))
-                co_await sleep_for(std::chrono::milliseconds(w->below(200)));
+            if (w->chance(pause)) co_await sleep_for(std::chrono::milliseconds(w->below(200)));
         }
         // The calm: from here on everything has to end.
         co_await sleep_for(std::chrono::milliseconds(w->below(3000)));
@@ -461,7 +460,7 @@ task<void> lasting_actors(sim::world* w) {
         co_await made;
     }
     const int count = static_cast<int>(w->below(60));
-    const bool still = w->chance(0.7); // else calls come in bursts
+    const double pause = w->chance(0.7) ? 0.3 : 0.02; // seldom: calls come in bursts
     for (int i = 1; i <= count; ++i) {
         auto& one = all[w->below(all.size())];
         use(w, &one, i);
@@ -473,8 +472,7 @@ task<void> lasting_actors(sim::world* w) {
             const auto left = co_await asked;
             one.is_over = one.is_over || left.has_value();
         }
-        if (w->chance(still ? 0.3 : 0.02))
-            co_await sleep_for(std::chrono::milliseconds(w->below(200)));
+        if (w->chance(pause)) co_await sleep_for(std::chrono::milliseconds(w->below(200)));
     }
     co_await sleep_for(5s); // the calm has come
     w->network.stop_faults();

@@ -44,7 +44,7 @@ SKEIN_INLINE const char* call_base::progress() const noexcept {
 }
 
 SKEIN_INLINE void call_base::finish_with_bytes(byte_span value) {
-    if (auto taken = take_value(value); !taken) return fail({taken.error(), nullptr});
+    if (auto read = take_value(value); !read) return fail({read.error(), nullptr});
     finished();
 }
 
