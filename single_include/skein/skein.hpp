@@ -3264,6 +3264,11 @@ public:
         if (!bytes.empty()) std::memcpy(buffer_.data() + size_, bytes.data(), bytes.size());
         size_ += bytes.size();
     }
+    /// Appends so many bytes for the caller to fill in; they are there until more is appended.
+    [[nodiscard]] std::byte* extend(std::size_t bytes) {
+        if (buffer_.size() - size_ < bytes) grow(bytes);
+        return buffer_.data() + std::exchange(size_, size_ + bytes);
+    }
     /// Appends the memory of a value: sizeof(T) bytes, little endian.
     template <class T>
         requires std::is_trivially_copyable_v<T>
@@ -5119,9 +5124,6 @@ inline constexpr std::size_t queue_bytes = std::size_t{64} << 20;  ///< a connec
 inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
 inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
 inline constexpr std::size_t backlog_bytes = std::size_t{4} << 20; ///< calls a worker reads ahead
-/// What a process sends to one actor, or of tasks without cores to one worker, ahead of what has begun there.
-inline constexpr std::uint32_t credit_calls = 1024;
-inline constexpr std::size_t credit_bytes = std::size_t{4} << 20;
 /// Plain calls run so long in a row before their replies leave and new frames are read.
 inline constexpr std::chrono::milliseconds call_turn{5};
 } // namespace limit
@@ -6927,11 +6929,13 @@ struct crc32c_shift {
     }
 };
 
+inline constexpr std::size_t crc32c_lane = 1024;
+
 /// The instruction has latency 3 and throughput 1: three streams side by side, joined by shifts. It goes by the name that
-/// compilers give it: <nmmintrin.h> is 2,400 lines for these two.
-__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
-    std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
-    constexpr std::size_t lane = 1024;
+/// compilers give it: <nmmintrin.h> is 2,400 lines for these few. Of the whole triples of lanes at p.
+__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_lanes(
+    std::uint32_t crc, const std::byte*& p, std::size_t& n) noexcept {
+    constexpr std::size_t lane = crc32c_lane;
     static const crc32c_shift shift(lane);
     std::uint64_t c = crc;
     for (; n >= 3 * lane; n -= 3 * lane, p += 3 * lane) {
@@ -6944,9 +6948,25 @@ __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
         c = shift(static_cast<std::uint32_t>(c)) ^ c1;
         c = shift(static_cast<std::uint32_t>(c)) ^ c2;
     }
+    return static_cast<std::uint32_t>(c);
+}
+
+/// Most are of a header or a small body: a few instructions, one after the other.
+__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
+    std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
+    if (n >= 3 * crc32c_lane) crc = crc32c_lanes(crc, p, n);
+    std::uint64_t c = crc;
     for (; n >= 8; n -= 8, p += 8) c = __builtin_ia32_crc32di(c, load_le<std::uint64_t>(p));
     auto r = static_cast<std::uint32_t>(c);
-    for (; n > 0; --n, ++p) r = __builtin_ia32_crc32qi(r, std::to_integer<unsigned char>(*p));
+    if ((n & 4) != 0) {
+        r = __builtin_ia32_crc32si(r, load_le<std::uint32_t>(p));
+        p += 4;
+    }
+    if ((n & 2) != 0) {
+        r = __builtin_ia32_crc32hi(r, load_le<std::uint16_t>(p));
+        p += 2;
+    }
+    if ((n & 1) != 0) r = __builtin_ia32_crc32qi(r, std::to_integer<unsigned char>(*p));
     return r;
 }
 #endif
@@ -6955,8 +6975,7 @@ __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
 
 SKEIN_INLINE bool crc32c_is_hardware() noexcept {
 #if defined(__x86_64__)
-    static const bool has = __builtin_cpu_supports("sse4.2") != 0;
-    return has;
+    return __builtin_cpu_supports("sse4.2") != 0; // a look at what was asked before main
 #else
     return false;
 #endif
@@ -7814,7 +7833,7 @@ SKEIN_INLINE frame_header connection::header_for(std::uint16_t kind, std::uint16
     h.id = id;
     if (options_.checksum_bodies && bytes > 0) {
         h.flags |= body_crc_flag;
-        h.body_crc = crc32c(body, crc32c(head));
+        h.body_crc = crc32c(body, head.empty() ? 0 : crc32c(head));
     }
     return h;
 }
@@ -20845,8 +20864,6 @@ SKEIN_INLINE std::uint64_t build_id() {
 //     call     id = the call, body = call_head + arguments         submitter -> executor
 //     reply    id = the call, flags: ok or failed, body = value or wire_failure
 //     started  id = the call: it runs and has suspended            executor -> submitter
-//     held     id = the call: it waits for others of its method_group, or of .max_concurrency   executor -> submitter
-//     passed   id = a call that was taken back: its place has come, and was passed by            worker -> driver
 //     cancel   id = the call                                       submitter -> executor
 //     drop     body = the actor: its last handle is gone            driver -> worker
 //     kill     body = the actor: it ends at once                     worker -> driver -> worker
@@ -20859,7 +20876,7 @@ SKEIN_INLINE std::uint64_t build_id() {
 //     left       it has ended by itself
 //     find       id = who asks, body = type and name                a reply brings its number
 //
-// Workers call the actors of each other over links of their own, which carry call, cancel, reply, started and held alone;
+// Workers call the actors of each other over links of their own, which carry call, cancel, reply and started alone;
 // what they need their driver for is in detail/direct_message.hpp.
 //
 // A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the value.
@@ -21875,7 +21892,6 @@ SKEIN_INLINE result<registry> registry::build(std::vector<function_record*> reco
 // ======== skein/rt/detail/call.hpp, continued
 #include <concepts>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21892,22 +21908,27 @@ using slot_id = strong_id<struct slot_tag>;
 
 namespace detail {
 
-/// What appends arguments or a result to a message: any callable, borrowed for one call of a function.
-class encoder {
+/// Any callable that takes a To&, borrowed for one call of a function.
+template <class To>
+class borrowed {
 public:
     template <class F>
-        requires(std::is_invocable_v<F&, wire::writer&>)
-    encoder(F&& append) noexcept // NOLINT: F is borrowed, not taken
-        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(append)))),
-          call_([](void* o, wire::writer& to) {
-              (*static_cast<std::remove_reference_t<F>*>(o))(to);
-          }) {}
-    void operator()(wire::writer& to) const { call_(object_, to); }
+        requires(std::is_invocable_v<F&, To&>)
+    borrowed(F&& work) noexcept // NOLINT: F is borrowed, not taken
+        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(work)))),
+          call_([](void* o, To& to) { (*static_cast<std::remove_reference_t<F>*>(o))(to); }) {}
+    void operator()(To& to) const { call_(object_, to); }
 
 private:
     void* object_;
-    void (*call_)(void*, wire::writer&);
+    void (*call_)(void*, To&);
 };
+
+class call_base;
+/// What appends arguments or a result to a message.
+using encoder = borrowed<wire::writer>;
+/// What ends a call of this process with a value.
+using finisher = borrowed<call_base>;
 
 enum class phase : std::uint8_t { preparing, queued, sent, started, done };
 enum class call_kind : std::uint8_t { task, method, create };
@@ -21921,28 +21942,6 @@ public:
     virtual void encode(wire::writer& to) = 0;
     /// The failure of a ref among them, if one failed.
     [[nodiscard]] virtual const failure* failed() const noexcept = 0;
-};
-
-/// Credit: calls that were sent and have not begun, and their bytes. Used in runtime_credits.ipp.
-struct credit_line {
-    std::uint32_t number = 1; ///< what was taken from an older line is not given back to this one
-    std::uint32_t calls = 0;
-    std::uint64_t bytes = 0;
-
-    void take(std::uint32_t n) noexcept {
-        ++calls;
-        bytes += n;
-    }
-    void give(std::uint32_t n) noexcept {
-        --calls;
-        bytes -= n;
-    }
-};
-
-/// What a call has of the credit of a line.
-struct credit_taken {
-    std::uint32_t line = 0; ///< its number; 0: nothing
-    std::uint32_t bytes = 0;
 };
 
 /// The part of a call that knows nothing of its result type.
@@ -22008,8 +22007,7 @@ public:
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
     bool nested = false; ///< submitted by a worker: goes before the calls of the driver
-    bool direct = false; ///< made by a worker, and counted as one that its driver does not know of
-    bool held = false;   ///< it waits at its worker, behind a start_gate
+    bool direct = false; ///< sent by a worker without its driver, and counted as such
     /// Not 0: a worker died while it ran. It waits for a worker with nothing to do, so many times at most, and
     /// nothing is sent behind it.
     std::uint8_t alone = 0;
@@ -22017,27 +22015,20 @@ public:
     std::uint16_t cpus = 0;  ///< cores it counts for on its worker, rounded up
     std::uint16_t shape = 0; ///< its whole demand, a number of its runtime, see demand_table
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
-    credit_taken taken;              ///< until its worker has begun it
 
 protected:
     virtual result<void> take_value(byte_span value) = 0;
     virtual void take_failure(const failure&) {}
     virtual void on_finished() {}
+    void finished();
     std::uint32_t watchers_ = 0; ///< refs and awaiters: those who may look at the outcome
 
 private:
-    void finished();
     void tell_unseen() const noexcept;
     void release_dependents();
 
     std::uint32_t uses_ = 0;
     std::unique_ptr<failure> failure_;
-};
-
-/// Calls of the methods that share a start_gate.
-struct gate_line {
-    credit_line held;                             ///< wait at the worker, for the gate is full
-    std::deque<counted_ptr<call_base>> waiting{}; ///< wait here while too many wait there
 };
 
 /// A caller's view of one actor: its id, and the calls that wait for their turn. Calls leave in the
@@ -22060,17 +22051,6 @@ public:
     bool lasts = false;          ///< its calls keep their arguments
     std::uint32_t holds = 0;     ///< worker: times its driver knows of the handles here
     std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number
-    credit_line credit;
-    std::uint32_t ended = 0;         ///< about so many of `waiting` are done
-    std::vector<gate_line> gates;    ///< by number, as far as calls have waited for one
-    std::unique_ptr<event> has_room; ///< set for a moment; made when somebody waits for it
-
-    [[nodiscard]] bool has_waiting() const noexcept {
-        if (first != waiting.size()) return true;
-        for (const auto& gate : gates)
-            if (!gate.waiting.empty()) return true;
-        return false;
-    }
 
 private:
     void last_use_gone() noexcept;
@@ -22091,6 +22071,7 @@ void keep_failures(call_base& call, std::string_view text);
 
 // ======== skein/rt/detail/message.hpp, continued
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -22119,8 +22100,6 @@ enum message : std::uint16_t {
     message_busy = 18,
     message_waits = 19,
     message_cut = 20,
-    message_held = 21,
-    message_passed = 22,
 };
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 
@@ -22147,38 +22126,48 @@ struct call_head {
     }
 
     void encode(wire::writer& to, time_point now) const {
-        to.fixed(function);
-        to.fixed(static_cast<std::uint8_t>(
-            static_cast<std::uint8_t>(kind) | (is_told ? told_bit : 0) |
-            (demand.empty() ? 0 : demand_bit) | (retry_on.empty() ? 0 : retry_on_bit)));
-        to.fixed(retries);
-        to.fixed(cpus);
-        to.fixed(who.id.value().number);
-        if (kind != call_kind::task) put(to, target.value());
+        const std::size_t bytes = 16U + (kind != call_kind::task ? 16U : 0U) + (is_told ? 48U : 0U);
+        std::byte* at = to.extend(bytes); // at once: there is a head for each call
+        store_le(at, function);
+        store_le(at + 4, static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) |
+                                                   (is_told ? told_bit : 0) |
+                                                   (demand.empty() ? 0 : demand_bit) |
+                                                   (retry_on.empty() ? 0 : retry_on_bit)));
+        store_le(at + 5, retries);
+        store_le(at + 6, cpus);
+        store_le(at + 8, who.id.value().number);
+        at += 16;
+        if (kind != call_kind::task) at = put(at, target.value());
         if (is_told) {
-            to.fixed(who.id.value().incarnation);
             // Clocks of hosts differ: what is left of the time travels.
             const bool has_end = who.until != time_point::max();
-            to.fixed(has_end ? std::max<std::int64_t>((who.until - now).count(), 0)
-                             : std::int64_t{-1});
-            put(to, who.trace.value());
-            put(to, who.parent.value());
+            const auto left = has_end ? std::max<std::int64_t>((who.until - now).count(), 0) : -1;
+            store_le(at, who.id.value().incarnation);
+            store_le(at + 8, static_cast<std::uint64_t>(left));
+            put(put(at + 16, who.trace.value()), who.parent.value());
         }
         if (!demand.empty()) put(to, demand);
         if (!retry_on.empty()) put(to, retry_on);
     }
     /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
     bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
-        std::uint8_t how = 0;
-        unique_number id{sender, 0}, actor;
-        if (!from.fixed(function) || !from.fixed(how) || !from.fixed(retries) ||
-            !from.fixed(cpus) || !from.fixed(id.number))
-            return false;
+        byte_span first;
+        if (!from.raw(16, first)) return false;
+        const std::byte* const at = first.data();
+        function = load_le<std::uint32_t>(at);
+        const auto how = load_le<std::uint8_t>(at + 4);
+        retries = load_le<std::uint8_t>(at + 5);
+        cpus = load_le<std::uint16_t>(at + 6);
+        const unique_number id{sender, load_le<std::uint64_t>(at + 8)};
         is_told = (how & told_bit) != 0;
         kind = static_cast<call_kind>(how & ~(told_bit | demand_bit | retry_on_bit));
         if (kind > call_kind::create) return false;
-        if (kind != call_kind::task && !get(from, actor)) return false;
-        target = actor_id(actor);
+        target = actor_id();
+        if (kind != call_kind::task) {
+            byte_span actor;
+            if (!from.raw(16, actor)) return false;
+            target = actor_id(get(actor.data()));
+        }
         who.id = who.trace = call_id(id);
         if (is_told && !decode_who(from, id, now)) return false;
         return ((how & demand_bit) == 0 || get(from, demand)) &&
@@ -22187,12 +22176,13 @@ struct call_head {
 
 private:
     bool decode_who(wire::reader& from, unique_number id, time_point now) {
-        unique_number trace, parent;
-        std::int64_t left = -1;
-        if (!from.fixed(id.incarnation) || !from.fixed(left) || !get(from, trace) ||
-            !get(from, parent) || left < -1)
-            return false;
-        who = {call_id(id), call_id(trace), call_id(parent)};
+        byte_span all;
+        if (!from.raw(48, all)) return false;
+        const std::byte* const at = all.data();
+        id.incarnation = load_le<std::uint64_t>(at);
+        const auto left = static_cast<std::int64_t>(load_le<std::uint64_t>(at + 8));
+        if (left < -1) return false;
+        who = {call_id(id), call_id(get(at + 16)), call_id(get(at + 32))};
         if (left >= 0) who.until = deadline_after(now, duration(left));
         return true;
     }
@@ -22213,12 +22203,13 @@ private:
     [[nodiscard]] static constexpr std::size_t padding(std::size_t text) noexcept {
         return (16 - (sizeof(std::uint16_t) + text) % 16) % 16;
     }
-    static void put(wire::writer& to, const unique_number& n) {
-        to.fixed(n.incarnation);
-        to.fixed(n.number);
+    static std::byte* put(std::byte* to, const unique_number& n) {
+        store_le(to, n.incarnation);
+        store_le(to + 8, n.number);
+        return to + 16;
     }
-    static bool get(wire::reader& from, unique_number& n) {
-        return from.fixed(n.incarnation) && from.fixed(n.number);
+    static unique_number get(const std::byte* from) {
+        return {load_le<std::uint64_t>(from), load_le<std::uint64_t>(from + 8)};
     }
 };
 
@@ -22948,6 +22939,14 @@ SKEIN_INLINE claims::claims(shared_memory in) : memory_(std::move(in)) {
 
 } // namespace skein::rt::detail
 
+// ======== skein/rt/detail/given_call.hpp
+// A call of this process to an actor of its own whose arguments travel as they are: copied or moved into it when it is
+// made, and not encoded. It waits in the loop's queue beside the frames of this process to itself and runs in their order.
+//
+// Only values of which a copy is what decoding their bytes would give go this way: what skein itself encodes, and
+// handles. So nobody can tell which way a call took, but by its speed.
+
+
 // ======== skein/rt/detail/incoming_call.hpp
 // incoming_call: what the invoker of a registered function gets to see of the call that it is to run.
 
@@ -22984,6 +22983,181 @@ struct incoming_call {
 } // namespace detail
 
 } // namespace skein::rt
+
+
+// ======== skein/rt/detail/given_call.hpp, continued
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+template <class T>
+class actor_handle;
+
+namespace rt::detail {
+
+/// The arguments of one call, and what else its head would say.
+class given_call {
+public:
+    given_call() = default;
+    given_call(const given_call&) = delete;
+    given_call& operator=(const given_call&) = delete;
+    virtual ~given_call() = default;
+    /// Runs or starts it, once at most; it replies by itself.
+    virtual void run(incoming_call& call) = 0;
+
+    static void* operator new(std::size_t bytes) {
+        return skein::detail::frame_pool::allocate(bytes);
+    }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        skein::detail::frame_pool::release(p, bytes);
+    }
+
+    const function_record* fn = nullptr;
+    slot_id slot;
+    actor_id target;
+    lineage who;
+};
+
+/// What makes one: any callable, borrowed for one call of a function. Or none.
+class given_maker {
+public:
+    given_maker() noexcept = default;
+    template <class F>
+        requires(std::is_invocable_r_v<std::unique_ptr<given_call>, F&>)
+    explicit given_maker(F& make) noexcept
+        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(make)))),
+          call_([](void* o) -> std::unique_ptr<given_call> { return (*static_cast<F*>(o))(); }) {}
+    explicit operator bool() const noexcept { return call_ != nullptr; }
+    [[nodiscard]] std::unique_ptr<given_call> operator()() const { return call_(object_); }
+
+private:
+    void* object_ = nullptr;
+    std::unique_ptr<given_call> (*call_)(void*) = nullptr;
+};
+
+template <class T>
+inline constexpr bool is_handle = false;
+template <class T>
+inline constexpr bool is_handle<actor_handle<T>> = true;
+
+/// What a type is made of.
+enum class makeup : std::uint8_t {
+    values,  ///< a copy is what decoding gives, and shares nothing with the original
+    handles, ///< the same, and there are handles in it
+    other,   ///< its own codec may change it, or it is a view
+};
+
+/// No allocator, comparison or hash with a state of its own, which decoding would not give.
+template <class T>
+consteval bool has_no_state() {
+    if constexpr (requires { typename T::allocator_type; })
+        if (!std::allocator_traits<typename T::allocator_type>::is_always_equal::value)
+            return false;
+    if constexpr (requires { typename T::key_compare; })
+        if (!std::is_empty_v<typename T::key_compare>) return false;
+    if constexpr (requires { typename T::hasher; })
+        if (!std::is_empty_v<typename T::hasher> || !std::is_empty_v<typename T::key_equal>)
+            return false;
+    return true;
+}
+
+/// `Above` are the aggregates that T is inside of.
+template <class T, class... Above>
+consteval makeup makeup_of() {
+    namespace w = wire::detail;
+    if constexpr (w::is_one_of<T, Above...>) {
+        return makeup::values;
+    } else if constexpr (w::custom<T>) {
+        return is_handle<T> ? makeup::handles : makeup::other;
+    } else if constexpr (is_view<T> || !has_no_state<T>()) {
+        return makeup::other;
+    } else if constexpr (std::is_void_v<T> || w::is_scalar<T> || w::is_text<T> || w::is_id<T> ||
+                         w::is_duration<T> || std::is_same_v<T, std::monostate> ||
+                         std::is_same_v<T, skein::error>) {
+        return makeup::values;
+    } else if constexpr (w::is_map<T>) {
+        return std::max(makeup_of<typename T::key_type, Above...>(),
+                        makeup_of<typename T::mapped_type, Above...>());
+    } else if constexpr (w::is_a<T, std::vector> || w::is_array<T> || w::is_set<T> ||
+                         w::is_a<T, std::optional> || w::is_a<T, result>) {
+        return makeup_of<typename T::value_type, Above...>();
+    } else if constexpr (w::is_tuple<T> || w::is_a<T, std::variant>) {
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return std::max({makeup::values, makeup_of<std::remove_cvref_t<Items>, Above...>()...});
+        }(static_cast<const T*>(nullptr));
+    } else if constexpr (plain_aggregate<T>) {
+        return []<std::size_t... I>(std::index_sequence<I...>) {
+            return std::max({makeup::values,
+                             makeup_of<std::remove_cvref_t<field_type<T, I>>, T, Above...>()...});
+        }(std::make_index_sequence<field_count<T>>{});
+    } else {
+        return makeup::other;
+    }
+}
+
+/// A value of this type need not be encoded for an actor of the same process.
+template <class T>
+consteval bool travels_as_it_is() {
+    if constexpr (std::is_void_v<T>)
+        return true;
+    else
+        return makeup_of<T>() != makeup::other && std::is_copy_constructible_v<T>;
+}
+
+/// What a call holds for a parameter of type P: a view gets memory of its own.
+template <class P>
+struct held_as {
+    using type = P;
+};
+template <>
+struct held_as<std::string_view> {
+    using type = std::string;
+};
+template <class T>
+struct held_as<std::span<T>> {
+    using type = std::vector<std::remove_const_t<T>>;
+};
+
+/// Whether a call with these arguments can be given.
+template <class Arguments>
+inline constexpr bool can_be_given = false;
+template <class... P>
+inline constexpr bool can_be_given<std::tuple<P...>> =
+    (true && ... &&
+     (std::is_same_v<P, typename held_as<P>::type> ? travels_as_it_is<P>() : is_view<P>));
+
+/// Gives what `held_as<P>` holds of an argument of type A: a copy, or what was moved.
+template <class P, class A>
+typename held_as<P>::type own_argument(A&& a) {
+    if constexpr (unwrap_ref<std::remove_cvref_t<A>>::is_ref) {
+        return own_argument<P>(std::as_const(*a.state()->value));
+    } else if constexpr (std::is_same_v<P, std::string_view>) {
+        return std::string(std::string_view(a));
+    } else if constexpr (is_view<P>) {
+        const P view(a);
+        return typename held_as<P>::type(view.begin(), view.end());
+    } else {
+        return P(std::forward<A>(a));
+    }
+}
+
+/// A parameter out of what was held for it.
+template <class P, class Held>
+P parameter_of(Held& held) {
+    if constexpr (is_view<P>)
+        return P(held);
+    else
+        return std::move(held);
+}
+
+} // namespace rt::detail
+} // namespace skein
 
 // ======== skein/rt/detail/runtime_fwd.hpp
 // What rt/runtime.hpp names and does not need to know.
@@ -23049,9 +23223,6 @@ struct runtime_options {
     std::int64_t pid = 0;
     /// Of this start of this process, see unique_number. 0: drawn; a simulated world draws its own.
     std::uint64_t incarnation = 0;
-    /// What it sends to one actor, or of tasks without cores to one worker, ahead of what has begun there.
-    std::uint32_t credit_calls = limit::credit_calls;
-    std::size_t credit_bytes = limit::credit_bytes; ///< and one call more
 };
 
 /// Counts since it was made.
@@ -23180,7 +23351,9 @@ public:
     // For remote<>, actor<> and the invokers of registered functions.
 
     /// Submits a call whose arguments are there; encode(writer&) appends them.
-    void submit(counted_ptr<detail::call_base> call, detail::encoder encode);
+    /// give: makes it for an actor of this process, instead.
+    void submit(counted_ptr<detail::call_base> call, detail::encoder encode,
+                detail::given_maker give = {});
     /// What a task needs, before it is submitted.
     void set_demand(detail::call_base& call, const call_options& how);
     /// Submits a call that waits for refs: it is sent when `pending` argument_ready() have come.
@@ -23190,7 +23363,6 @@ public:
     void cancel(detail::call_base& call) noexcept;
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_state& lane) noexcept;
-    [[nodiscard]] task<void> wait_room(counted_ptr<detail::actor_state> lane);
     /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
     [[nodiscard]] counted_ptr<detail::actor_state> actor_lane(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
@@ -23243,6 +23415,8 @@ public:
     [[nodiscard]] counted_ptr<task_context> root_context() const noexcept;
 
     void reply(peer& to, slot_id id, detail::encoder encode);
+    /// The same for a call of this process. False: it is none.
+    [[nodiscard]] bool reply_here(peer& to, slot_id id, detail::finisher finish);
     /// A value that is encoded already.
     void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
     void reply_failure(peer& to, slot_id id, const failure& why);
@@ -23260,7 +23434,6 @@ private:
     struct books; // in detail/runtime_books.hpp
     struct arrival;
     struct losses;
-    struct credits;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
@@ -23312,7 +23485,12 @@ private:
     void give_late_holds_back(actor_id restarted);
     void arrived(const std::shared_ptr<peer>& from, const net::frame_view& f);
     task<void> run_backlog();
-    [[nodiscard]] detail::call_context& context_for(const detail::call_head& head,
+    void begin_turn();
+    void end_turn();
+    [[nodiscard]] std::shared_ptr<detail::actor_box> box_for(peer& from, slot_id id,
+                                                             const function_record& fn,
+                                                             actor_id actor);
+    [[nodiscard]] detail::call_context& context_for(const detail::lineage& who, actor_id actor,
                                                     const function_record& fn);
     void adopt_child(detail::call_base& call);
     void execute_waiting(const arrival& one);
@@ -23879,8 +24057,14 @@ public:
         if (size_ == 0) return false;
         const auto at = place_of(id);
         if (!places_[at].value) return false;
+        // Its end may look in here.
+        [[maybe_unused]] const Value gone = std::exchange(places_[at].value, Value{});
         erase_at(at);
         return true;
+    }
+    void clear() noexcept {
+        const auto gone = std::exchange(places_, {});
+        size_ = 0;
     }
     /// of(id, value): true if it goes. Must not change the table.
     template <class F>
@@ -23950,50 +24134,6 @@ private:
 
 } // namespace skein::rt::detail
 
-// ======== skein/rt/detail/runtime_credits.hpp
-// How much a process sends to actors and workers ahead of what they have begun. Part of detail/runtime_books.hpp; how it works stands in
-// detail/runtime_credits.ipp.
-
-
-#include <cstddef>
-#include <cstdint>
-
-namespace skein::rt {
-
-/// How much this process sends ahead of what has begun; in runtime_credits.ipp.
-struct runtime::credits {
-    [[nodiscard]] static bool has(const books& of, const detail::credit_line& line) noexcept;
-    [[nodiscard]] static byte_buffer body_to_keep(books& of);
-    static void take_memory(books& of, byte_buffer body);
-    [[nodiscard]] static bool is_spent(const books& of, const detail::actor_state& lane) noexcept;
-    static void look_ahead(const detail::actor_state& lane) noexcept;
-    [[nodiscard]] static bool stands_aside(const books& of, const detail::actor_state& lane,
-                                           const detail::call_base& call) noexcept;
-    static void take(books& of, peer& to, detail::call_base& call, std::size_t bytes) noexcept;
-    [[nodiscard]] static counted_ptr<detail::actor_state> give(books& of, peer& from,
-                                                               detail::call_base& call) noexcept;
-    static void on_started(runtime& self, peer& from, slot_id id);
-    static void on_held(runtime& self, peer& from, slot_id id);
-    static void on_passed(runtime& self, peer& from, slot_id id);
-    static void pass_by(peer& from, slot_id id, const detail::call_head& head);
-    static void keep(detail::call_base& call);
-    static void leave(books& of, detail::actor_state& lane);
-    static void sort(detail::actor_state& lane);
-    static void send_held(runtime& self, detail::actor_state& lane);
-    static void forget(detail::actor_state& lane, detail::call_base& call);
-    static void fail_all(runtime& self, const error& why);
-    static void tell_room(const books& of, detail::actor_state& lane) noexcept;
-    [[nodiscard]] static bool has_room(const books& of, const detail::actor_state& lane) noexcept;
-    static void waits_here(runtime& self, detail::call_base& call);
-
-private:
-    [[nodiscard]] static detail::actor_state* lane_of(books& of, actor_id id,
-                                                      detail::actor_state* known,
-                                                      std::uint32_t line) noexcept;
-};
-
-} // namespace skein::rt
-
 
 // ======== skein/rt/detail/runtime_books.hpp, continued
 #include <algorithm>
@@ -24025,7 +24165,6 @@ struct running_call {
     counted_ptr<call_context> context;
     bool told = false;  ///< the submitter knows that it has started
     bool waits = false; ///< it has not, see start_gate
-    bool held = false;  ///< and the submitter knows that
 };
 
 struct call_base::rarities {
@@ -24137,13 +24276,6 @@ struct peer {
     time_point mark{};     ///< since when `finished` counts
     std::uint32_t finished = 0;
     std::size_t actors = 0;
-    detail::credit_line credit; ///< of tasks that occupy no cores
-    /// What calls have of their line's credit that were taken back, and that the worker has still to pass by.
-    struct passing {
-        actor_id target; ///< none: a task
-        detail::credit_taken taken;
-    };
-    std::unordered_map<slot_id, passing> taken_back;
 
     // What the worker has begun, and the tasks that can be taken back from it, in the order in which they
     // were sent; some are done.
@@ -24310,10 +24442,6 @@ public:
     bool lends = false; ///< the value is that of a reply that lends
 
     [[nodiscard]] const peer& origin() const noexcept { return *origin_; }
-    /// What its worker says of it goes on to who made it.
-    void pass_on(std::uint16_t what) const {
-        if (!is_done() && origin_->is_open()) origin_->send(what, 0, origin_id_.value(), {});
-    }
 
 protected:
     result<void> take_value(byte_span bytes) override {
@@ -24346,6 +24474,7 @@ struct runtime::arrival {
     byte_buffer body;
     bool is_drop = false;
     time_point came{};
+    std::unique_ptr<detail::given_call> given; ///< instead of a body
 };
 
 struct runtime::books {
@@ -24362,9 +24491,6 @@ struct runtime::books {
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
     peer* upstream = nullptr;                 ///< of a worker
     std::uint64_t incarnation = 0, last_link = 0, last_actor = 0, last_call = 0;
-    std::uint32_t last_line = 1, credit_calls = 0; ///< see credits
-    std::size_t credit_bytes = 0;
-    std::vector<byte_buffer> spare_bodies; ///< of calls that have left
     counted_ptr<detail::runtime_anchor> anchor;
     counted_ptr<detail::call_context> root,
         spare; ///< of tasks that are no call; for the next plain call
@@ -24379,7 +24505,7 @@ struct runtime::books {
     std::unordered_map<actor_id, detail::actor_state*> lanes;
     detail::actor_books actors;
     detail::group_books groups;
-    std::unordered_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
+    detail::id_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
     std::optional<error> given_up;
@@ -24451,7 +24577,7 @@ SKEIN_INLINE const char* call_base::progress() const noexcept {
 }
 
 SKEIN_INLINE void call_base::finish_with_bytes(byte_span value) {
-    if (auto read = take_value(value); !read) return fail({read.error(), nullptr});
+    if (auto taken = take_value(value); !taken) return fail({taken.error(), nullptr});
     finished();
 }
 
@@ -25130,6 +25256,7 @@ struct loopback_frame {
     std::uint64_t id = 0;
     byte_buffer body;
     std::vector<counted_ptr<actor_state>> kept; ///< of the handles in a result
+    std::unique_ptr<given_call> given;          ///< instead of a body
 };
 
 /// Another worker, on which there are actors that are called from here.
@@ -25197,6 +25324,17 @@ struct direct_books {
     void push(loopback_frame f);
     [[nodiscard]] byte_buffer body_of(byte_span bytes);
     void take_back(std::vector<loopback_frame> delivered);
+
+    // Calls whose arguments travel as they are; in detail/runtime_given.ipp.
+    void give(counted_ptr<call_base> call, given_maker make);
+    void arrived(std::unique_ptr<given_call> given);
+    void execute(std::unique_ptr<given_call> given, std::shared_ptr<actor_box> box);
+    void execute_waiting(std::unique_ptr<given_call> given);
+    void hold_back(std::unique_ptr<given_call> given, std::shared_ptr<actor_box> box);
+    [[nodiscard]] task<void> execute_later(std::unique_ptr<given_call> given,
+                                           std::shared_ptr<actor_box> box);
+    [[nodiscard]] task<void> execute_in_turn(std::unique_ptr<given_call> given,
+                                             std::shared_ptr<actor_box> box);
 };
 
 /// The options of a link between two workers, for both sides.
@@ -25247,8 +25385,6 @@ SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<boo
     books_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
     books_->anchor = counted_ptr(new detail::runtime_anchor(*this));
     books_->leases.incarnation = books_->incarnation;
-    books_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
-    books_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});
     books_->root = counted_ptr(new detail::call_context(books_->anchor));
     books_->direct = std::make_unique<detail::direct_books>(*this);
     (void)registry::instance(); // numbers the functions
@@ -25297,7 +25433,8 @@ SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
 }
 SKEIN_INLINE void runtime::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
     box->id = id;
-    books_->boxes.insert_or_assign(id, std::move(box));
+    books_->boxes.erase(id); // a driver gives no id twice
+    books_->boxes.enter(id, std::move(box));
 }
 SKEIN_INLINE void runtime::count_outcome(bool failed) noexcept {
     ++books_->stats.done;
@@ -25442,19 +25579,20 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
     }
 }
 
-SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::encoder encode) {
+SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::encoder encode,
+                                  detail::given_maker give) {
     if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
         auto& lane = *call->lane;
         if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->is_open() &&
-            !lane.lasts && !books_->closing && credits::has(*books_, lane.credit) &&
-            !credits::stands_aside(*books_, lane, *call)) [[likely]] {
+            !lane.lasts && !books_->closing) [[likely]] {
+            if (give && lane.on->role == detail::peer_role::here)
+                return books_->direct->give(std::move(call), give);
             books_->scratch.clear();
             if (!encode_call(books_->scratch, *call, encode)) return;
             auto& raw = *call;
             raw.slot = take_slot(std::move(call));
-            credits::take(*books_, *lane.on, raw, books_->scratch.size());
             if (books_->scratch.size() < limit::inline_bytes) [[likely]]
                 return transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
             auto body = std::move(books_->scratch).take(); // its memory goes with it
@@ -25463,7 +25601,7 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
     }
     books_->scratch.clear();
     if (!encode_call(books_->scratch, *call, encode)) return;
-    call->body = credits::body_to_keep(*books_);
+    call->body = detail::body_to_keep(books_->scratch);
     call->state = detail::phase::queued;
     place(std::move(call));
 }
@@ -25518,7 +25656,6 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
     call->state = detail::phase::queued;
     if (call->kind == detail::call_kind::method) {
         drain(*call->lane);
-        credits::waits_here(*this, *call);
     } else {
         place(call);
     }
@@ -25531,9 +25668,8 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
                                                                 "is shutting down"));
     if (call->kind == detail::call_kind::method && call->lane) {
         const auto lane = call->lane;
-        lane->waiting.push_back(call);
-        if (!credits::is_spent(*books_, *lane)) drain(*lane);
-        return credits::waits_here(*this, *call);
+        lane->waiting.push_back(std::move(call));
+        return drain(*lane);
     }
     if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
     if (call->kind == detail::call_kind::method) { // passed on for a worker
@@ -25567,22 +25703,14 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
 SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
     const counted_ptr<detail::actor_state> hold(&lane);
     if (lane.moving && !lane.asked && books_->upstream != nullptr) find_way(lane);
-    credits::send_held(*this, lane);
     while (lane.first != lane.waiting.size()) {
         auto& front = lane.waiting[lane.first];
         if (front->state == detail::phase::preparing || (lane.moving && !front->is_done()) ||
             (is_cut(lane) && !front->is_done()))
             break;
-        const bool goes = !front->is_done() && !lane.lost && lane.on != nullptr;
-        const bool aside = goes && credits::stands_aside(*books_, lane, *front);
-        if (goes && !aside && !credits::has(*books_, lane.credit)) break;
         auto call = std::exchange(front, {});
         ++lane.first;
         if (call->is_done()) continue;
-        if (aside) {
-            lane.gates[call->fn->group].waiting.push_back(std::move(call));
-            continue;
-        }
         if (lane.lost) {
             call->fail({error(lane.lost->what.code(),
                               call->name() + " did not run: " + lane.lost->what.text()),
@@ -25590,20 +25718,13 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
         } else if (lane.on == nullptr) {
             refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
         } else {
-            credits::look_ahead(lane);
             send(*lane.on, std::move(call));
         }
     }
-    constexpr std::size_t few = 64;
-    if (lane.first == lane.waiting.size() ||
-        (lane.first >= few && lane.first * 2 > lane.waiting.size())) {
-        lane.waiting.erase(lane.waiting.begin(),
-                           lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first));
+    if (lane.first == lane.waiting.size()) {
+        lane.waiting.clear();
         lane.first = 0;
-        if (lane.waiting.empty() && lane.waiting.capacity() > few * few)
-            lane.waiting.shrink_to_fit();
     }
-    credits::tell_room(*books_, lane);
 }
 
 SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
@@ -25623,7 +25744,6 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
     call.fail({error(errc::cancelled,
                      fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
                nullptr});
-    if (lane) credits::forget(*lane, call);
     if (lane) drain(*lane);
     // No answer comes that would do so; and who waited in front of others lets them go.
     if (is_free || books_->leases.asking > 0 || books_->leases.has_own(call)) pump();
@@ -25644,7 +25764,6 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
                            call.rare->is_inherited ? ", what the call that made it had left" : "",
                            call.progress())),
          nullptr});
-    if (lane && !sent) credits::forget(*lane, call);
     if (lane) drain(*lane);
     if (is_free || books_->leases.asking > 0 || books_->leases.has_own(call)) pump();
 }
@@ -25667,7 +25786,6 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
     lane = new detail::actor_state;
     lane->owner = this;
     lane->id = id;
-    credits::leave(*books_, *lane);
     if (books_->upstream != nullptr) {
         lane->moving = true; // until it is called, see find_way()
     } else if (const auto* const found = books_->actors.find(id)) {
@@ -25683,10 +25801,9 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
 /// to come; that does not matter any more.
 SKEIN_INLINE void runtime::fail_lane(detail::actor_state& lane) {
     const counted_ptr<detail::actor_state> hold(&lane);
-    const std::vector<counted_ptr<detail::call_base>> all(
-        lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first), lane.waiting.end());
-    for (const auto& call : all) {
-        if (!call->is_done())
+    for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
+        const auto call = lane.waiting[i];
+        if (call && !call->is_done())
             call->fail({error(lane.lost->what.code(),
                               call->name() + " did not run: " + lane.lost->what.text()),
                         nullptr});
@@ -26020,12 +26137,12 @@ namespace skein::rt {
 SKEIN_INLINE void peer::send(std::uint16_t what, std::uint16_t flags, std::uint64_t id,
                              byte_span body) {
     if (wire) return wire->send(what, flags, id, body, {});
-    loopback->push({what, flags, id, loopback->body_of(body), {}});
+    loopback->push({what, flags, id, loopback->body_of(body), {}, {}});
 }
 
 SKEIN_INLINE void peer::send(net::frame f) {
     if (wire) return wire->send(std::move(f));
-    loopback->push({f.kind, f.flags, f.id, std::move(f.body), {}});
+    loopback->push({f.kind, f.flags, f.id, std::move(f.body), {}, {}});
 }
 
 // ---- doors -------------------------------------------------------------------------------------
@@ -26145,10 +26262,12 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
     const bool answers = from->role != detail::peer_role::accepted;
     if (f.kind == detail::message_reply && answers) return on_reply(*from, f);
     if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id));
-    if (f.kind == detail::message_started && answers)
-        return credits::on_started(*this, *from, slot_id(f.id));
-    if (f.kind == detail::message_held && answers)
-        return credits::on_held(*this, *from, slot_id(f.id));
+    if (f.kind == detail::message_started && answers) {
+        if (auto* call = call_at(*from, slot_id(f.id));
+            call != nullptr && call->state == detail::phase::sent)
+            call->state = detail::phase::started;
+        return;
+    }
     if (f.kind != detail::message_call || !calls)
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}, which {}", f.kind, from->who,
@@ -26157,22 +26276,7 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
         if (!books_->closing) arrived(from, f);
         return;
     }
-    wire::reader in(f.body);
-    detail::call_head head;
-    const auto& fn = detail::read_head(in, head, *from, {});
-    if (head.kind != detail::call_kind::method)
-        throw error(errc::malformed,
-                    fmt::format("{} calls {}, which is no method", from->who, fn.name));
-    if (head.who.id.value().incarnation != from->incarnation)
-        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from->who));
-    const auto box = books_->boxes.find(head.target);
-    if (box != books_->boxes.end() && box->second->lasts)
-        throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which keeps "
-                                                 "its calls",
-                                                 from->who, head.target));
-    if (from->running.find(slot_id(f.id)) != nullptr)
-        throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from->who));
-    arrived(from, f);
+    arrived(from, f); // execute() looks at it
 }
 
 /// What only a driver says. False: it is nothing of that.
@@ -26297,7 +26401,10 @@ SKEIN_INLINE void detail::direct_books::deliver() {
         } const guard;
         if (!f.kept.empty()) runtime::executing_ = &self;
         try {
-            self.on_frame(here, view);
+            if (f.given)
+                arrived(std::move(f.given));
+            else
+                self.on_frame(here, view);
         } catch (const error& e) { // as it would end a link
             if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
         }
@@ -26315,289 +26422,11 @@ SKEIN_INLINE byte_buffer detail::direct_books::body_of(byte_span bytes) {
 
 SKEIN_INLINE void detail::direct_books::take_back(std::vector<loopback_frame> delivered) {
     for (auto& f : delivered)
-        if (spare_bodies.size() < most_spare && f.body.capacity() <= most_spare_bytes)
+        if (spare_bodies.size() < most_spare && f.body.capacity() > 0 &&
+            f.body.capacity() <= most_spare_bytes)
             spare_bodies.push_back(std::move(f.body));
     delivered.clear();
     if (delivered.capacity() <= most_spare) spare_frames = std::move(delivered);
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_credits.ipp
-// Part of the bodies of rt/runtime.hpp: how much a process sends ahead of what has begun. The rest waits here, where it can be
-// cancelled, moved or refused.
-//
-// Each actor has a line of credit in each process that calls it, and each worker one at its driver for tasks that occupy
-// no cores. A call takes from it when it is sent, and gives back when its executor has begun it, not when it ends: of
-// thousands that wait for one that comes later, that one must get through. That it has begun is known anyhow: by its reply, or by `started`, which a
-// coroutine sends as it suspends. So nothing is sent for credit alone, but in two cases:
-//
-// A call that waits at its executor for others of its method_group (or of .max_concurrency) says `held`. It is counted for that gate from then
-// on. When as many are held as there is credit for, more of its kind wait here, in a line of their own, and
-// let the others pass: by then it is certain that the gate is full, so that no order is broken that anybody was promised.
-// A call that was taken back is in its worker's memory until its place has come: then the worker says `passed`.
-//
-// What goes from one worker to another by way of the driver has the credit of the first: the driver passes on
-// `started` and `held`, so that all that is under way behind it is bounded, on both links and between.
-
-
-#include <algorithm>
-#include <iterator>
-#include <limits>
-#include <utility>
-#include <vector>
-
-namespace skein::rt {
-
-SKEIN_INLINE bool runtime::credits::has(const books& of, const detail::credit_line& line) noexcept {
-    return line.calls < of.credit_calls && line.bytes < of.credit_bytes;
-}
-
-/// Nothing of an actor's line can be sent before credit comes back.
-SKEIN_INLINE bool runtime::credits::is_spent(const books& of,
-                                             const detail::actor_state& lane) noexcept {
-    return lane.on != nullptr && !lane.moving && !lane.lost && !has(of, lane.credit);
-}
-
-/// What was encoded, for a call that waits. Where each that leaves lets another one in, memory is used again.
-SKEIN_INLINE byte_buffer runtime::credits::body_to_keep(books& of) {
-    const auto size = of.scratch.size();
-    if (of.spare_bodies.empty() || size > of.spare_bodies.back().capacity() ||
-        2 * size < of.spare_bodies.back().capacity())
-        return detail::body_to_keep(of.scratch);
-    auto body = std::move(of.spare_bodies.back());
-    of.spare_bodies.pop_back();
-    const auto bytes = of.scratch.bytes();
-    body.assign(bytes.begin(), bytes.end());
-    return body;
-}
-
-SKEIN_INLINE void runtime::credits::take_memory(books& of, byte_buffer body) {
-    constexpr std::size_t most = 1024, most_bytes = 256;
-    if (body.capacity() == 0 || body.capacity() > most_bytes || of.spare_bodies.size() >= most)
-        return;
-    of.spare_bodies.push_back(std::move(body));
-}
-
-/// Of many that wait the next ones are in no cache: they are fetched while others are sent.
-SKEIN_INLINE void runtime::credits::look_ahead(const detail::actor_state& lane) noexcept {
-    constexpr std::size_t near = 4, far = 8, line = 64;
-    const auto left = lane.waiting.size() - lane.first;
-    if (left <= far) return;
-    const auto* const later =
-        reinterpret_cast<const std::byte*>(lane.waiting[lane.first + far].get());
-    for (std::size_t at = 0; at < sizeof(detail::call_base); at += line)
-        __builtin_prefetch(later + at);
-    __builtin_prefetch(lane.waiting[lane.first + near]->body.data());
-}
-
-/// It waits for its gate, and others need not wait for it.
-SKEIN_INLINE bool runtime::credits::stands_aside(const books& of, const detail::actor_state& lane,
-                                                 const detail::call_base& call) noexcept {
-    if (lane.gates.size() <= call.fn->group) return false;
-    const auto& gate = lane.gates[call.fn->group];
-    return !gate.waiting.empty() || !has(of, gate.held);
-}
-
-SKEIN_INLINE void runtime::credits::take(books& of, peer& to, detail::call_base& call,
-                                         std::size_t bytes) noexcept {
-    detail::credit_line* line = nullptr;
-    if (call.kind == detail::call_kind::method && call.lane)
-        line = &call.lane->credit;
-    else if (call.kind == detail::call_kind::task && call.cpus == 0 && of.upstream == nullptr)
-        line = &to.credit;
-    call.held = false;
-    call.taken = {};
-    if (line == nullptr) return;
-    constexpr std::size_t most = std::numeric_limits<std::uint32_t>::max();
-    call.taken = {line->number, static_cast<std::uint32_t>(std::min(bytes, most))};
-    line->take(call.taken.bytes);
-}
-
-/// The actor whose line has that number; nullptr: the line is no more.
-SKEIN_INLINE detail::actor_state* runtime::credits::lane_of(books& of, actor_id id,
-                                                            detail::actor_state* known,
-                                                            std::uint32_t line) noexcept {
-    if (known == nullptr) {
-        const auto found = of.lanes.find(id);
-        if (found == of.lanes.end()) return nullptr;
-        known = found->second;
-    }
-    return known->credit.number == line ? known : nullptr;
-}
-
-/// Its executor has begun it, or never will. Gives the actor if something may go there now.
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::credits::give(
-    books& of, peer& from, detail::call_base& call) noexcept {
-    const auto taken = std::exchange(call.taken, {});
-    if (taken.line == 0) return {};
-    if (call.kind == detail::call_kind::task) {
-        from.credit.give(taken.bytes);
-        return {};
-    }
-    auto* const lane = lane_of(of, call.target, call.lane.get(), taken.line);
-    if (lane == nullptr) return {};
-    auto& line = std::exchange(call.held, false) ? lane->gates[call.fn->group].held : lane->credit;
-    line.give(taken.bytes);
-    if (!lane->has_waiting() && !lane->has_room) return {};
-    return counted_ptr<detail::actor_state>(lane);
-}
-
-/// It runs, and has suspended.
-SKEIN_INLINE void runtime::credits::on_started(runtime& self, peer& from, slot_id id) {
-    const counted_ptr<detail::call_base> call(self.call_at(from, id));
-    if (!call) return;
-    if (call->state == detail::phase::sent) call->state = detail::phase::started;
-    const bool is_task = call->kind == detail::call_kind::task;
-    if (call->nested && call->kind == detail::call_kind::method)
-        static_cast<const detail::forwarded_call&>(*call).pass_on(detail::message_started);
-    if (const auto lane = give(*self.books_, from, *call)) self.drain(*lane);
-    if (is_task && !self.books_->queue.empty()) self.pump();
-}
-
-/// It waits behind a gate.
-SKEIN_INLINE void runtime::credits::on_held(runtime& self, peer& from, slot_id id) {
-    const counted_ptr<detail::call_base> call(self.call_at(from, id));
-    if (!call || call->kind != detail::call_kind::method) return;
-    if (call->nested)
-        static_cast<const detail::forwarded_call&>(*call).pass_on(detail::message_held);
-    if (call->taken.line == 0 || call->held) return;
-    const counted_ptr<detail::actor_state> lane(
-        lane_of(*self.books_, call->target, call->lane.get(), call->taken.line));
-    if (!lane) return;
-    const std::size_t gate = call->fn->group;
-    if (lane->gates.size() <= gate) lane->gates.resize(gate + 1);
-    lane->credit.give(call->taken.bytes);
-    lane->gates[gate].held.take(call->taken.bytes);
-    call->held = true;
-    self.drain(*lane);
-}
-
-/// Driver: a call leaves its worker's books; it is in the worker's memory still.
-SKEIN_INLINE void runtime::credits::keep(detail::call_base& call) {
-    const auto taken = std::exchange(call.taken, {});
-    if (taken.line != 0) call.on->taken_back[call.slot] = {call.target, taken};
-}
-
-/// Worker: the place of a call has come that was taken back.
-SKEIN_INLINE void runtime::credits::pass_by(peer& from, slot_id id, const detail::call_head& head) {
-    const bool has_credit = head.kind == detail::call_kind::method ||
-                            (head.kind == detail::call_kind::task && head.cpus == 0);
-    if (has_credit && from.is_open()) from.send(detail::message_passed, 0, id.value(), {});
-}
-
-SKEIN_INLINE void runtime::credits::on_passed(runtime& self, peer& from, slot_id id) {
-    const auto node = from.taken_back.extract(id);
-    if (node.empty()) return;
-    const auto [target, taken] = node.mapped();
-    if (!target) {
-        from.credit.give(taken.bytes);
-        if (!self.books_->queue.empty()) self.pump();
-        return;
-    }
-    const counted_ptr<detail::actor_state> lane(lane_of(*self.books_, target, nullptr, taken.line));
-    if (!lane) return;
-    lane->credit.give(taken.bytes);
-    self.drain(*lane);
-}
-
-/// An actor is no more where it was, or not yet anywhere: its calls have a new line, and wait in one.
-SKEIN_INLINE void runtime::credits::leave(books& of, detail::actor_state& lane) {
-    lane.on = nullptr;
-    if (++of.last_line < 2) of.last_line = 2;
-    lane.credit = {of.last_line};
-    bool any = false;
-    for (auto& gate : lane.gates) {
-        any = any || !gate.waiting.empty();
-        std::move(gate.waiting.begin(), gate.waiting.end(), std::back_inserter(lane.waiting));
-    }
-    lane.gates.clear();
-    if (any) sort(lane);
-}
-
-/// In the order in which they were made.
-SKEIN_INLINE void runtime::credits::sort(detail::actor_state& lane) {
-    const auto begin = lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first);
-    const auto earlier = [](const auto& a, const auto& b) { return a->number < b->number; };
-    if (!std::is_sorted(begin, lane.waiting.end(), earlier))
-        std::sort(begin, lane.waiting.end(), earlier);
-}
-
-/// Sends what stands aside, as far as its gate takes more. It is older than what waits in the line of all.
-SKEIN_INLINE void runtime::credits::send_held(runtime& self, detail::actor_state& lane) {
-    auto& of = *self.books_;
-    for (std::size_t i = 0; i < lane.gates.size(); ++i) {
-        while (i < lane.gates.size() && !lane.gates[i].waiting.empty()) {
-            auto& gate = lane.gates[i];
-            const bool goes =
-                lane.on != nullptr && !is_cut(lane) && has(of, lane.credit) && has(of, gate.held);
-            if (!goes && !gate.waiting.front()->is_done()) break;
-            auto call = std::move(gate.waiting.front());
-            gate.waiting.pop_front();
-            if (!call->is_done()) self.send(*lane.on, std::move(call));
-        }
-    }
-}
-
-/// A call that has waited here is done. It stays in its line for a while, without its arguments.
-SKEIN_INLINE void runtime::credits::forget(detail::actor_state& lane, detail::call_base& call) {
-    call.body = {};
-    constexpr std::uint32_t few = 64;
-    if (++lane.ended < few || 2 * std::size_t{lane.ended} < lane.waiting.size() - lane.first)
-        return;
-    lane.ended = 0;
-    const auto is_done = [](const auto& one) { return one->is_done(); };
-    lane.waiting.erase(
-        std::remove_if(lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first),
-                       lane.waiting.end(), is_done),
-        lane.waiting.end());
-    for (auto& gate : lane.gates) std::erase_if(gate.waiting, is_done);
-}
-
-/// The program ends: what waits for credit did not run.
-SKEIN_INLINE void runtime::credits::fail_all(runtime& self, const error& why) {
-    std::vector<counted_ptr<detail::actor_state>> all;
-    for (const auto& [id, lane] : self.books_->lanes) all.emplace_back(lane);
-    std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a->id < b->id; });
-    for (const auto& lane : all) {
-        std::vector<counted_ptr<detail::call_base>> calls(
-            lane->waiting.begin() + static_cast<std::ptrdiff_t>(lane->first), lane->waiting.end());
-        for (const auto& gate : lane->gates)
-            calls.insert(calls.end(), gate.waiting.begin(), gate.waiting.end());
-        for (const auto& call : calls)
-            if (!call->is_done()) call->fail({why, nullptr});
-        tell_room(*self.books_, *lane);
-    }
-}
-
-// ---- who waits for room ------------------------------------------------------------------------
-
-/// Of calls whose actor has no place at the moment one may wait here.
-SKEIN_INLINE bool runtime::credits::has_room(const books& of,
-                                             const detail::actor_state& lane) noexcept {
-    if (lane.lost || lane.owner == nullptr || of.closing) return true;
-    return !lane.has_waiting() && has(of, lane.credit);
-}
-
-SKEIN_INLINE void runtime::credits::tell_room(const books& of, detail::actor_state& lane) noexcept {
-    if (!lane.has_room || !has_room(of, lane)) return;
-    lane.has_room->set();
-    lane.has_room->reset(); // who is woken looks again: another one may have been faster
-}
-
-SKEIN_INLINE task<void> runtime::wait_room(counted_ptr<detail::actor_state> lane) {
-    while (!credits::has_room(*books_, *lane)) {
-        if (!lane->has_room) lane->has_room = std::make_unique<event>();
-        co_await lane->has_room->wait();
-    }
-}
-
-/// Worker: a task whose call waits here leaves its cores to others, as one whose call is under way.
-SKEIN_INLINE void runtime::credits::waits_here(runtime& self, detail::call_base& call) {
-    if (self.books_->upstream == nullptr || call.on != nullptr || call.direct ||
-        call.state != detail::phase::queued)
-        return;
-    self.direct_call_began(call);
 }
 
 } // namespace skein::rt
@@ -26950,13 +26779,13 @@ SKEIN_INLINE void runtime::find_way(detail::actor_state& lane) {
         lane.moving = false;
         return;
     }
-    const auto box = books_->boxes.find(lane.id);
-    if (box == books_->boxes.end()) {
+    const auto* const box = books_->boxes.find(lane.id);
+    if (box == nullptr) {
         const auto known = books_->direct->known.find(lane.id);
         if (known == books_->direct->known.end()) return ask_where(lane, false);
         return books_->direct->go_there(lane, known->second);
     }
-    if (box->second->lasts) return ask_where(lane, false);
+    if ((*box)->lasts) return ask_where(lane, false);
     lane.on = &here();
     lane.moving = false;
 }
@@ -26985,7 +26814,7 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     const bool is_own = said->incarnation == books_->incarnation;
     const bool at_worker = verdict == detail::whereabouts::at_worker;
     if (verdict == detail::whereabouts::gone ||
-        (at_worker && is_own && !books_->boxes.contains(id)))
+        (at_worker && is_own && books_->boxes.find(id) == nullptr))
         return close_lane(id, detail::ended(id, "is gone"));
     if (!at_worker || is_own) {
         lane->on = at_worker ? &here() : books_->upstream;
@@ -27032,7 +26861,7 @@ SKEIN_INLINE void runtime::close_lane(actor_id id, const failure& why) {
     const auto found = books_->lanes.find(id);
     if (found == books_->lanes.end()) return;
     const counted_ptr<detail::actor_state> lane(found->second);
-    credits::leave(*books_, *lane);
+    lane->on = nullptr;
     lane->moving = lane->asked = false;
     if (!lane->lost) lane->lost = why;
     fail_lane(*lane);
@@ -27202,7 +27031,7 @@ SKEIN_INLINE void runtime::lose_target(detail::direct_target& at, peer& l) {
         if (lane->on == &l) lanes.emplace_back(lane);
     std::sort(lanes.begin(), lanes.end(), [](auto& a, auto& b) { return a->id < b->id; });
     for (const auto& lane : lanes) { // before a call fails: what that sets free must not go there
-        credits::leave(*books_, *lane);
+        lane->on = nullptr;
         lane->moving = !at.end && !closing;
         if (!lane->moving) lane->lost = failure{error(*lost.code, lost.summary), nullptr};
     }
@@ -27316,7 +27145,7 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     if (const auto found = books_->lanes.find(id); found != books_->lanes.end())
         lane = counted_ptr<detail::actor_state>(found->second);
     if (lane) {
-        credits::leave(*books_, *lane);
+        lane->on = nullptr;
         lane->moving = false;
         lane->lost = why != nullptr ? *why : detail::ended(id, "is gone");
     }
@@ -27360,10 +27189,10 @@ SKEIN_INLINE void runtime::kill_actor(actor_id id) {
 
 /// Worker: nothing of it goes on; a plain call that runs ends as it would.
 SKEIN_INLINE void runtime::on_kill(actor_id id) {
-    const auto found = books_->boxes.find(id);
-    if (found == books_->boxes.end()) return;
-    found->second->over = "was killed";
-    books_->boxes.erase(found);
+    auto* const found = books_->boxes.find(id);
+    if (found == nullptr) return;
+    (*found)->over = "was killed";
+    books_->boxes.erase(id);
     for_each_caller([&](peer& from) {
         from.running.for_each([&](slot_id, const auto& call) {
             if (call->context->actor != id) return;
@@ -27375,14 +27204,14 @@ SKEIN_INLINE void runtime::on_kill(actor_id id) {
 
 SKEIN_INLINE void runtime::leave_actor() {
     const auto* const context = detail::call_context::current();
-    const auto found = context != nullptr && context->is_call() && context->actor
-                           ? books_->boxes.find(context->actor)
-                           : books_->boxes.end();
-    if (found == books_->boxes.end())
+    auto* const found = context != nullptr && context->is_call() && context->actor
+                            ? books_->boxes.find(context->actor)
+                            : nullptr;
+    if (found == nullptr)
         throw error(errc::invalid_argument,
                     "leave_actor() is called by something that is no method of an actor")
             .with_hint("kill(handle) ends an actor from outside");
-    if (!found->second->last) found->second->last = context->who.id;
+    if (!(*found)->last) (*found)->last = context->who.id;
 }
 
 SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool changes) {
@@ -27509,11 +27338,11 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
         return books_->upstream == nullptr ? forward(*from, f) : arrived(from, f);
-    case detail::message_started: return credits::on_started(*this, *from, slot_id(f.id));
-    case detail::message_held: return credits::on_held(*this, *from, slot_id(f.id));
-    case detail::message_passed:
-        if (books_->upstream != nullptr) break;
-        return credits::on_passed(*this, *from, slot_id(f.id));
+    case detail::message_started:
+        if (auto* call = call_at(*from, slot_id(f.id));
+            call != nullptr && call->state == detail::phase::sent)
+            call->state = detail::phase::started;
+        return;
     case detail::message_cancel: return on_cancel(*from, slot_id(f.id));
     case detail::message_drop:
         if (books_->upstream == nullptr) break;
@@ -27555,7 +27384,6 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
 SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> call,
                                   const net::frame_view& f) {
     account(from, *call);
-    const auto lane = credits::give(*books_, from, *call);
     if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
         settle_create(from, *call, f.flags);
     if (!call->is_done()) {
@@ -27568,7 +27396,6 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
             if (!runs_again(*call, why)) call->fail(std::move(why));
         }
     }
-    if (lane) drain(*lane);
     if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();
     if (from.busy == 0 && books_->upstream == nullptr && books_->links.size() > 1) feed(from);
 }
@@ -27750,7 +27577,7 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
     if (books_->has_backlog) {
         books_->backlog_bytes += f.body.size();
         books_->backlog.push_back(
-            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now()});
+            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now(), {}});
         books_->backlog_full = books_->backlog_full || books_->backlog_bytes > limit::backlog_bytes;
         if (books_->backlog_full && from->wire && !std::exchange(from->is_paused, true))
             from->wire->pause_reading();
@@ -27760,13 +27587,22 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
         books_->boxes.erase(detail::actor_of(f.body, from->who));
         return;
     }
+    begin_turn();
+    execute(from, slot_id(f.id), f.body, nullptr, loop::current().now());
+    end_turn();
+}
+
+/// A call runs; perhaps it is the first one of this turn of the loop.
+SKEIN_INLINE void runtime::begin_turn() {
+    if (books_->in_turn.is_linked()) return;
     auto& here = loop::current();
-    if (!books_->in_turn.is_linked()) { // the first one of this turn of the loop
-        books_->turn_began = here.coarse_now();
-        here.at_turn_end(books_->in_turn);
-    }
-    execute(from, slot_id(f.id), f.body, nullptr, here.now());
-    if (here.coarse_now() - books_->turn_began < limit::call_turn || books_->closing) return;
+    books_->turn_began = here.coarse_now();
+    here.at_turn_end(books_->in_turn);
+}
+
+SKEIN_INLINE void runtime::end_turn() {
+    const auto lasted = loop::current().coarse_now() - books_->turn_began;
+    if (lasted < limit::call_turn || books_->closing) return;
     books_->has_backlog = true;
     books_->calls.spawn(run_backlog());
 }
@@ -27802,7 +27638,10 @@ SKEIN_INLINE task<void> runtime::run_backlog() {
             waiting.pop_front();
             books_->backlog_bytes -= one.body.size();
             if (books_->closing) continue; // its driver has gone
-            execute_waiting(one);
+            if (one.given)
+                books_->direct->execute_waiting(std::move(one.given));
+            else
+                execute_waiting(one);
         }
         if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
             std::exchange(books_->backlog_full, false))
@@ -27834,13 +27673,29 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
         wire::reader in(one.body);
         detail::call_head head;
         const auto& fn = detail::read_head(in, head, *one.from, one.came);
-        if (!one.from->page.begin()) return credits::pass_by(*one.from, one.slot, head);
+        if (!one.from->page.begin()) return;
         error why(errc::cancelled, fn.name + " was cancelled; it did not run");
         reply_failure(*one.from, one.slot, {std::move(why), nullptr});
     } catch (const error& e) { // no call: as in the handler of a link
         one.from->abort(e);
     }
 }
+
+namespace detail {
+
+/// A call of another worker is about to run. Throws if it is none that a worker may send.
+SKEIN_INLINE void check_direct(peer& from, slot_id id, const call_head& head,
+                               const function_record& fn) {
+    if (head.kind != call_kind::method)
+        throw error(errc::malformed,
+                    fmt::format("{} calls {}, which is no method", from.who, fn.name));
+    if (head.who.id.value().incarnation != from.incarnation)
+        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
+    if (from.running.find(id) != nullptr)
+        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from.who));
+}
+
+} // namespace detail
 
 /// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
 /// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
@@ -27850,20 +27705,16 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
     wire::reader in(body);
     detail::call_head head;
     const auto& fn = detail::read_head(in, head, *from, came);
-    if (!box && !from->page.begin()) // its driver has taken it back
-        return credits::pass_by(*from, id, head);
+    if (!box && !from->page.begin()) return; // its driver has taken it back
+    const bool is_direct = from->role == detail::peer_role::accepted;
+    if (is_direct && !box) detail::check_direct(*from, id, head, fn);
     if (head.kind == detail::call_kind::method && !box) {
-        const auto found = books_->boxes.find(head.target);
-        if (found == books_->boxes.end()) {
-            const error gone =
-                error(errc::not_found,
-                      fmt::format("{} did not run: actor {} is gone", fn.name, head.target))
-                    .with_hint("its last handle was dropped, or it was killed, or has left");
-            return reply_failure(*from, id, {gone, nullptr});
-        }
-        box = found->second;
-        if (box->type != *fn.actor)
-            throw detail::wrong_actor(from->who, fn, head.target, box->type);
+        box = box_for(*from, id, fn, head.target);
+        if (!box) return;
+        if (is_direct && box->lasts)
+            throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which "
+                                                     "keeps its calls",
+                                                     from->who, head.target));
         const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
         if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
             return hold_back(from, id, body, head, fn, std::move(box), came);
@@ -27877,18 +27728,34 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
         ~executing_guard() { executing_ = before; }
     } const guard;
     executing_ = this;
-    const task_context::use under(&context_for(head, fn));
+    const task_context::use under(&context_for(head.who, head.target, fn));
     fn.invoke(call);
 }
 
+/// The actor of a call of a method. None: it is gone, and the caller has been told.
+SKEIN_INLINE std::shared_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
+                                                                 const function_record& fn,
+                                                                 actor_id actor) {
+    const auto* const found = books_->boxes.find(actor);
+    if (found == nullptr) {
+        const error gone =
+            error(errc::not_found, fmt::format("{} did not run: actor {} is gone", fn.name, actor))
+                .with_hint("its last handle was dropped, or it was killed, or has left");
+        reply_failure(from, id, {gone, nullptr});
+        return nullptr;
+    }
+    if ((*found)->type != *fn.actor) throw detail::wrong_actor(from.who, fn, actor, (*found)->type);
+    return *found;
+}
+
 /// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
-SKEIN_INLINE detail::call_context& runtime::context_for(const detail::call_head& head,
+SKEIN_INLINE detail::call_context& runtime::context_for(const detail::lineage& who, actor_id actor,
                                                         const function_record& fn) {
     auto& spare = books_->spare;
     if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(books_->anchor));
-    spare->who = head.who;
+    spare->who = who;
     spare->fn = &fn;
-    spare->actor = head.target;
+    spare->actor = actor;
     return *spare;
 }
 
@@ -27901,11 +27768,9 @@ SKEIN_INLINE void runtime::hold_back(const std::shared_ptr<peer>& from, slot_id 
         books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box), came));
         return;
     }
-    const task_context::use under(&context_for(head, fn));
+    const task_context::use under(&context_for(head.who, head.target, fn));
     begin_call(from, id, true,
                execute_in_turn(from, id, to_buffer(body), &fn, std::move(box), came));
-    books_->fresh.emplace_back(from, id);
-    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
 }
 
 SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_id id,
@@ -27961,19 +27826,172 @@ SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id
 }
 
 /// Runs after the first steps of the calls that have just started: those that are not done by then
-/// have suspended, or wait for others before they start, and their submitter is told.
+/// have suspended, and their submitter is told.
 SKEIN_INLINE task<void> runtime::tell_started() {
     co_await yield();
     for (const auto& [to, id] : std::exchange(books_->fresh, {})) {
         auto* const found = to->running.find(id);
-        if (found == nullptr || (*found)->told || !to->is_open()) continue;
-        auto& is_told = (*found)->waits ? (*found)->held : (*found)->told;
-        if (std::exchange(is_told, true)) continue;
-        to->send((*found)->waits ? detail::message_held : detail::message_started, 0, id.value(),
-                 {});
+        if (found == nullptr || (*found)->told || (*found)->waits || !to->is_open()) continue;
+        (*found)->told = true;
+        to->send(detail::message_started, 0, id.value(), {});
     }
     co_return;
 }
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_given.ipp
+// Part of the bodies of rt/runtime.hpp: calls of this process to its own actors whose arguments travel as they are.
+//
+// They stand in one queue with the frames of this process to itself, so that calls of both kinds keep their order, and
+// meet the same gates, time slices and cancellations. What a reply has for a value goes straight to the call that
+// waits; a failure, and a value with a codec of its own, come as a frame.
+
+
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+/// A method has its result. False: who has called it is another process.
+SKEIN_INLINE bool runtime::reply_here(peer& to, slot_id id, detail::finisher finish) {
+    if (to.role != detail::peer_role::here) return false;
+    const auto call = free_slot(id);
+    if (!call || call->is_done()) return true;
+    const task_context::use none(nullptr); // what waits for it is not part of the method
+    try {
+        finish(*call);
+    } catch (...) { // the value could not be copied
+        call->fail(detail::failure_of(std::current_exception(), *call->fn, books_->name));
+    }
+    return true;
+}
+
+namespace detail {
+
+/// The call leaves: its arguments are copied or moved now.
+SKEIN_INLINE void direct_books::give(counted_ptr<call_base> call, given_maker make) {
+    auto& raw = *call;
+    std::unique_ptr<given_call> given;
+    try {
+        struct encoding_guard {
+            call_base* before = runtime::encoding_;
+            ~encoding_guard() { runtime::encoding_ = before; }
+        } const guard;
+        runtime::encoding_ = &raw; // keeps the actors whose handles go along
+        given = make();
+    } catch (...) {
+        const error why = to_error(std::current_exception());
+        return raw.fail({error(why.code(), fmt::format("{} did not run: its arguments cannot be "
+                                                       "copied: {}",
+                                                       raw.name(), why.text())),
+                         nullptr});
+    }
+    auto& who = given->who;
+    who.id = who.trace = call_id({self.books_->incarnation, raw.number});
+    if (raw.parent) {
+        who.trace = raw.parent->who.trace;
+        who.parent = raw.parent->who.id;
+    }
+    if (raw.rare && raw.rare->deadline) who.until = raw.rare->until;
+    raw.slot = self.take_slot(std::move(call));
+    given->fn = raw.fn;
+    given->slot = raw.slot;
+    given->target = raw.target;
+    raw.on = here.get();
+    raw.state = phase::sent;
+    self.direct_call_began(raw);
+    raw.order = ++here->sent;
+    loopback_frame f;
+    f.kind = message_call;
+    f.id = raw.slot.value();
+    f.given = std::move(given);
+    push(std::move(f));
+}
+
+/// As runtime::arrived() does with one that was encoded.
+SKEIN_INLINE void direct_books::arrived(std::unique_ptr<given_call> given) {
+    auto& books = *self.books_;
+    if (books.closing) return;
+    if (books.has_backlog) {
+        const auto id = given->slot;
+        books.backlog.push_back({here, id, {}, false, {}, std::move(given)});
+        return;
+    }
+    self.begin_turn();
+    execute(std::move(given), nullptr);
+    self.end_turn();
+}
+
+/// Its turn has come behind calls that have run for long; it may have been cancelled meanwhile.
+SKEIN_INLINE void direct_books::execute_waiting(std::unique_ptr<given_call> given) {
+    const auto id = given->slot;
+    try {
+        if (here->unwanted.erase(id) == 0) return execute(std::move(given), nullptr);
+        error why(errc::cancelled, given->fn->name + " was cancelled; it did not run");
+        self.reply_failure(*here, id, {std::move(why), nullptr});
+    } catch (const error& e) {
+        self.reply_failure(*here, id, {e, nullptr});
+    }
+}
+
+/// box: the actor, if the call has waited for its turn. See runtime::execute().
+SKEIN_INLINE void direct_books::execute(std::unique_ptr<given_call> given,
+                                        std::shared_ptr<actor_box> box) {
+    auto& fn = *given->fn;
+    if (!box) {
+        box = self.box_for(*here, given->slot, fn, given->target);
+        if (!box) return;
+        const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
+        if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
+            return hold_back(std::move(given), std::move(box));
+    }
+    if (box->over != nullptr) return self.reply_over(*here, given->slot, fn, *box);
+    ++self.books_->stats.executed;
+    wire::reader no_bytes{byte_span()};
+    incoming_call call{self, here, given->slot, fn, given->target, no_bytes, std::move(box)};
+    struct executing_guard {
+        runtime* before = runtime::executing_;
+        ~executing_guard() { runtime::executing_ = before; }
+    } const guard;
+    runtime::executing_ = &self;
+    const task_context::use under(&self.context_for(given->who, given->target, fn));
+    given->run(call);
+}
+
+/// A plain call that may not start yet. See runtime::hold_back().
+SKEIN_INLINE void direct_books::hold_back(std::unique_ptr<given_call> given,
+                                          std::shared_ptr<actor_box> box) {
+    ++box->not_started;
+    if (box->gate_of(given->fn->group).limit == 0) {
+        self.books_->calls.spawn(execute_later(std::move(given), std::move(box)));
+        return;
+    }
+    const auto id = given->slot;
+    const task_context::use under(&self.context_for(given->who, given->target, *given->fn));
+    self.begin_call(here, id, true, execute_in_turn(std::move(given), std::move(box)));
+}
+
+SKEIN_INLINE task<void> direct_books::execute_later(std::unique_ptr<given_call> given,
+                                                    std::shared_ptr<actor_box> box) {
+    --box->not_started;
+    execute(std::move(given), std::move(box));
+    co_return;
+}
+
+SKEIN_INLINE task<void> direct_books::execute_in_turn(std::unique_ptr<given_call> given,
+                                                      std::shared_ptr<actor_box> box) {
+    const auto& fn = *given->fn;
+    auto turn = self.take_turn(here, given->slot, &fn, box);
+    const bool may_start = co_await turn;
+    if (!may_start) co_return;
+    const start_gate::seat seat(fn.group != 0 ? &box->gate_of(fn.group) : nullptr);
+    execute(std::move(given), box);
+}
+
+} // namespace detail
 
 } // namespace skein::rt
 
@@ -29333,7 +29351,6 @@ SKEIN_INLINE task<void> runtime::close() {
         const auto call = books_->slots[i].call;
         if (call && !call->is_done()) call->fail({why, nullptr});
     }
-    credits::fail_all(*this, why);
     scope goodbyes;
     auto open = books_->links;
     for (const auto& l : open) goodbyes.spawn(detail::say_goodbye(l->wire));
@@ -29373,7 +29390,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
         if (lane->on == &l) gone.emplace_back(lane);
     std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
     for (const auto& lane : gone) {
-        credits::leave(*books_, *lane);
+        lane->on = nullptr;
         lane->lost =
             failure{error(errc::worker_lost, lost.summary + lost.note_of(lane->id)), nullptr};
     }
@@ -29505,7 +29522,6 @@ SKEIN_INLINE void runtime::remember_plan(detail::call_base& call) {
 /// Driver: the call may have to be sent once more.
 SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
     if (call.kind == detail::call_kind::task || books_->upstream != nullptr) return false;
-    if (call.lane) return call.lane->lasts;
     const auto* const entry = books_->actors.find(call.target);
     return entry != nullptr && entry->lasts();
 }
@@ -29528,7 +29544,7 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
             ++entry.plan->made_again;
             into.moving.push_back(id);
             if (lane == books_->lanes.end()) continue;
-            credits::leave(*books_, *lane->second);
+            lane->second->on = nullptr;
             lane->second->moving = true;
             continue;
         }
@@ -29587,7 +29603,6 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
         auto& line = lane->waiting;
         line.insert(line.begin() + static_cast<std::ptrdiff_t>(lane->first), calls.begin(),
                     calls.end());
-        credits::sort(*lane); // some may have overtaken others of a full group
         drain(*lane);
     }
     for (auto& [id, calls] : passed) {
@@ -29662,16 +29677,11 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
         any = true;
         largest = std::max(largest, l->capacity);
         if (call.cpus > l->capacity || l->retiring) continue;
-        if (call.kind == detail::call_kind::task && call.cpus == 0 &&
-            !credits::has(*books_, l->credit))
-            continue;
         if (call.kind == detail::call_kind::create) {
             if (best == nullptr || l->actors < best->actors) best = l.get();
             continue;
         }
-        if (best == nullptr || l->busy < best->busy ||
-            (l->busy == best->busy && l->credit.calls < best->credit.calls))
-            best = l.get();
+        if (best == nullptr || l->busy < best->busy) best = l.get();
     }
     possible = !any || call.cpus <= largest;
     // An actor stays where it is put: rather wait for a worker that is about to come.
@@ -29758,7 +29768,6 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
         ++to.actors;
         if (to.kind != 0) books_->leases.settle_in(to);
     }
-    credits::take(*books_, to, raw, raw.body.size());
     detail::stamp_deadline(raw, raw.body);
     // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
     // when it was taken back; and one that was not sent.
@@ -29772,10 +29781,7 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
         auto body = std::move(raw.body);
         raw.body = {};
         transmit(to, raw, body, &body);
-        if (raw.state == detail::phase::queued)
-            raw.body = std::move(body);
-        else
-            credits::take_memory(*books_, std::move(body));
+        if (raw.state == detail::phase::queued) raw.body = std::move(body);
     }
 }
 
@@ -29797,7 +29803,7 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
             to.send(detail::message_call, 0, call.slot.value(), body);
         }
         call.state = detail::phase::sent;
-        if (to.role != detail::peer_role::program && !call.direct) direct_call_began(call);
+        if (to.role != detail::peer_role::program) direct_call_began(call);
         call.order = ++to.sent;
         if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
             to.remember_task({call.slot, call.order});
@@ -29805,7 +29811,6 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
         if (e.code() != errc::too_large) return; // closed or reset: as above
         const auto held = free_slot(call.slot);
         account(to, call);
-        (void)credits::give(*books_, to, call);
         if (call.kind == detail::call_kind::create && books_->upstream == nullptr) actor_left(to);
         call.fail({e, nullptr});
     }
@@ -29840,7 +29845,6 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
         return false;
     const auto held = free_slot(call.slot);
     account(*call.on, call);
-    credits::keep(call);
     call.on = nullptr;
     call.state = detail::phase::queued;
     return true;
@@ -29871,9 +29875,7 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
         const auto& held = books_->slots[index];
         if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
         const counted_ptr<detail::call_base> call(held.call.get());
-        if (call->cpus > idle.capacity || call->alone != 0 || call->is_done() ||
-            (call->cpus == 0 && !credits::has(*books_, idle.credit)))
-            continue;
+        if (call->cpus > idle.capacity || call->alone != 0 || call->is_done()) continue;
         if (detail::lease_books::is_leased(*call)) {
             auto& line = leases.line_of(call->shape);
             if (line.by != detail::lease_line::service::shared || !line.need->label.empty())
@@ -34356,8 +34358,13 @@ private:
 
 
 // ======== skein/rt/detail/remote.hpp
-// The templates behind rt/remote.hpp: what a function's record does with a call that arrives, and how a
-// call's arguments leave. All that does not depend on the function is in runtime.
+// The templates behind rt/remote.hpp: a function's record, and how a call's arguments leave. What a record does with a
+// call that arrives is in detail/invoke.hpp; all that does not depend on the function is in runtime.
+
+
+// ======== skein/rt/detail/invoke.hpp
+// The executing side of rt/remote.hpp: an actor where it lives, and what a function's record does with a call that has
+// arrived, or that this process gives to itself. All that does not depend on the function is in runtime.
 
 
 // ======== skein/rt/method_group.hpp
@@ -34608,6 +34615,12 @@ public:
         --watchers_;
         call_base::drop_use();
     }
+    /// Ends the call with a value of this process: that of a method of an actor here.
+    template <class... V>
+    void finish_with(V&&... result) {
+        value.emplace(std::forward<V>(result)...);
+        finished();
+    }
 
 protected:
     result<void> take_value(byte_span bytes) override {
@@ -34717,22 +34730,16 @@ template <class T>
 
 
 
-// ======== skein/rt/detail/remote.hpp, continued
-#include <concepts>
+// ======== skein/rt/detail/invoke.hpp, continued
 #include <cstdint>
 #include <memory>
-#include <span>
-#include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
-#include <vector>
 
 namespace skein::rt::detail {
-
-// ---- executing side ----------------------------------------------------------------------------
 
 template <class Tuple>
 inline constexpr bool has_span = false;
@@ -34808,6 +34815,29 @@ void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
     if (box != nullptr) self.method_ended(to, *box, !is_const_method<decltype(F)>);
 }
 
+/// Replies with a value. A method's goes to this process as it is, if that is as good as decoding its bytes.
+template <class T, class R>
+void reply_value(runtime& self, peer& to, slot_id id, R&& value) {
+    using result_type = std::remove_cvref_t<R>;
+    if constexpr (!std::is_void_v<T> && travels_as_it_is<result_type>()) {
+        const auto finish = [&](call_base& call) {
+            static_cast<ref_state<result_type>&>(call).finish_with(std::forward<R>(value));
+        };
+        if (self.reply_here(to, id, finish)) return;
+    }
+    self.reply(to, id, [&](wire::writer& w) { wire::encode(w, value); });
+}
+template <class T>
+void reply_nothing(runtime& self, peer& to, slot_id id) {
+    if constexpr (!std::is_void_v<T>) {
+        const auto finish = [](call_base& call) {
+            static_cast<ref_state<void>&>(call).finish_with();
+        };
+        if (self.reply_here(to, id, finish)) return;
+    }
+    self.reply(to, id, [](wire::writer&) {});
+}
+
 /// Begins a call that does not end at once. box: stays until it has.
 template <auto F, class T, class Arguments>
 auto begin_now(actor_box* box, std::uint16_t group, Arguments& arguments) {
@@ -34848,12 +34878,12 @@ task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
                 co_await work;
             }
             after_call<F>(*self, *from, box.get(), arguments);
-            self->reply(*from, id, [](wire::writer&) {});
+            reply_nothing<T>(*self, *from, id);
         } else {
             auto work = begin_now<F, T>(box.get(), fn->group, arguments);
             auto value = co_await work;
             after_call<F>(*self, *from, box.get(), arguments);
-            self->reply(*from, id, [&](wire::writer& w) { wire::encode(w, value); });
+            reply_value<T>(*self, *from, id, std::move(value));
         }
     } catch (...) {
         if (box) self->method_failed(*from, *box, !is_const_method<decltype(F)>);
@@ -34867,6 +34897,40 @@ result<void> decode_arguments(wire::reader& in, Arguments& into) {
     auto done = wire::decode(in, into);
     if (done && !in.finish()) return in.status();
     return done;
+}
+
+/// Runs or starts a call whose arguments are there.
+template <auto F, class T, class Arguments>
+void invoke_with(incoming_call& call, Arguments& arguments) {
+    using traits = signature<decltype(F)>;
+    if constexpr (traits::is_coroutine || is_blocking<F, T>()) {
+        if (call.box) ++call.box->not_started;
+        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
+                                                  call.box, std::move(arguments)));
+    } else {
+        try {
+            if constexpr (std::is_void_v<typename traits::result>) {
+                call_now<F, T>(call.box.get(), arguments);
+                after_call<F>(call.self, *call.from, call.box.get(), arguments);
+                reply_nothing<T>(call.self, *call.from, call.slot);
+            } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
+                                                                             arguments))>) {
+                const auto& value =
+                    call_now<F, T>(call.box.get(), arguments); // of an argument, perhaps
+                if (call.box)
+                    call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
+                reply_value<T>(call.self, *call.from, call.slot, value);
+            } else {
+                auto value = call_now<F, T>(call.box.get(), arguments);
+                after_call<F>(call.self, *call.from, call.box.get(), arguments);
+                reply_value<T>(call.self, *call.from, call.slot, std::move(value));
+            }
+        } catch (...) {
+            if (call.box)
+                call.self.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
+            call.reply_thrown();
+        }
+    }
 }
 
 /// What a record of function F (of actor type T, or void) does with a call.
@@ -34890,37 +34954,47 @@ void invoke(incoming_call& call) {
         decoded = decode_arguments(call.arguments, arguments);
     }
     if (!decoded) return call.refuse(decoded.error());
-    if constexpr (traits::is_coroutine || is_blocking<F, T>()) {
-        if (call.box) ++call.box->not_started;
-        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
-                                                  call.box, std::move(arguments)));
-    } else {
-        try {
-            if constexpr (std::is_void_v<typename traits::result>) {
-                call_now<F, T>(call.box.get(), arguments);
-                after_call<F>(call.self, *call.from, call.box.get(), arguments);
-                call.self.reply(*call.from, call.slot, [](wire::writer&) {});
-            } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
-                                                                             arguments))>) {
-                const auto& value =
-                    call_now<F, T>(call.box.get(), arguments); // of an argument, perhaps
-                if (call.box)
-                    call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
-                call.self.reply(*call.from, call.slot,
-                                [&](wire::writer& w) { wire::encode(w, value); });
-            } else {
-                const auto& value = call_now<F, T>(call.box.get(), arguments);
-                after_call<F>(call.self, *call.from, call.box.get(), arguments);
-                call.self.reply(*call.from, call.slot,
-                                [&](wire::writer& w) { wire::encode(w, value); });
-            }
-        } catch (...) {
-            if (call.box)
-                call.self.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
-            call.reply_thrown();
+    invoke_with<F, T>(call, arguments);
+}
+
+/// A call of method F of T within a process, with parameters of these types.
+template <auto F, class T, class... P>
+class given_method final : public given_call {
+public:
+    template <class... A>
+    explicit given_method(std::in_place_t, A&&... args)
+        : held_(own_argument<P>(std::forward<A>(args))...) {}
+    void run(incoming_call& call) override {
+        if constexpr ((false || ... || is_view<P>)) {
+            auto arguments = std::apply(
+                [](auto&... held) { return std::tuple<P...>(parameter_of<P>(held)...); }, held_);
+            invoke_with<F, T>(call, arguments);
+        } else {
+            invoke_with<F, T>(call, held_);
         }
     }
-}
+
+private:
+    std::tuple<typename held_as<P>::type...> held_;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/remote.hpp, continued
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
 
 /// Names a function for the registry.
 template <auto F, class T>
@@ -35022,11 +35096,22 @@ private:
     std::tuple<Held...> held_;
 };
 
-/// Submits: at once if every argument is there, else when the last one is.
-template <class Arguments, class... A>
+/// The actors whose handles are in an argument stay until the call has ended: its codec knows where they are.
+template <class P, class A>
+void keep_handles(const A& a) {
+    if constexpr (!is_view<P>)
+        if constexpr (makeup_of<P>() == makeup::handles) {
+            wire::writer unused;
+            encode_argument<P>(unused, a);
+        }
+}
+
+/// Submits: at once if every argument is there, else when the last one is. F: of actor type T, or (void) none that
+/// this process could have given its arguments to.
+template <auto F, class T, class Arguments, class... A>
 struct submission;
-template <class... P, class... A>
-struct submission<std::tuple<P...>, A...> {
+template <auto F, class T, class... P, class... A>
+struct submission<F, T, std::tuple<P...>, A...> {
     static constexpr bool any_ref = (false || ... || unwrap_ref<std::remove_cvref_t<A>>::is_ref);
 
     static void go(runtime& by, const counted_ptr<call_base>& call, A&&... args) {
@@ -35043,7 +35128,17 @@ struct submission<std::tuple<P...>, A...> {
             if (pending != 0 || failed)
                 return wait_for(by, call, pending, std::forward<A>(args)...);
         }
-        by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
+        const auto encode = [&](wire::writer& to) { (encode_argument<P>(to, args), ...); };
+        if constexpr (can_be_given<std::tuple<P...>> && !std::is_void_v<T>) {
+            const auto give = [&]() -> std::unique_ptr<given_call> {
+                (keep_handles<P>(args), ...);
+                return std::make_unique<given_method<F, T, P...>>(std::in_place,
+                                                                  std::forward<A>(args)...);
+            };
+            by.submit(call, encode, given_maker(give));
+        } else {
+            by.submit(call, encode);
+        }
     }
 
     static void wait_for(runtime& by, const counted_ptr<call_base>& call, std::size_t pending,
@@ -35075,7 +35170,7 @@ auto call_function(runtime& by, const call_options& how, auto&&... args) {
         (void)record<F, void>::registered;
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
         apply_options(by, *call, record<F, void>::entry(), how, call_kind::task);
-        submission<typename traits::arguments, decltype(args)...>::go(
+        submission<F, void, typename traits::arguments, decltype(args)...>::go(
             by, call, std::forward<decltype(args)>(args)...);
         return ref<result_type>(std::move(call));
     } else {
@@ -35106,7 +35201,7 @@ auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, 
         apply_options(by, *call, record<M, T>::entry(), how, call_kind::method);
         call->lane = lane;
         call->target = lane->id;
-        submission<typename traits::arguments, decltype(args)...>::go(
+        submission<M, T, typename traits::arguments, decltype(args)...>::go(
             by, call, std::forward<decltype(args)>(args)...);
         return ref<result_type>(std::move(call));
     } else {
@@ -35271,7 +35366,7 @@ template <class T, class... A>
         auto lane = by.declare_actor(*call, how, exists);
         if (exists) return give_handle<T>(std::move(lane));
         if (!call->is_done())
-            submission<std::tuple<typename travelling<A>::type...>, A...>::go(
+            submission<nullptr, void, std::tuple<typename travelling<A>::type...>, A...>::go(
                 by, call, std::forward<A>(args)...);
         return finish_create<T>(std::move(call), std::move(lane));
     } else {
@@ -35444,21 +35539,6 @@ template <class T>
 template <class T>
 void kill(const actor_handle<T>& handle) {
     rt::detail::runtime_of(handle.lane()).kill_actor(handle.id());
-}
-
-/// Suspends until a call through this handle leaves at once: until few enough of those that this process has made wait
-/// for the actor to begin them. So whoever makes calls faster than they begin does not fill its memory with them:
-///
-///     while (more()) {
-///         co_await skein::room(sink);
-///         (void)sink.call<&store::put>(next());
-///     }
-///
-/// Returns also when the actor has ended, so that the next call says why.
-///   errors  cancelled
-template <class T>
-[[nodiscard]] task<void> room(const actor_handle<T>& handle) {
-    return rt::detail::runtime_of(handle.lane()).wait_room(handle.lane());
 }
 
 /// In a method: the actor ends when this call has ended, and is not made again. Coroutine methods that run go on to

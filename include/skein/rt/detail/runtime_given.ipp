@@ -116,8 +116,8 @@ SKEIN_INLINE void direct_books::execute(std::unique_ptr<given_call> given,
     }
     if (box->over != nullptr) return self.reply_over(*here, given->slot, fn, *box);
     ++self.books_->stats.executed;
-    wire::reader nothing{byte_span()};
-    incoming_call call{self, here, given->slot, fn, given->target, nothing, std::move(box)};
+    wire::reader no_bytes{byte_span()};
+    incoming_call call{self, here, given->slot, fn, given->target, no_bytes, std::move(box)};
     struct executing_guard {
         runtime* before = runtime::executing_;
         ~executing_guard() { runtime::executing_ = before; }
