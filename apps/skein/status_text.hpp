@@ -94,10 +94,11 @@ inline std::string status_text(const cluster::cluster_status& s) {
     if (!s.nodes.empty()) out += table_text(rows);
     rows = {{"job", "host", "pid", "state", "workers", "waiting"}};
     for (const auto& j : s.jobs)
-        rows.push_back({j.space.empty() ? j.name : fmt::format("{} (keeper of {})", j.name, j.space), j.host, fmt::to_string(j.pid), j.connected ? "connected" : "away",
-                        fmt::to_string(j.workers),
-                        j.waiting == 0 || j.why.empty() ? fmt::to_string(j.waiting)
-                                                        : fmt::format("{}: {}", j.waiting, j.why)});
+        rows.push_back(
+            {j.space.empty() ? j.name : fmt::format("{} (keeper of {})", j.name, j.space), j.host,
+             fmt::to_string(j.pid), j.connected ? "connected" : "away", fmt::to_string(j.workers),
+             j.waiting == 0 || j.why.empty() ? fmt::to_string(j.waiting)
+                                             : fmt::format("{}: {}", j.waiting, j.why)});
     if (!s.jobs.empty()) out += table_text(rows);
     if (s.nodes.empty()) out += "  no nodes: skein join adds one\n";
     return out;

@@ -19952,6 +19952,7 @@ struct held_lease {
     lease_name lease;
     std::string demand;     ///< as rt::parse_resources() reads it
     std::uint64_t gpus = 0; ///< bits of rt::gpu_set
+    std::string space;      ///< it is the keeper of this namespace
 };
 
 /// How a worker ended.
@@ -20522,6 +20523,7 @@ struct head_link_options {
     std::int64_t pid = 0;
     std::uint64_t incarnation = 0;
     duration join_within{}; ///< the first time
+    bool abandons = false; ///< a keep() that fails or is cancelled waits for no goodbye, as a crash
     time_constants times;
 
     /// For each link.
@@ -20583,6 +20585,10 @@ public:
     [[nodiscard]] head_notice notice() const;
 
 private:
+    /// Ends the link without a goodbye: part() waits for nobody.
+    void abandon() noexcept {
+        if (way_ != nullptr) way_->abort(error(errc::aborted, "cancelled"));
+    }
     static task<void> keep_joined(head_link* self);
     static task<void> one_link(head_link* self);
     static task<void> part_from(head_link* self);
@@ -20682,6 +20688,7 @@ SKEIN_INLINE task<void> head_link::one_link(head_link* self) {
         co_await ended;
     } catch (...) {
         failure = std::current_exception();
+        if (how.abandons && !self->stopping_->is_set()) self->abandon();
     }
     if (self->stopping_->is_set() && !failure) co_return; // its owner says goodbye
     auto parted = shield(part_from(self));
@@ -21663,7 +21670,7 @@ struct leased_workers::books {
         std::optional<error> failed; ///< no keeper could be reached
         bool is_over = false;
         std::string how; ///< the keeper has ended, as the head says
-        event settled, told;
+        event settled, told, over;
     };
     using visit_ptr = std::shared_ptr<visit>;
     std::map<std::string, visit_ptr> visits;
@@ -21736,6 +21743,7 @@ struct leased_workers::books {
     static task<void> try_once(books* self, visit_ptr v);
     static task<void> live(books* self, visit_ptr v);
     static task<std::string> how_it_ended(books* self, visit_ptr v);
+    void tell_spaces(driver_hello& h) const;
     static task<void> leave_spaces(books* self);
     static task<void> serve_guest(books* self, net::link::handle wire);
     void look_at_guests(time_point now);
@@ -23646,9 +23654,9 @@ public:
     [[nodiscard]] task<runtime*> enter_space(std::string space);
     /// Driver: it keeps a namespace: detached actors stay, and each actor has a process of its own.
     void keep_space(std::string space);
-    /// A guest of that namespace: as serve_driver(); `after` says how its keeper ended.
+    /// A guest of that namespace: as serve_driver(); `taken` hears when its keeper counts it, `after` says how that ended.
     [[nodiscard]] task<void> visit(std::shared_ptr<net::channel> wire, std::string space,
-                                   obituary after);
+                                   unique_function<void()> taken, obituary after);
     /// What a worker tells of itself to its driver.
     [[nodiscard]] detail::worker_hello hello() const;
     /// Driver: nothing runs on the worker of this connection, and no actor is there.
@@ -25242,6 +25250,17 @@ struct runtime::books {
     wire::writer scratch;
     std::unique_ptr<detail::direct_books> direct; ///< calls between workers
 
+    /// Something needs workers: the first time they are started.
+    void begin_work() {
+        if (!start_workers && !is_visiting) [[likely]]
+            return;
+        const task_context::use none(nullptr); // they do not belong to the call that came first
+        const bool serves_spaces = std::exchange(is_visiting, false);
+        if (start_workers)
+            std::exchange(start_workers, {})();
+        else if (serves_spaces && leases.source != nullptr)
+            leases.source->need();
+    }
     /// Takes all calls that wait for a worker out of their lines.
     std::vector<counted_ptr<detail::call_base>> take_waiting() {
         std::vector<counted_ptr<detail::call_base>> all;
@@ -25811,6 +25830,7 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
         const error why = to_error(std::current_exception());
         error told(why.code(), fmt::format("{} did not run: its arguments cannot be encoded: {}",
                                            call.name(), why.text()));
+        if (!why.hint().empty()) told.with_hint(std::string(why.hint()));
         call.fail({std::move(told), nullptr});
         return false;
     }
@@ -25915,13 +25935,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         return send(*found->where, std::move(call));
     }
     if (books_->given_up) return refuse(*call, *books_->given_up);
-    if (books_->start_workers) {
-        const task_context::use none(nullptr); // they do not belong to the call that came first
-        std::exchange(books_->start_workers, {})();
-    } else if (std::exchange(books_->is_visiting, false)) {
-        const task_context::use none(nullptr);
-        books_->leases.source->need();
-    }
+    books_->begin_work();
     if (detail::lease_books::is_lined_up(*call)) {
         if (auto* to = books_->leases.straight_to(*call)) return send(*to, std::move(call));
         line_up(std::move(call));
@@ -26264,6 +26278,10 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::find_actor(
     const counted_ptr<detail::call_base>& call, std::string_view name, const std::type_info& type) {
     call->extra().name = fmt::format("get_actor(\"{}\")", name);
     auto& actors = books_->actors;
+    if (books_->keeper_end) {
+        refuse(*call, is_closing(call->name()));
+        return {};
+    }
     if (books_->upstream == nullptr) {
         const auto found = actors.names.find(name);
         if (found == actors.names.end()) {
@@ -28389,10 +28407,7 @@ SKEIN_INLINE counted_ptr<detail::group_state> runtime::make_group(
     auto* const source = books_->leases.source;
     if (source == nullptr || books_->closing)
         return fail(error(errc::closed, "a placement group is made while there are no workers"));
-    if (books_->start_workers) {
-        const task_context::use none(nullptr); // they do not belong to the call that came first
-        std::exchange(books_->start_workers, {})();
-    }
+    books_->begin_work();
     source->want_group({made->number, how, made->bundles});
     return made;
 }
@@ -29585,18 +29600,21 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     auto ended = wait_end(l);
     co_await ended;
 
+    std::string how = "the driver has gone";
+    if (books_->after_keeper) {
+        auto asked = shield(end_of_keeper(l));
+        how = co_await asked;
+    }
     books_->closing = true;
+    if (!l->orderly) // nobody is told that what is cancelled now was cancelled: it was lost
+        for (const auto& one : books_->direct->callers)
+            one->abort(error(errc::closed, "the driver has gone"));
     books_->calls.cancel();
     try {
         auto joined = books_->calls.join();
         auto sure = shield(std::move(joined));
         co_await sure;
     } catch (...) { // a call's own errors were told to the driver
-    }
-    std::string how = "the driver has gone";
-    if (books_->after_keeper) {
-        auto asked = shield(end_of_keeper(l));
-        how = co_await asked;
     }
     auto parted = leave_others();
     co_await parted;
@@ -30185,6 +30203,432 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
 // driver without an app; programs are its guests: workers on which nothing runs. docs/design/0018-detached-actors.md
 
 
+// ======== skein/rt/ref.hpp
+// ref<T>: the value of a remote call, now or later.
+//
+// Copy it, pass it on as an argument of another call (it is resolved on the way), await it any number
+// of times. The call runs whether or not anybody looks: dropping a ref does not cancel it. If the call
+// fails after its last ref was dropped, the error is logged as a warning.
+//
+//     auto row = skein::remote<&load>(7);          // runs now
+//     auto s = skein::remote<&score>(row, 2.f);    // runs as soon as row is there
+//     float x = co_await s;
+
+
+// ======== skein/core/any.hpp
+// any: run several tasks at once and take the first that succeeds.
+//
+// Errors are only the answer when all have failed; then the first one is rethrown.
+
+
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// Gives the first task that ends without an error; the others are cancelled and waited for.
+template <class T>
+[[nodiscard]] task<finished<T>> any(std::vector<task<T>> work) {
+    return detail::hold_race<T>(std::move(work), false);
+}
+template <class T, class... Rest>
+    requires(std::same_as<T, Rest> && ...)
+[[nodiscard]] task<finished<T>> any(task<T> first, task<Rest>... rest) {
+    return any(detail::to_vector(std::move(first), std::move(rest)...));
+}
+/// The same for refs.
+template <task_like A, task_like... As>
+    requires(
+        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
+        !requires { typename std::remove_cvref_t<A>::allocator_type; })
+[[nodiscard]] auto any(A&& first, As&&... rest) {
+    return any(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
+}
+
+} // namespace skein
+
+// ======== skein/core/as_completed.hpp
+// as_completed: outcomes in the order in which tasks end.
+//
+//     auto results = as_completed(std::move(tasks));
+//     while (auto done = co_await results.next()) use(done->index, done->value);
+//
+// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and the
+// loop waits for their end. They end after the stream then: they must not refer to what ends with its
+// reader (refs do not). co_await close() waits here and now.
+
+
+// ======== skein/core/channel.hpp
+// channel<T>: a bounded queue between tasks of one loop. Values come out in the order they went in, each
+// to exactly one receiver; a full channel makes its senders wait (back-pressure). Capacity 0 is a
+// rendezvous: a send ends when its value is received.
+//
+//     while (auto item = co_await jobs.receive()) use(*item);
+
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <utility>
+
+namespace skein {
+
+/// A queue of at most `capacity` values between tasks of one loop. Neither copyable nor movable.
+template <class T>
+class channel {
+public:
+    explicit channel(std::size_t capacity) noexcept : capacity_(capacity) {}
+    channel(const channel&) = delete;
+    channel& operator=(const channel&) = delete;
+
+    class send_awaiter : public waiter {
+    public:
+        send_awaiter(channel& c, T value) : channel_(c), value_(std::move(value)) {}
+        bool await_ready() {
+            if (channel_.closed_) return true;
+            sent_ = channel_.offer(value_);
+            return sent_;
+        }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            channel_.senders_.push_back(*this);
+            return true;
+        }
+        void await_resume() const {
+            if (sent_) return;
+            throw_if_cancelled();
+            throw error(errc::closed, "send on a closed channel");
+        }
+
+    private:
+        friend class channel;
+        channel& channel_;
+        T value_;
+        bool sent_ = false;
+    };
+
+    class receive_awaiter : public waiter {
+    public:
+        explicit receive_awaiter(channel& c) noexcept : channel_(c) {}
+        bool await_ready() {
+            value_ = channel_.try_receive();
+            return value_.has_value() || channel_.closed_;
+        }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            channel_.receivers_.push_back(*this);
+            return true;
+        }
+        std::optional<T> await_resume() {
+            if (!value_) throw_if_cancelled();
+            return std::move(value_);
+        }
+
+    private:
+        friend class channel;
+        channel& channel_;
+        std::optional<T> value_;
+    };
+
+    /// Suspends while the channel is full; resumed by the loop. Throws closed, or cancelled (then the
+    /// value was not sent).
+    [[nodiscard]] send_awaiter send(T value) { return send_awaiter(*this, std::move(value)); }
+    /// Suspends until there is a value; nothing when the channel is closed and empty. Throws cancelled;
+    /// then no value is taken.
+    [[nodiscard]] receive_awaiter receive() noexcept { return receive_awaiter(*this); }
+
+    /// Sends if there is room; false if not, or if closed (value is then unchanged).
+    [[nodiscard]] bool try_send(T& value) { return !closed_ && offer(value); }
+    [[nodiscard]] bool try_send(T&& value) { return !closed_ && offer(value); }
+
+    /// Takes a value if there is one.
+    [[nodiscard]] std::optional<T> try_receive() {
+        std::optional<T> out;
+        if (!queue_.empty()) {
+            out.emplace(std::move(queue_.front()));
+            queue_.pop_front();
+            if (!senders_.empty()) queue_.push_back(take_from_sender());
+        } else if (!senders_.empty()) {
+            out.emplace(take_from_sender());
+        }
+        return out;
+    }
+
+    /// No more sends: those that wait throw closed, receivers drain what is queued and then get nothing.
+    void close() noexcept {
+        closed_ = true;
+        while (!senders_.empty()) senders_.front().wake();
+        while (!receivers_.empty()) receivers_.front().wake();
+    }
+    [[nodiscard]] bool is_closed() const noexcept { return closed_; }
+    [[nodiscard]] std::size_t size() const noexcept { return queue_.size(); }
+
+private:
+    bool offer(T& value) {
+        if (!receivers_.empty()) {
+            auto& first = static_cast<receive_awaiter&>(receivers_.front());
+            first.value_.emplace(std::move(value));
+            first.wake();
+            return true;
+        }
+        if (queue_.size() >= capacity_) return false;
+        queue_.push_back(std::move(value));
+        return true;
+    }
+    T take_from_sender() {
+        auto& first = static_cast<send_awaiter&>(senders_.front());
+        T value = std::move(first.value_);
+        first.sent_ = true;
+        first.wake();
+        return value;
+    }
+
+    std::size_t capacity_;
+    bool closed_ = false;
+    std::deque<T> queue_;
+    intrusive_list<waiter, waiter> senders_, receivers_;
+};
+
+} // namespace skein
+
+
+// ======== skein/core/as_completed.hpp, continued
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// One task's end: which it was and its value or error.
+template <class T>
+struct completed {
+    std::size_t index = 0;
+    result<T> value;
+};
+
+/// The stream of ends. Move-only; runs its tasks from construction on.
+template <class T>
+class completion_stream {
+public:
+    explicit completion_stream(std::vector<task<T>> work)
+        : state_(std::make_unique<state>(work.size())) {
+        for (std::size_t i = 0; i < work.size(); ++i) {
+            state_->children.spawn(report(std::move(work[i]), i, state_.get()));
+        }
+    }
+
+    /// The next that ended, or nothing when all have. Resumed by the loop; throws cancelled.
+    [[nodiscard]] task<std::optional<completed<T>>> next() {
+        if (state_->left == 0) {
+            auto joined = state_->children.join();
+            co_await joined;
+            co_return std::nullopt;
+        }
+        auto received = co_await state_->ended.receive();
+        --state_->left;
+        co_return received;
+    }
+    /// Cancels what still runs and waits for its end.
+    [[nodiscard]] task<void> close() {
+        state_->children.cancel();
+        auto joined = state_->children.join();
+        auto sure = shield(std::move(joined));
+        co_await sure;
+    }
+
+    completion_stream(completion_stream&&) noexcept = default;
+    completion_stream& operator=(completion_stream&& other) noexcept {
+        std::swap(state_, other.state_);
+        return *this;
+    }
+    ~completion_stream() {
+        if (!state_ || state_->children.size() == 0) return;
+        state_->children.cancel();
+        loop::current().adopt(clear(std::move(state_)));
+    }
+
+private:
+    struct state {
+        explicit state(std::size_t n) : left(n), ended(n) {}
+        std::size_t left;
+        channel<completed<T>> ended;
+        scope children;
+    };
+    static task<void> report(task<T> work, std::size_t index, state* s) {
+        auto guarded = as_result(std::move(work));
+        auto value = co_await guarded;
+        (void)s->ended.try_send(completed<T>{index, std::move(value)});
+    }
+
+    static task<void> clear(std::unique_ptr<state> left) {
+        auto joined = left->children.join();
+        co_await joined;
+    }
+
+    std::unique_ptr<state> state_;
+};
+
+template <class T>
+[[nodiscard]] completion_stream<T> as_completed(std::vector<task<T>> work) {
+    return completion_stream<T>(std::move(work));
+}
+/// The same for refs.
+template <task_like A>
+    requires(!requires { typename A::promise_type; })
+[[nodiscard]] auto as_completed(std::vector<A> work) {
+    std::vector<decltype(as_task(std::declval<A>()))> tasks;
+    tasks.reserve(work.size());
+    for (auto& w : work) tasks.push_back(as_task(std::move(w)));
+    return as_completed(std::move(tasks));
+}
+
+} // namespace skein
+
+
+// ======== skein/rt/ref.hpp, continued
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace skein {
+
+template <class T>
+class ref;
+
+namespace rt::detail {
+
+/// A call and its value.
+template <class T>
+class ref_state : public call_base {
+public:
+    using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
+    std::optional<stored> value;
+
+    // The runtime counts a call as a call_base, users count it as what it is: a failure that no user
+    // can see any more is logged.
+    void add_use() noexcept {
+        ++watchers_;
+        call_base::add_use();
+    }
+    void drop_use() noexcept {
+        --watchers_;
+        call_base::drop_use();
+    }
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        if constexpr (std::is_void_v<T>) {
+            (void)bytes;
+            value.emplace();
+            return {};
+        } else {
+            auto decoded = wire::decode<T>(bytes);
+            if (!decoded) return decoded.error();
+            value.emplace(std::move(*decoded));
+            return {};
+        }
+    }
+};
+
+void cancel_call(call_base& call) noexcept;
+
+/// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
+template <class T, bool Move>
+class ref_awaiter : public waiter {
+public:
+    explicit ref_awaiter(counted_ptr<ref_state<T>> call) noexcept : state_(std::move(call)) {}
+    bool await_ready() const noexcept { return state_->is_done(); }
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!arm(h)) return false;
+        state_->waiters.push_back(*this);
+        return true;
+    }
+    T await_resume() {
+        // A value that is there is delivered even to a cancelled task.
+        if (!state_->is_done()) throw_if_cancelled();
+        if (state_->failed()) state_->why().raise();
+        if constexpr (!std::is_void_v<T>) {
+            if constexpr (Move) {
+                if (state_->uses() == 1 || !std::is_copy_constructible_v<T>)
+                    return std::move(*state_->value);
+            }
+            if constexpr (std::is_copy_constructible_v<T>) return *state_->value;
+        }
+    }
+
+private:
+    counted_ptr<ref_state<T>> state_;
+};
+
+} // namespace rt::detail
+
+/// A counted reference to the result of one remote call; one pointer wide. Belongs to one loop.
+template <class T>
+class ref {
+public:
+    using value_type = T;
+
+    ref() noexcept = default;
+    explicit ref(counted_ptr<rt::detail::ref_state<T>> call) noexcept : state_(std::move(call)) {}
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
+    /// True when awaiting it would not suspend.
+    [[nodiscard]] bool ready() const noexcept { return state_->is_done(); }
+
+    /// Suspends until the call is done, resumes from the loop's queue; gives a copy of the value.
+    ///   errors  remote_error (the function threw), worker_lost, timeout (.deadline), cancelled
+    auto operator co_await() const& noexcept {
+        static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
+                      "skein: this result cannot be copied: co_await std::move(ref) takes it out");
+        return rt::detail::ref_awaiter<T, false>(state_);
+    }
+    /// The same, but takes the value out when this is the last ref to it.
+    auto operator co_await() && noexcept {
+        return rt::detail::ref_awaiter<T, true>(std::move(state_));
+    }
+
+    /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
+    /// The ref then fails with errc::cancelled, unless a value comes first.
+    void cancel() const noexcept { rt::detail::cancel_call(*state_); }
+
+    [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
+        return state_;
+    }
+
+private:
+    counted_ptr<rt::detail::ref_state<T>> state_;
+};
+
+/// A task that ends with the ref: what all, any, race, as_completed and with_timeout use.
+template <class T>
+[[nodiscard]] task<T> as_task(ref<T> r) {
+    co_return co_await std::move(r);
+}
+
+/// Waits for the outcome and gives it as a value or error instead of throwing.
+template <class T>
+[[nodiscard]] task<result<T>> as_result(ref<T> r) {
+    return as_result(as_task(std::move(r)));
+}
+
+/// Waits at most so long. The call itself goes on; use .with({.deadline = ...}) to bound the call.
+template <class T>
+[[nodiscard]] task<T> with_timeout(ref<T> r, duration limit) {
+    return with_timeout(as_task(std::move(r)), limit);
+}
+
+} // namespace skein
+
+
+
+// ======== skein/rt/detail/runtime_spaces.ipp, continued
 #include <algorithm>
 #include <utility>
 
@@ -30221,12 +30665,31 @@ SKEIN_INLINE void runtime::keep_space(std::string space) {
     books_->leases.all_own = true;
 }
 
+namespace detail {
+
+/// The keeper answers who it has taken in; one that is ending does not.
+SKEIN_INLINE task<void> knock(runtime* self, unique_function<void()>* taken) {
+    co_await yield(); // until serve_driver() is at work
+    counted_ptr<ref_state<void>> call(new ref_state<void>);
+    (void)self->find_actor(call, {}, typeid(void));
+    auto asked = as_result(as_task(ref<void>(std::move(call))));
+    const auto answer = co_await asked;
+    if (!answer && answer.error().code() == errc::not_found) (*taken)();
+}
+
+} // namespace detail
+
 SKEIN_INLINE task<void> runtime::visit(std::shared_ptr<net::channel> wire, std::string space,
-                                       obituary after) {
+                                       unique_function<void()> taken, obituary after) {
     books_->space = std::move(space);
     books_->after_keeper = std::move(after);
-    auto served = serve_driver(std::move(wire));
-    co_await served;
+    scope beside;
+    beside.spawn(detail::knock(this, &taken));
+    auto served = as_result(serve_driver(std::move(wire)));
+    (void)co_await served;
+    beside.cancel();
+    auto asked = as_result(shield(beside.join()));
+    (void)co_await asked;
 }
 
 /// Guest: what its calls fail with from now on.
@@ -30396,6 +30859,11 @@ inline constexpr std::string_view guest_name = "guest-";
 
 /// Who asks first starts the way there; it goes on also if he does not wait for it.
 SKEIN_INLINE task<rt::runtime*> leased_workers::books::enter(books* self, std::string space) {
+    if (const auto last = self->visits[space];
+        last && last->settled.is_set() && last->wire && !last->wire->is_open()) {
+        auto ending = detail::wait_for(&last->over);
+        co_await ending;
+    }
     auto& known = self->visits[space];
     if (known != nullptr && known->is_over) {
         if (known->self) self->past_visits.push_back(known);
@@ -30422,7 +30890,7 @@ SKEIN_INLINE task<void> leased_workers::books::reach(books* self, visit_ptr v) {
     std::string why = "the head was not reached";
     duration pause = std::chrono::milliseconds(5);
     try {
-        while (v->wire == nullptr) {
+        while (!v->settled.is_set()) {
             if (self->gave_up) throw *self->gave_up_why;
             if (self->stopping.is_set()) throw error(errc::closed, "the program ends");
             if (self->on_loop.now() >= last)
@@ -30440,19 +30908,24 @@ SKEIN_INLINE task<void> leased_workers::books::reach(books* self, visit_ptr v) {
                     why = tried.error().what();
                 }
             }
-            if (v->wire != nullptr) break;
+            if (v->wire != nullptr) {
+                auto living = live(self, v);
+                co_await living;
+                if (v->settled.is_set()) co_return;
+                v->self.reset(); // its keeper was just ending: the next one
+                why = "its keeper has ended";
+            }
             auto waiting = detail::wait_at_most(&self->stopping, pause);
             co_await waiting;
             pause = std::min<duration>(2 * pause, std::chrono::milliseconds(200));
         }
     } catch (...) {
+        if (v->settled.is_set()) co_return;
         v->failed = to_error(std::current_exception());
         v->is_over = true;
+        v->over.set();
         v->settled.set();
-        co_return;
     }
-    auto living = live(self, v);
-    co_await living;
 }
 
 SKEIN_INLINE task<void> leased_workers::books::try_once(books* self, visit_ptr v) {
@@ -30487,13 +30960,20 @@ SKEIN_INLINE task<void> leased_workers::books::try_once(books* self, visit_ptr v
 }
 
 SKEIN_INLINE task<void> leased_workers::books::live(books* self, visit_ptr v) {
-    auto visited =
-        as_result(v->self->visit(v->wire, v->space, [self, v = v.get()](const rt::peer&) {
+    if (self->stopping.is_set()) // leave_spaces() may have looked already
+        v->wire->abort(error(errc::closed, "the program ends"));
+    v->how.clear();
+    v->told.reset();
+    auto visited = as_result(v->self->visit(
+        v->wire, v->space, [v = v.get()] { v->settled.set(); },
+        [self, v = v.get()](const rt::peer&) {
             return how_it_ended(self, v->shared_from_this());
         }));
-    v->settled.set();
     (void)co_await visited;
-    v->is_over = true;
+    if (v->settled.is_set()) {
+        v->is_over = true;
+        v->over.set();
+    }
     auto closed = shield(v->wire->close());
     co_await closed;
     v->wire = nullptr;
@@ -30528,6 +31008,27 @@ SKEIN_INLINE task<void> leased_workers::books::leave_spaces(books* self) {
     }
     auto gone = as_result(self->visiting.join());
     (void)co_await gone;
+}
+
+/// What a hello says of namespaces: the one that is kept here, and those that are visited.
+SKEIN_INLINE void leased_workers::books::tell_spaces(driver_hello& h) const {
+    h.again = head.was_welcomed();
+    h.build = rt::build_id();
+    h.space = how.space;
+    if (!how.space.empty())
+        h.leases.push_back({keeper_lease, {}, how.space_node, {}, true, {}, {}});
+    for (const auto& [space, v] : visits)
+        if (v->wire && !v->is_over) h.visits.push_back({space, v->keeper});
+}
+
+SKEIN_INLINE task<rt::runtime*> leased_workers::enter(std::string space) {
+    // Called before serve(): then that gets no workers until need().
+    if (books_->leases.empty() && !books_->door) books_->visits_only = true;
+    return books::enter(books_.get(), std::move(space));
+}
+SKEIN_INLINE void leased_workers::need() {
+    books_->visits_only = false;
+    books_->fill();
 }
 
 // ---- a keeper's guests ---------------------------------------------------------------------------------------
@@ -30685,6 +31186,7 @@ SKEIN_INLINE detail::head_link_options leased_workers::books::link_options() {
     o.pid = driver.name().pid;
     o.incarnation = driver.incarnation();
     o.join_within = how.join_within;
+    o.abandons = !how.space.empty();
     o.times = how.times;
     o.make_service = [this] { return make_service(); };
     o.say_hello = [this] { return say_hello(this); };
@@ -30826,13 +31328,7 @@ SKEIN_INLINE driver_hello leased_workers::books::hello() const {
     if (h.address.empty() && is_own) h.address = to_string(at);
     h.port = at.port;
     h.prints = static_cast<bool>(how.print);
-    h.again = head.was_welcomed();
-    h.build = rt::build_id();
-    h.space = how.space;
-    if (!how.space.empty())
-        h.leases.push_back({keeper_lease, {}, how.space_node, {}, true, {}, {}});
-    for (const auto& [space, v] : visits)
-        if (v->wire && !v->is_over) h.visits.push_back({space, v->keeper});
+    tell_spaces(h);
     for (const auto& [number, l] : leases) h.leases.push_back(known(*l));
     for (const auto& [number, g] : groups) h.groups.push_back(g.known);
     return h;
@@ -31225,15 +31721,6 @@ SKEIN_INLINE void leased_workers::want(const rt::worker_demand& what) {
 }
 SKEIN_INLINE void leased_workers::want_group(const rt::worker_group& what) { books_->want(what); }
 SKEIN_INLINE void leased_workers::drop_group(std::uint64_t number) { books_->drop(number); }
-SKEIN_INLINE task<rt::runtime*> leased_workers::enter(std::string space) {
-    // Called before serve(): then that gets no workers until need().
-    if (books_->leases.empty() && !books_->door) books_->visits_only = true;
-    return books::enter(books_.get(), std::move(space));
-}
-SKEIN_INLINE void leased_workers::need() {
-    books_->visits_only = false;
-    books_->fill();
-}
 SKEIN_INLINE void leased_workers::rests(const net::channel& worker, bool on) {
     for (const auto& [number, l] : books_->leases) {
         if (l->wire.get() != &worker || std::exchange(l->rests, on) == on) continue;
@@ -31372,14 +31859,20 @@ struct keeper::books {
         } catch (...) {
             failure = std::current_exception();
         }
-        b->stopping.set();
-        b->workers.stop();
-        auto goodbye = b->self.close();
-        auto said = as_result(shield(std::move(goodbye)));
-        (void)co_await said;
-        if (failure) services.cancel();
+        if (failure) {
+            services.cancel();
+        } else {
+            b->stopping.set();
+            b->workers.stop();
+            auto goodbye = as_result(b->self.close());
+            (void)co_await goodbye;
+        }
         auto ended = as_result(shield(services.join()));
         (void)co_await ended;
+        if (failure) {
+            auto left = as_result(shield(b->self.close()));
+            (void)co_await left;
+        }
         if (failure) std::rethrow_exception(failure);
     }
 
@@ -31515,7 +32008,8 @@ SKEIN_INLINE node_hello agent::books::hello() const {
     h.labels = how.labels;
     h.draining = draining;
     h.again = head.was_welcomed();
-    for (const auto& [name, w] : workers) h.holds.push_back({name, w->order.demand, w->order.gpus});
+    for (const auto& [name, w] : workers)
+        h.holds.push_back({name, w->order.demand, w->order.gpus, w->order.space});
     return h;
 }
 
@@ -32112,6 +32606,7 @@ struct head::books {
     void start_keeper(const std::string& name, detail::head_space& sp, const driver_hello& by);
     [[nodiscard]] time_point free_at(const detail::head_space& sp) const;
     void check_keeper(const std::string& space, std::uint64_t incarnation);
+    [[nodiscard]] bool claim_space(const held_lease& held);
     void keeper_over(const detail::head_job& j, const std::string& how, bool is_seen);
     void look_at_spaces();
 
@@ -32481,6 +32976,8 @@ SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s,
         throw error(errc::malformed, "a second hello over one link");
     detail::check_version(h.version, "the node");
     detail::check_text("the node's name", h.name, 256);
+    for (const auto& held : h.holds)
+        detail::check_text("a namespace of the node", held.space, detail::most_space_bytes);
     detail::check_text("the host's name", h.host, 256);
     if (h.holds.size() > self->how.most_leases || h.ended.size() > self->how.most_leases)
         throw error(errc::too_large, fmt::format("a node with {} workers", h.holds.size()));
@@ -32576,6 +33073,9 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     if (h.leases.size() > self->how.most_leases)
         throw error(errc::too_large,
                     fmt::format("{} leases, more than {}", h.leases.size(), self->how.most_leases));
+    if (h.visits.size() > detail::most_spaces)
+        throw error(errc::too_large, fmt::format("{} namespaces, more than {}", h.visits.size(),
+                                                 detail::most_spaces));
     if (h.groups.size() > detail::most_groups)
         throw error(errc::too_large, fmt::format("{} placement groups, more than {}",
                                                  h.groups.size(), detail::most_groups));
@@ -32610,6 +33110,9 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
 SKEIN_INLINE void head::books::leave(detail::head_job& j) {
     if (std::exchange(j.ending, true)) return;
     logging::at(how.news, "head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
+    const auto own = j.leases.find(keeper_lease); // its node is not there: nobody sees its end
+    if (own != j.leases.end() && own->second->state == detail::lease_state::expected)
+        keeper_over(j, "its node did not come back to the head", false);
     std::vector<detail::head_lease*> all;
     for (auto& [n, l] : j.leases) all.push_back(l.get());
     for (auto* l : all) { // erasing the last one would erase the job
@@ -33440,6 +33943,7 @@ SKEIN_INLINE bool head::books::take_over(detail::head_node& n, const held_lease&
 
 /// Takes over a lease that a node holds. False: nobody wants it; its room is taken until its worker has ended.
 SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held) {
+    const bool is_other = !held.space.empty() && !claim_space(held);
     const auto job = jobs.find(held.lease.driver);
     auto* const j = job == jobs.end() ? nullptr : job->second.get();
     detail::head_lease* l = nullptr;
@@ -33459,7 +33963,8 @@ SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held
         return true;
     }
     if (l != nullptr && l->state != state::expected) return false;
-    const bool is_unwanted = l == nullptr && j != nullptr && (j->session != nullptr || j->ending);
+    const bool is_unwanted =
+        is_other || (l == nullptr && j != nullptr && (j->session != nullptr || j->ending));
     const bool taken = take_over(n, held, l, is_unwanted ? state::stopping : state::granted);
     return taken && !is_unwanted;
 }
@@ -33736,6 +34241,17 @@ SKEIN_INLINE void head::books::check_keeper(const std::string& space, std::uint6
     sp.is_known = true;
 }
 
+/// A node holds a keeper's process. False: that of another one than the namespace has.
+SKEIN_INLINE bool head::books::claim_space(const held_lease& held) {
+    auto& sp = spaces[held.space];
+    if (sp.keeper == 0) {
+        sp.keeper = held.lease.driver;
+        sp.is_known = true;
+        job_of(sp.keeper).space = held.space;
+    }
+    return sp.keeper == held.lease.driver;
+}
+
 /// is_seen: its process has ended for sure.
 SKEIN_INLINE void head::books::keeper_over(const detail::head_job& j, const std::string& why,
                                            bool is_seen) {
@@ -33746,16 +34262,16 @@ SKEIN_INLINE void head::books::keeper_over(const detail::head_job& j, const std:
     sp.how = why;
     sp.free_at = deadline_after(on_loop.now(), is_seen ? duration(0) : how.times.space_fence);
     const bool has_come = j.hello.port != 0 || !j.hello.address.empty();
-    if (!has_come) sp.failed = sp.started;
+    if (!has_come && !j.hello.executable.empty()) sp.failed = sp.started;
     logging::at(how.news, "head", "a namespace has no keeper any more",
                 {{"namespace", j.space}, {"why", why}});
 }
 
 SKEIN_INLINE void head::books::look_at_spaces() {
-    std::vector<detail::head_job*> over;
+    std::vector<detail::head_job*> gone;
     for (const auto& [number, j] : jobs) {
         if (!j->space.empty() && !j->ending && spaces[j->space].keeper != number)
-            over.push_back(j.get());
+            gone.push_back(j.get());
         if (j->session == nullptr) continue;
         std::erase_if(j->hello.visits, [&, job = j.get()](const visited_space& v) {
             auto& sp = spaces[v.space];
@@ -33765,7 +34281,13 @@ SKEIN_INLINE void head::books::look_at_spaces() {
             return true;
         });
     }
-    for (auto* j : over) leave(*j);
+    for (auto* j : gone) {
+        if (const auto s = std::exchange(j->session, nullptr)) {
+            s->job = nullptr;
+            s->below->abort(error(errc::aborted, "its namespace does not count on it any more"));
+        }
+        leave(*j);
+    }
     constexpr std::chrono::seconds remembered{10}; // for those who wait for a start
     std::erase_if(spaces, [&](const auto& one) {
         const auto& sp = one.second;
@@ -34829,279 +35351,6 @@ SKEIN_INLINE supervisor_outcome supervise(supervisor_options options) {
 // Written by scripts/check_mirror.py --write.
 
 
-// ======== skein/core/any.hpp
-// any: run several tasks at once and take the first that succeeds.
-//
-// Errors are only the answer when all have failed; then the first one is rethrown.
-
-
-#include <utility>
-#include <vector>
-
-namespace skein {
-
-/// Gives the first task that ends without an error; the others are cancelled and waited for.
-template <class T>
-[[nodiscard]] task<finished<T>> any(std::vector<task<T>> work) {
-    return detail::hold_race<T>(std::move(work), false);
-}
-template <class T, class... Rest>
-    requires(std::same_as<T, Rest> && ...)
-[[nodiscard]] task<finished<T>> any(task<T> first, task<Rest>... rest) {
-    return any(detail::to_vector(std::move(first), std::move(rest)...));
-}
-/// The same for refs.
-template <task_like A, task_like... As>
-    requires(
-        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
-        !requires { typename std::remove_cvref_t<A>::allocator_type; })
-[[nodiscard]] auto any(A&& first, As&&... rest) {
-    return any(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
-}
-
-} // namespace skein
-
-// ======== skein/core/as_completed.hpp
-// as_completed: outcomes in the order in which tasks end.
-//
-//     auto results = as_completed(std::move(tasks));
-//     while (auto done = co_await results.next()) use(done->index, done->value);
-//
-// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and the
-// loop waits for their end. They end after the stream then: they must not refer to what ends with its
-// reader (refs do not). co_await close() waits here and now.
-
-
-// ======== skein/core/channel.hpp
-// channel<T>: a bounded queue between tasks of one loop. Values come out in the order they went in, each
-// to exactly one receiver; a full channel makes its senders wait (back-pressure). Capacity 0 is a
-// rendezvous: a send ends when its value is received.
-//
-//     while (auto item = co_await jobs.receive()) use(*item);
-
-
-#include <cstddef>
-#include <deque>
-#include <optional>
-#include <utility>
-
-namespace skein {
-
-/// A queue of at most `capacity` values between tasks of one loop. Neither copyable nor movable.
-template <class T>
-class channel {
-public:
-    explicit channel(std::size_t capacity) noexcept : capacity_(capacity) {}
-    channel(const channel&) = delete;
-    channel& operator=(const channel&) = delete;
-
-    class send_awaiter : public waiter {
-    public:
-        send_awaiter(channel& c, T value) : channel_(c), value_(std::move(value)) {}
-        bool await_ready() {
-            if (channel_.closed_) return true;
-            sent_ = channel_.offer(value_);
-            return sent_;
-        }
-        template <detail::promise_with_context Promise>
-        bool await_suspend(std::coroutine_handle<Promise> h) {
-            if (!arm(h)) return false;
-            channel_.senders_.push_back(*this);
-            return true;
-        }
-        void await_resume() const {
-            if (sent_) return;
-            throw_if_cancelled();
-            throw error(errc::closed, "send on a closed channel");
-        }
-
-    private:
-        friend class channel;
-        channel& channel_;
-        T value_;
-        bool sent_ = false;
-    };
-
-    class receive_awaiter : public waiter {
-    public:
-        explicit receive_awaiter(channel& c) noexcept : channel_(c) {}
-        bool await_ready() {
-            value_ = channel_.try_receive();
-            return value_.has_value() || channel_.closed_;
-        }
-        template <detail::promise_with_context Promise>
-        bool await_suspend(std::coroutine_handle<Promise> h) {
-            if (!arm(h)) return false;
-            channel_.receivers_.push_back(*this);
-            return true;
-        }
-        std::optional<T> await_resume() {
-            if (!value_) throw_if_cancelled();
-            return std::move(value_);
-        }
-
-    private:
-        friend class channel;
-        channel& channel_;
-        std::optional<T> value_;
-    };
-
-    /// Suspends while the channel is full; resumed by the loop. Throws closed, or cancelled (then the
-    /// value was not sent).
-    [[nodiscard]] send_awaiter send(T value) { return send_awaiter(*this, std::move(value)); }
-    /// Suspends until there is a value; nothing when the channel is closed and empty. Throws cancelled;
-    /// then no value is taken.
-    [[nodiscard]] receive_awaiter receive() noexcept { return receive_awaiter(*this); }
-
-    /// Sends if there is room; false if not, or if closed (value is then unchanged).
-    [[nodiscard]] bool try_send(T& value) { return !closed_ && offer(value); }
-    [[nodiscard]] bool try_send(T&& value) { return !closed_ && offer(value); }
-
-    /// Takes a value if there is one.
-    [[nodiscard]] std::optional<T> try_receive() {
-        std::optional<T> out;
-        if (!queue_.empty()) {
-            out.emplace(std::move(queue_.front()));
-            queue_.pop_front();
-            if (!senders_.empty()) queue_.push_back(take_from_sender());
-        } else if (!senders_.empty()) {
-            out.emplace(take_from_sender());
-        }
-        return out;
-    }
-
-    /// No more sends: those that wait throw closed, receivers drain what is queued and then get nothing.
-    void close() noexcept {
-        closed_ = true;
-        while (!senders_.empty()) senders_.front().wake();
-        while (!receivers_.empty()) receivers_.front().wake();
-    }
-    [[nodiscard]] bool is_closed() const noexcept { return closed_; }
-    [[nodiscard]] std::size_t size() const noexcept { return queue_.size(); }
-
-private:
-    bool offer(T& value) {
-        if (!receivers_.empty()) {
-            auto& first = static_cast<receive_awaiter&>(receivers_.front());
-            first.value_.emplace(std::move(value));
-            first.wake();
-            return true;
-        }
-        if (queue_.size() >= capacity_) return false;
-        queue_.push_back(std::move(value));
-        return true;
-    }
-    T take_from_sender() {
-        auto& first = static_cast<send_awaiter&>(senders_.front());
-        T value = std::move(first.value_);
-        first.sent_ = true;
-        first.wake();
-        return value;
-    }
-
-    std::size_t capacity_;
-    bool closed_ = false;
-    std::deque<T> queue_;
-    intrusive_list<waiter, waiter> senders_, receivers_;
-};
-
-} // namespace skein
-
-
-// ======== skein/core/as_completed.hpp, continued
-#include <cstddef>
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
-
-namespace skein {
-
-/// One task's end: which it was and its value or error.
-template <class T>
-struct completed {
-    std::size_t index = 0;
-    result<T> value;
-};
-
-/// The stream of ends. Move-only; runs its tasks from construction on.
-template <class T>
-class completion_stream {
-public:
-    explicit completion_stream(std::vector<task<T>> work)
-        : state_(std::make_unique<state>(work.size())) {
-        for (std::size_t i = 0; i < work.size(); ++i) {
-            state_->children.spawn(report(std::move(work[i]), i, state_.get()));
-        }
-    }
-
-    /// The next that ended, or nothing when all have. Resumed by the loop; throws cancelled.
-    [[nodiscard]] task<std::optional<completed<T>>> next() {
-        if (state_->left == 0) {
-            auto joined = state_->children.join();
-            co_await joined;
-            co_return std::nullopt;
-        }
-        auto received = co_await state_->ended.receive();
-        --state_->left;
-        co_return received;
-    }
-    /// Cancels what still runs and waits for its end.
-    [[nodiscard]] task<void> close() {
-        state_->children.cancel();
-        auto joined = state_->children.join();
-        auto sure = shield(std::move(joined));
-        co_await sure;
-    }
-
-    completion_stream(completion_stream&&) noexcept = default;
-    completion_stream& operator=(completion_stream&& other) noexcept {
-        std::swap(state_, other.state_);
-        return *this;
-    }
-    ~completion_stream() {
-        if (!state_ || state_->children.size() == 0) return;
-        state_->children.cancel();
-        loop::current().adopt(clear(std::move(state_)));
-    }
-
-private:
-    struct state {
-        explicit state(std::size_t n) : left(n), ended(n) {}
-        std::size_t left;
-        channel<completed<T>> ended;
-        scope children;
-    };
-    static task<void> report(task<T> work, std::size_t index, state* s) {
-        auto guarded = as_result(std::move(work));
-        auto value = co_await guarded;
-        (void)s->ended.try_send(completed<T>{index, std::move(value)});
-    }
-
-    static task<void> clear(std::unique_ptr<state> left) {
-        auto joined = left->children.join();
-        co_await joined;
-    }
-
-    std::unique_ptr<state> state_;
-};
-
-template <class T>
-[[nodiscard]] completion_stream<T> as_completed(std::vector<task<T>> work) {
-    return completion_stream<T>(std::move(work));
-}
-/// The same for refs.
-template <task_like A>
-    requires(!requires { typename A::promise_type; })
-[[nodiscard]] auto as_completed(std::vector<A> work) {
-    std::vector<decltype(as_task(std::declval<A>()))> tasks;
-    tasks.reserve(work.size());
-    for (auto& w : work) tasks.push_back(as_task(std::move(w)));
-    return as_completed(std::move(tasks));
-}
-
-} // namespace skein
-
 // ======== skein/core/clock.hpp
 // Time as a parameter, for code that must also run in the simulated world.
 //
@@ -36058,155 +36307,6 @@ struct method_groups {
 };
 
 } // namespace skein
-
-// ======== skein/rt/ref.hpp
-// ref<T>: the value of a remote call, now or later.
-//
-// Copy it, pass it on as an argument of another call (it is resolved on the way), await it any number
-// of times. The call runs whether or not anybody looks: dropping a ref does not cancel it. If the call
-// fails after its last ref was dropped, the error is logged as a warning.
-//
-//     auto row = skein::remote<&load>(7);          // runs now
-//     auto s = skein::remote<&score>(row, 2.f);    // runs as soon as row is there
-//     float x = co_await s;
-
-
-#include <optional>
-#include <type_traits>
-#include <utility>
-#include <variant>
-
-namespace skein {
-
-template <class T>
-class ref;
-
-namespace rt::detail {
-
-/// A call and its value.
-template <class T>
-class ref_state : public call_base {
-public:
-    using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
-    std::optional<stored> value;
-
-    // The runtime counts a call as a call_base, users count it as what it is: a failure that no user
-    // can see any more is logged.
-    void add_use() noexcept {
-        ++watchers_;
-        call_base::add_use();
-    }
-    void drop_use() noexcept {
-        --watchers_;
-        call_base::drop_use();
-    }
-
-protected:
-    result<void> take_value(byte_span bytes) override {
-        if constexpr (std::is_void_v<T>) {
-            (void)bytes;
-            value.emplace();
-            return {};
-        } else {
-            auto decoded = wire::decode<T>(bytes);
-            if (!decoded) return decoded.error();
-            value.emplace(std::move(*decoded));
-            return {};
-        }
-    }
-};
-
-void cancel_call(call_base& call) noexcept;
-
-/// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
-template <class T, bool Move>
-class ref_awaiter : public waiter {
-public:
-    explicit ref_awaiter(counted_ptr<ref_state<T>> call) noexcept : state_(std::move(call)) {}
-    bool await_ready() const noexcept { return state_->is_done(); }
-    template <skein::detail::promise_with_context Promise>
-    bool await_suspend(std::coroutine_handle<Promise> h) {
-        if (!arm(h)) return false;
-        state_->waiters.push_back(*this);
-        return true;
-    }
-    T await_resume() {
-        // A value that is there is delivered even to a cancelled task.
-        if (!state_->is_done()) throw_if_cancelled();
-        if (state_->failed()) state_->why().raise();
-        if constexpr (!std::is_void_v<T>) {
-            if constexpr (Move) {
-                if (state_->uses() == 1 || !std::is_copy_constructible_v<T>)
-                    return std::move(*state_->value);
-            }
-            if constexpr (std::is_copy_constructible_v<T>) return *state_->value;
-        }
-    }
-
-private:
-    counted_ptr<ref_state<T>> state_;
-};
-
-} // namespace rt::detail
-
-/// A counted reference to the result of one remote call; one pointer wide. Belongs to one loop.
-template <class T>
-class ref {
-public:
-    using value_type = T;
-
-    ref() noexcept = default;
-    explicit ref(counted_ptr<rt::detail::ref_state<T>> call) noexcept : state_(std::move(call)) {}
-
-    /// False if default-constructed or moved from.
-    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
-    /// True when awaiting it would not suspend.
-    [[nodiscard]] bool ready() const noexcept { return state_->is_done(); }
-
-    /// Suspends until the call is done, resumes from the loop's queue; gives a copy of the value.
-    ///   errors  remote_error (the function threw), worker_lost, timeout (.deadline), cancelled
-    auto operator co_await() const& noexcept {
-        static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
-                      "skein: this result cannot be copied: co_await std::move(ref) takes it out");
-        return rt::detail::ref_awaiter<T, false>(state_);
-    }
-    /// The same, but takes the value out when this is the last ref to it.
-    auto operator co_await() && noexcept {
-        return rt::detail::ref_awaiter<T, true>(std::move(state_));
-    }
-
-    /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
-    /// The ref then fails with errc::cancelled, unless a value comes first.
-    void cancel() const noexcept { rt::detail::cancel_call(*state_); }
-
-    [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
-        return state_;
-    }
-
-private:
-    counted_ptr<rt::detail::ref_state<T>> state_;
-};
-
-/// A task that ends with the ref: what all, any, race, as_completed and with_timeout use.
-template <class T>
-[[nodiscard]] task<T> as_task(ref<T> r) {
-    co_return co_await std::move(r);
-}
-
-/// Waits for the outcome and gives it as a value or error instead of throwing.
-template <class T>
-[[nodiscard]] task<result<T>> as_result(ref<T> r) {
-    return as_result(as_task(std::move(r)));
-}
-
-/// Waits at most so long. The call itself goes on; use .with({.deadline = ...}) to bound the call.
-template <class T>
-[[nodiscard]] task<T> with_timeout(ref<T> r, duration limit) {
-    return with_timeout(as_task(std::move(r)), limit);
-}
-
-} // namespace skein
-
 
 
 // ======== skein/rt/detail/remote.hpp, continued
