@@ -123,10 +123,11 @@ inline std::string status_text(const cluster::cluster_status& s) {
     if (rows.size() > 1) out += table_text(rows);
     rows = {{"job", "host", "pid", "state", "workers", "waiting"}};
     for (const auto& j : s.jobs)
-        rows.push_back({j.space.empty() ? j.name : fmt::format("{} (keeper of {})", j.name, j.space), j.host, fmt::to_string(j.pid), j.connected ? "connected" : "away",
-                        fmt::to_string(j.workers),
-                        j.waiting == 0 || j.why.empty() ? fmt::to_string(j.waiting)
-                                                        : fmt::format("{}: {}", j.waiting, j.why)});
+        rows.push_back(
+            {j.space.empty() ? j.name : fmt::format("{} (keeper of {})", j.name, j.space), j.host,
+             fmt::to_string(j.pid), j.connected ? "connected" : "away", fmt::to_string(j.workers),
+             j.waiting == 0 || j.why.empty() ? fmt::to_string(j.waiting)
+                                             : fmt::format("{}: {}", j.waiting, j.why)});
     if (!s.jobs.empty()) out += table_text(rows);
     rows = {{"past job", "host", "pid", "how it ended", "started", "ended"}};
     for (const auto& j : s.past)

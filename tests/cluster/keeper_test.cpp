@@ -281,7 +281,8 @@ task<void> kill_neighbours() {
 
 } // namespace
 
-TEST_CASE("detached actors find each other by name alone, and make tasks", "[N2][cluster][keeper]") {
+TEST_CASE("detached actors find each other by name alone, and make tasks",
+          "[N2][cluster][keeper]") {
     with_nodes(5, 2, [](test::sim_nodes* c) -> task<void> {
         auto first = as_program(c, "first", &neighbours);
         co_await first;

@@ -72,7 +72,8 @@ std::string name_of(stage* s) { return "a" + std::to_string(s->w.below(3)); }
 int keepers(stage* s, const std::string& space) {
     int n = 0;
     for (std::size_t i = 0; i < s->c.nodes(); ++i)
-        for (const auto& one : s->c.at(i).children->running()) n += one.name == "keeper of " + space;
+        for (const auto& one : s->c.at(i).children->running())
+            n += one.name == "keeper of " + space;
     return n;
 }
 task<void> watch_keepers(stage* s) {
@@ -128,7 +129,8 @@ task<void> call_one(stage* s, held* h) {
     if (w.chance(0.1)) r.cancel();
     auto asked = as_result(with_timeout(as_task(r), 150s));
     const auto outcome = co_await asked;
-    if (!r.ready() && !outcome && outcome.error().code() == errc::cancelled) co_return; // the program ends
+    if (!r.ready() && !outcome && outcome.error().code() == errc::cancelled)
+        co_return; // the program ends
     w.check(r.ready(), "a call has no outcome for long");
     w.check((*runs)[call] <= 1, "a call ran twice");
     w.loop.trace(outcome ? static_cast<std::uint64_t>(*outcome)
@@ -233,8 +235,8 @@ task<void> find_and_kill(stage* s) {
     for (const auto* space : {"prod", "test"}) {
         for (const auto* name : {"a0", "a1", "a2", "new"}) {
             if (std::string_view(name) == "new") {
-                auto making = as_result(skein::actor<kept>.with(
-                    {.name = name, .space = space, .detached = true})());
+                auto making = as_result(
+                    skein::actor<kept>.with({.name = name, .space = space, .detached = true})());
                 const auto made = co_await making;
                 w.check(made.has_value(), "no actor can be made after the calm: " +
                                               (made ? std::string() : made.error().what()));

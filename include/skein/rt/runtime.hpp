@@ -141,9 +141,9 @@ public:
     [[nodiscard]] task<runtime*> enter_space(std::string space);
     /// Driver: it keeps a namespace: detached actors stay, and each actor has a process of its own.
     void keep_space(std::string space);
-    /// A guest of that namespace: as serve_driver(); `after` says how its keeper ended.
+    /// A guest of that namespace: as serve_driver(); `taken` hears when its keeper counts it, `after` says how that ended.
     [[nodiscard]] task<void> visit(std::shared_ptr<net::channel> wire, std::string space,
-                                   obituary after);
+                                   unique_function<void()> taken, obituary after);
     /// What a worker tells of itself to its driver.
     [[nodiscard]] detail::worker_hello hello() const;
     /// Driver: nothing runs on the worker of this connection, and no actor is there.

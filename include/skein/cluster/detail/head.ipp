@@ -468,6 +468,9 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     if (h.leases.size() > self->how.most_leases)
         throw error(errc::too_large,
                     fmt::format("{} leases, more than {}", h.leases.size(), self->how.most_leases));
+    if (h.visits.size() > detail::most_spaces)
+        throw error(errc::too_large, fmt::format("{} namespaces, more than {}", h.visits.size(),
+                                                 detail::most_spaces));
     if (h.groups.size() > detail::most_groups)
         throw error(errc::too_large, fmt::format("{} placement groups, more than {}",
                                                  h.groups.size(), detail::most_groups));

@@ -419,8 +419,7 @@ SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held
     }
     if (l != nullptr && l->state != state::expected) return false;
     const bool is_unwanted =
-        is_other ||
-        (l == nullptr && j != nullptr && (j->session != nullptr || j->ending));
+        is_other || (l == nullptr && j != nullptr && (j->session != nullptr || j->ending));
     const bool taken = take_over(n, held, l, is_unwanted ? state::stopping : state::granted);
     return taken && !is_unwanted;
 }

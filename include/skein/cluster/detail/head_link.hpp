@@ -49,6 +49,7 @@ struct head_link_options {
     std::int64_t pid = 0;
     std::uint64_t incarnation = 0;
     duration join_within{}; ///< the first time
+    bool abandons = false; ///< a keep() that fails or is cancelled waits for no goodbye, as a crash
     time_constants times;
 
     /// For each link.

@@ -88,8 +88,7 @@ SKEIN_INLINE task<void> head_link::one_link(head_link* self) {
         co_await ended;
     } catch (...) {
         failure = std::current_exception();
-        if (!self->stopping_->is_set() && to_error(failure).code() == errc::cancelled)
-            self->abandon(); // as a crash does
+        if (how.abandons && !self->stopping_->is_set()) self->abandon();
     }
     if (self->stopping_->is_set() && !failure) co_return; // its owner says goodbye
     auto parted = shield(part_from(self));

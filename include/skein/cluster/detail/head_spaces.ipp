@@ -140,10 +140,10 @@ SKEIN_INLINE void head::books::keeper_over(const detail::head_job& j, const std:
 }
 
 SKEIN_INLINE void head::books::look_at_spaces() {
-    std::vector<detail::head_job*> over;
+    std::vector<detail::head_job*> gone;
     for (const auto& [number, j] : jobs) {
         if (!j->space.empty() && !j->ending && spaces[j->space].keeper != number)
-            over.push_back(j.get());
+            gone.push_back(j.get());
         if (j->session == nullptr) continue;
         std::erase_if(j->hello.visits, [&, job = j.get()](const visited_space& v) {
             auto& sp = spaces[v.space];
@@ -153,7 +153,7 @@ SKEIN_INLINE void head::books::look_at_spaces() {
             return true;
         });
     }
-    for (auto* j : over) {
+    for (auto* j : gone) {
         if (const auto s = std::exchange(j->session, nullptr)) {
             s->job = nullptr;
             s->below->abort(error(errc::aborted, "its namespace does not count on it any more"));

@@ -23,7 +23,8 @@ inline constexpr std::string_view guest_name = "guest-";
 
 /// Who asks first starts the way there; it goes on also if he does not wait for it.
 SKEIN_INLINE task<rt::runtime*> leased_workers::books::enter(books* self, std::string space) {
-    if (const auto last = self->visits[space]; last && last->wire && !last->wire->is_open()) {
+    if (const auto last = self->visits[space];
+        last && last->settled.is_set() && last->wire && !last->wire->is_open()) {
         auto ending = detail::wait_for(&last->over);
         co_await ending;
     }
@@ -53,7 +54,7 @@ SKEIN_INLINE task<void> leased_workers::books::reach(books* self, visit_ptr v) {
     std::string why = "the head was not reached";
     duration pause = std::chrono::milliseconds(5);
     try {
-        while (v->wire == nullptr) {
+        while (!v->settled.is_set()) {
             if (self->gave_up) throw *self->gave_up_why;
             if (self->stopping.is_set()) throw error(errc::closed, "the program ends");
             if (self->on_loop.now() >= last)
@@ -71,22 +72,24 @@ SKEIN_INLINE task<void> leased_workers::books::reach(books* self, visit_ptr v) {
                     why = tried.error().what();
                 }
             }
-            if (v->wire != nullptr) break;
+            if (v->wire != nullptr) {
+                auto living = live(self, v);
+                co_await living;
+                if (v->settled.is_set()) co_return;
+                v->self.reset(); // its keeper was just ending: the next one
+                why = "its keeper has ended";
+            }
             auto waiting = detail::wait_at_most(&self->stopping, pause);
             co_await waiting;
             pause = std::min<duration>(2 * pause, std::chrono::milliseconds(200));
         }
     } catch (...) {
+        if (v->settled.is_set()) co_return;
         v->failed = to_error(std::current_exception());
         v->is_over = true;
         v->over.set();
         v->settled.set();
-        co_return;
     }
-    if (self->stopping.is_set()) // leave_spaces() may have looked already
-        v->wire->abort(error(errc::closed, "the program ends"));
-    auto living = live(self, v);
-    co_await living;
 }
 
 SKEIN_INLINE task<void> leased_workers::books::try_once(books* self, visit_ptr v) {
@@ -121,14 +124,20 @@ SKEIN_INLINE task<void> leased_workers::books::try_once(books* self, visit_ptr v
 }
 
 SKEIN_INLINE task<void> leased_workers::books::live(books* self, visit_ptr v) {
-    auto visited =
-        as_result(v->self->visit(v->wire, v->space, [self, v = v.get()](const rt::peer&) {
+    if (self->stopping.is_set()) // leave_spaces() may have looked already
+        v->wire->abort(error(errc::closed, "the program ends"));
+    v->how.clear();
+    v->told.reset();
+    auto visited = as_result(v->self->visit(
+        v->wire, v->space, [v = v.get()] { v->settled.set(); },
+        [self, v = v.get()](const rt::peer&) {
             return how_it_ended(self, v->shared_from_this());
         }));
-    v->settled.set();
     (void)co_await visited;
-    v->is_over = true;
-    v->over.set();
+    if (v->settled.is_set()) {
+        v->is_over = true;
+        v->over.set();
+    }
     auto closed = shield(v->wire->close());
     co_await closed;
     v->wire = nullptr;
@@ -163,6 +172,27 @@ SKEIN_INLINE task<void> leased_workers::books::leave_spaces(books* self) {
     }
     auto gone = as_result(self->visiting.join());
     (void)co_await gone;
+}
+
+/// What a hello says of namespaces: the one that is kept here, and those that are visited.
+SKEIN_INLINE void leased_workers::books::tell_spaces(driver_hello& h) const {
+    h.again = head.was_welcomed();
+    h.build = rt::build_id();
+    h.space = how.space;
+    if (!how.space.empty())
+        h.leases.push_back({keeper_lease, {}, how.space_node, {}, true, {}, {}});
+    for (const auto& [space, v] : visits)
+        if (v->wire && !v->is_over) h.visits.push_back({space, v->keeper});
+}
+
+SKEIN_INLINE task<rt::runtime*> leased_workers::enter(std::string space) {
+    // Called before serve(): then that gets no workers until need().
+    if (books_->leases.empty() && !books_->door) books_->visits_only = true;
+    return books::enter(books_.get(), std::move(space));
+}
+SKEIN_INLINE void leased_workers::need() {
+    books_->visits_only = false;
+    books_->fill();
 }
 
 // ---- a keeper's guests ---------------------------------------------------------------------------------------

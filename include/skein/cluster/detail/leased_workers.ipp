@@ -9,7 +9,6 @@
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/net/network.hpp>
-#include <skein/rt/build_id.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/worker_link.hpp>
 
@@ -38,6 +37,7 @@ SKEIN_INLINE detail::head_link_options leased_workers::books::link_options() {
     o.pid = driver.name().pid;
     o.incarnation = driver.incarnation();
     o.join_within = how.join_within;
+    o.abandons = !how.space.empty();
     o.times = how.times;
     o.make_service = [this] { return make_service(); };
     o.say_hello = [this] { return say_hello(this); };
@@ -179,13 +179,7 @@ SKEIN_INLINE driver_hello leased_workers::books::hello() const {
     if (h.address.empty() && is_own) h.address = to_string(at);
     h.port = at.port;
     h.prints = static_cast<bool>(how.print);
-    h.again = head.was_welcomed();
-    h.build = rt::build_id();
-    h.space = how.space;
-    if (!how.space.empty())
-        h.leases.push_back({keeper_lease, {}, how.space_node, {}, true, {}, {}});
-    for (const auto& [space, v] : visits)
-        if (v->wire && !v->is_over) h.visits.push_back({space, v->keeper});
+    tell_spaces(h);
     for (const auto& [number, l] : leases) h.leases.push_back(known(*l));
     for (const auto& [number, g] : groups) h.groups.push_back(g.known);
     return h;
@@ -580,15 +574,6 @@ SKEIN_INLINE void leased_workers::want(const rt::worker_demand& what) {
 }
 SKEIN_INLINE void leased_workers::want_group(const rt::worker_group& what) { books_->want(what); }
 SKEIN_INLINE void leased_workers::drop_group(std::uint64_t number) { books_->drop(number); }
-SKEIN_INLINE task<rt::runtime*> leased_workers::enter(std::string space) {
-    // Called before serve(): then that gets no workers until need().
-    if (books_->leases.empty() && !books_->door) books_->visits_only = true;
-    return books::enter(books_.get(), std::move(space));
-}
-SKEIN_INLINE void leased_workers::need() {
-    books_->visits_only = false;
-    books_->fill();
-}
 SKEIN_INLINE void leased_workers::rests(const net::channel& worker, bool on) {
     for (const auto& [number, l] : books_->leases) {
         if (l->wire.get() != &worker || std::exchange(l->rests, on) == on) continue;

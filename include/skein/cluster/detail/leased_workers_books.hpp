@@ -159,6 +159,7 @@ struct leased_workers::books {
     static task<void> try_once(books* self, visit_ptr v);
     static task<void> live(books* self, visit_ptr v);
     static task<std::string> how_it_ended(books* self, visit_ptr v);
+    void tell_spaces(driver_hello& h) const;
     static task<void> leave_spaces(books* self);
     static task<void> serve_guest(books* self, net::link::handle wire);
     void look_at_guests(time_point now);

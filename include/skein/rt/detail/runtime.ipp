@@ -349,13 +349,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         return send(*found->where, std::move(call));
     }
     if (books_->given_up) return refuse(*call, *books_->given_up);
-    if (books_->start_workers) {
-        const task_context::use none(nullptr); // they do not belong to the call that came first
-        std::exchange(books_->start_workers, {})();
-    } else if (std::exchange(books_->is_visiting, false)) {
-        const task_context::use none(nullptr);
-        books_->leases.source->need();
-    }
+    books_->begin_work();
     if (detail::lease_books::is_lined_up(*call)) {
         if (auto* to = books_->leases.straight_to(*call)) return send(*to, std::move(call));
         line_up(std::move(call));

@@ -221,6 +221,10 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::find_actor(
     const counted_ptr<detail::call_base>& call, std::string_view name, const std::type_info& type) {
     call->extra().name = fmt::format("get_actor(\"{}\")", name);
     auto& actors = books_->actors;
+    if (books_->keeper_end) {
+        refuse(*call, is_closing(call->name()));
+        return {};
+    }
     if (books_->upstream == nullptr) {
         const auto found = actors.names.find(name);
         if (found == actors.names.end()) {

@@ -439,6 +439,17 @@ struct runtime::books {
     wire::writer scratch;
     std::unique_ptr<detail::direct_books> direct; ///< calls between workers
 
+    /// Something needs workers: the first time they are started.
+    void begin_work() {
+        if (!start_workers && !is_visiting) [[likely]]
+            return;
+        const task_context::use none(nullptr); // they do not belong to the call that came first
+        const bool serves_spaces = std::exchange(is_visiting, false);
+        if (start_workers)
+            std::exchange(start_workers, {})();
+        else if (serves_spaces && leases.source != nullptr)
+            leases.source->need();
+    }
     /// Takes all calls that wait for a worker out of their lines.
     std::vector<counted_ptr<detail::call_base>> take_waiting() {
         std::vector<counted_ptr<detail::call_base>> all;

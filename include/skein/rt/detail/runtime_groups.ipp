@@ -127,10 +127,7 @@ SKEIN_INLINE counted_ptr<detail::group_state> runtime::make_group(
     auto* const source = books_->leases.source;
     if (source == nullptr || books_->closing)
         return fail(error(errc::closed, "a placement group is made while there are no workers"));
-    if (books_->start_workers) {
-        const task_context::use none(nullptr); // they do not belong to the call that came first
-        std::exchange(books_->start_workers, {})();
-    }
+    books_->begin_work();
     source->want_group({made->number, how, made->bundles});
     return made;
 }

@@ -3,7 +3,11 @@
 // Part of the bodies of rt/runtime.hpp: namespaces, whose actors outlive the programs that made them. Their keeper is a
 // driver without an app; programs are its guests: workers on which nothing runs. docs/design/0018-detached-actors.md
 
+#include <skein/core/cancel.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/ref.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -41,12 +45,31 @@ SKEIN_INLINE void runtime::keep_space(std::string space) {
     books_->leases.all_own = true;
 }
 
+namespace detail {
+
+/// The keeper answers who it has taken in; one that is ending does not.
+SKEIN_INLINE task<void> knock(runtime* self, unique_function<void()>* taken) {
+    co_await yield(); // until serve_driver() is at work
+    counted_ptr<ref_state<void>> call(new ref_state<void>);
+    (void)self->find_actor(call, {}, typeid(void));
+    auto asked = as_result(as_task(ref<void>(std::move(call))));
+    const auto answer = co_await asked;
+    if (!answer && answer.error().code() == errc::not_found) (*taken)();
+}
+
+} // namespace detail
+
 SKEIN_INLINE task<void> runtime::visit(std::shared_ptr<net::channel> wire, std::string space,
-                                       obituary after) {
+                                       unique_function<void()> taken, obituary after) {
     books_->space = std::move(space);
     books_->after_keeper = std::move(after);
-    auto served = serve_driver(std::move(wire));
-    co_await served;
+    scope beside;
+    beside.spawn(detail::knock(this, &taken));
+    auto served = as_result(serve_driver(std::move(wire)));
+    (void)co_await served;
+    beside.cancel();
+    auto asked = as_result(shield(beside.join()));
+    (void)co_await asked;
 }
 
 /// Guest: what its calls fail with from now on.
