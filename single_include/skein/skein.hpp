@@ -3264,6 +3264,11 @@ public:
         if (!bytes.empty()) std::memcpy(buffer_.data() + size_, bytes.data(), bytes.size());
         size_ += bytes.size();
     }
+    /// Appends so many bytes for the caller to fill in; they are there until more is appended.
+    [[nodiscard]] std::byte* extend(std::size_t bytes) {
+        if (buffer_.size() - size_ < bytes) grow(bytes);
+        return buffer_.data() + std::exchange(size_, size_ + bytes);
+    }
     /// Appends the memory of a value: sizeof(T) bytes, little endian.
     template <class T>
         requires std::is_trivially_copyable_v<T>
@@ -5074,6 +5079,7 @@ struct time_constants {
     ms farewell_stopping{300};    ///< the same when it was told to
     ms idle_probe{5000};          ///< at least so often a link to a worker carries something
     ms unconfirmed_after{15'000}; ///< the other host's kernel answers nothing on such a link
+    ms force_after{100};          ///< for a task cancelled by force to end by itself
     ms worker_resume{30'000};     ///< for a broken link to a worker, then its host is asked
     ms worker_computes{86'400'000}; ///< the same while its host answers
     ms worker_refused{500};         ///< after which nobody will ever listen there again
@@ -5123,6 +5129,9 @@ inline constexpr std::size_t queue_bytes = std::size_t{64} << 20;  ///< a connec
 inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
 inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
 inline constexpr std::size_t backlog_bytes = std::size_t{4} << 20; ///< calls a worker reads ahead
+/// What a process sends to one actor, or of tasks without cores to one worker, ahead of what has begun there.
+inline constexpr std::uint32_t credit_calls = 1024;
+inline constexpr std::size_t credit_bytes = std::size_t{4} << 20;
 /// Plain calls run so long in a row before their replies leave and new frames are read.
 inline constexpr std::chrono::milliseconds call_turn{5};
 } // namespace limit
@@ -6071,14 +6080,15 @@ public:
     void post(F call) {
         ready_.push_back({&run_call, new unique_function<void()>(std::move(call))});
     }
-    /// Queues a call from any thread and wakes the loop. The only thread-safe member. The call must not
-    /// throw.
+    /// Queues a call from any thread and wakes the loop, once for all that come before it has. The only
+    /// thread-safe member. The call must not throw.
     void post_from_any_thread(unique_function<void()> call) {
         // All under the lock: once the loop has taken the call it may end and be destroyed.
         const std::lock_guard lock(remote_mutex_);
         remote_.push_back(std::move(call));
-        has_remote_.store(true, std::memory_order_seq_cst);
-        if (blocked_.load(std::memory_order_seq_cst)) notify();
+        // Who found nothing has woken the loop, or has kept it from waiting.
+        const bool is_first = !has_remote_.exchange(true, std::memory_order_seq_cst);
+        if (is_first && blocked_.load(std::memory_order_seq_cst)) notify();
     }
 
     /// The time of this turn.
@@ -6928,11 +6938,13 @@ struct crc32c_shift {
     }
 };
 
+inline constexpr std::size_t crc32c_lane = 1024;
+
 /// The instruction has latency 3 and throughput 1: three streams side by side, joined by shifts. It goes by the name that
-/// compilers give it: <nmmintrin.h> is 2,400 lines for these two.
-__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
-    std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
-    constexpr std::size_t lane = 1024;
+/// compilers give it: <nmmintrin.h> is 2,400 lines for these few. Of the whole triples of lanes at p.
+__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_lanes(
+    std::uint32_t crc, const std::byte*& p, std::size_t& n) noexcept {
+    constexpr std::size_t lane = crc32c_lane;
     static const crc32c_shift shift(lane);
     std::uint64_t c = crc;
     for (; n >= 3 * lane; n -= 3 * lane, p += 3 * lane) {
@@ -6945,9 +6957,25 @@ __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
         c = shift(static_cast<std::uint32_t>(c)) ^ c1;
         c = shift(static_cast<std::uint32_t>(c)) ^ c2;
     }
+    return static_cast<std::uint32_t>(c);
+}
+
+/// Most are of a header or a small body: a few instructions, one after the other.
+__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
+    std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
+    if (n >= 3 * crc32c_lane) crc = crc32c_lanes(crc, p, n);
+    std::uint64_t c = crc;
     for (; n >= 8; n -= 8, p += 8) c = __builtin_ia32_crc32di(c, load_le<std::uint64_t>(p));
     auto r = static_cast<std::uint32_t>(c);
-    for (; n > 0; --n, ++p) r = __builtin_ia32_crc32qi(r, std::to_integer<unsigned char>(*p));
+    if ((n & 4) != 0) {
+        r = __builtin_ia32_crc32si(r, load_le<std::uint32_t>(p));
+        p += 4;
+    }
+    if ((n & 2) != 0) {
+        r = __builtin_ia32_crc32hi(r, load_le<std::uint16_t>(p));
+        p += 2;
+    }
+    if ((n & 1) != 0) r = __builtin_ia32_crc32qi(r, std::to_integer<unsigned char>(*p));
     return r;
 }
 #endif
@@ -6956,8 +6984,7 @@ __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
 
 SKEIN_INLINE bool crc32c_is_hardware() noexcept {
 #if defined(__x86_64__)
-    static const bool has = __builtin_cpu_supports("sse4.2") != 0;
-    return has;
+    return __builtin_cpu_supports("sse4.2") != 0; // a look at what was asked before main
 #else
     return false;
 #endif
@@ -7029,7 +7056,7 @@ struct frame_header {
     }
 
     /// Reads a header from `bytes` bytes.
-    ///   errors  malformed (CRC), too_large (body above max_body): nothing was allocated
+    ///   errors  corrupt (CRC), too_large (body above max_body): nothing was allocated
     [[nodiscard]] static result<frame_header> decode(const std::byte* from, std::size_t max_body);
 
     /// The same without a result object, for the hot path: nothing = good.
@@ -7058,8 +7085,8 @@ SKEIN_INLINE std::optional<error> frame_header::read(const std::byte* from, std:
     id = load_le<std::uint64_t>(from + 8);
     body_crc = load_le<std::uint32_t>(from + 16);
     if (load_le<std::uint32_t>(from + 20) != crc32c(byte_span(from, 20))) [[unlikely]] {
-        return error(errc::malformed, "frame header with a wrong checksum")
-            .with_hint("the stream is out of step or the peer does not speak this protocol");
+        return error(errc::corrupt, "frame header with a wrong checksum")
+            .with_hint("the network has damaged it, or the stream is out of step");
     }
     if (length > max_body) [[unlikely]] {
         return error(errc::too_large,
@@ -7815,7 +7842,7 @@ SKEIN_INLINE frame_header connection::header_for(std::uint16_t kind, std::uint16
     h.id = id;
     if (options_.checksum_bodies && bytes > 0) {
         h.flags |= body_crc_flag;
-        h.body_crc = crc32c(body, crc32c(head));
+        h.body_crc = crc32c(body, head.empty() ? 0 : crc32c(head));
     }
     return h;
 }
@@ -8602,7 +8629,9 @@ template <class T>
 //
 // proof = HMAC-SHA256(token, label of the role, both hellos): the nonces make it fresh, the label
 // keeps a peer from sending our own proof back. The token never travels. Before the peer's proof is
-// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs. The
+// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs, but for
+// one wrong bit. Each part carries a CRC, the identities their mac: what the way has damaged is errc::corrupt
+// and worth another try, and never taken for another token, build or protocol. The
 // identities name a purpose, so that two protocols that share a token never take each other's streams.
 
 
@@ -8613,7 +8642,9 @@ template <class T>
 namespace skein::net {
 
 /// Both ends must have the same one, or the handshake refuses.
-inline constexpr std::uint16_t protocol_version = 2;
+inline constexpr std::uint16_t protocol_version = 4;
+/// Its hello had no checksum. One wrong bit makes no other version of ours of it.
+inline constexpr std::uint16_t version_without_checksum = 2;
 
 /// Which end of the stream this is.
 enum class side : std::uint16_t { connecting = 1, accepting = 2 };
@@ -8625,7 +8656,7 @@ inline constexpr std::size_t hello_bytes = 48;
 ///   first   what the caller has read of the stream already, at most hello_bytes; valid until the end
 ///   result  the peer's identity
 ///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, purpose, build),
-///           too_large, reset
+///           corrupt (damaged on the way), too_large, reset
 task<identity> handshake(stream& with, side mine, const connection_options& options,
                          byte_span first = {});
 
@@ -8671,17 +8702,19 @@ namespace skein::net::detail {
 
 enum class handshake_status : std::uint32_t { good = 0, token_differs = 1, build_differs = 2 };
 
-/// magic(8) version(2) zero(2) role(2) zero(2) nonce(32)
+/// magic(8) version(2) zero(2) role(2) zero(2) nonce(28) crc of all before(4)
 struct hello {
     static constexpr std::size_t bytes = 48; // hello_bytes
     static constexpr std::array<char, 8> magic = {'s', 'k', 'e', 'i', 'n', '\r', '\n', '\0'};
+    static constexpr std::size_t sealed = bytes - 4; ///< the CRC covers so many
     std::array<std::byte, bytes> raw{};
 
     void fill(side mine, std::uint16_t version, random_source& random) {
         std::memcpy(raw.data(), magic.data(), magic.size());
         store_le(raw.data() + 8, version);
         store_le(raw.data() + 12, static_cast<std::uint16_t>(mine));
-        random.fill(mut_byte_span(raw).subspan(16));
+        random.fill(mut_byte_span(raw).subspan(16, sealed - 16));
+        store_le(raw.data() + sealed, crc32c(byte_span(raw).first(sealed)));
     }
     [[nodiscard]] std::uint16_t version() const noexcept {
         return load_le<std::uint16_t>(raw.data() + 8);
@@ -8691,15 +8724,20 @@ struct hello {
     }
 };
 
-/// What comes with each side's verdict: status(4) proof(32) identity length(4).
+/// The accepting side's proof, behind its hello: proof(32) crc(4).
+inline constexpr std::size_t sealed_proof_bytes = 36;
+
+/// What comes with each side's verdict: status(4) proof(32) identity length(4) crc of all before(4).
 struct verdict {
-    static constexpr std::size_t bytes = 40;
+    static constexpr std::size_t bytes = 44;
+    static constexpr std::size_t sealed = bytes - 4; ///< the CRC covers so many
     std::array<std::byte, bytes> raw{};
 
     void fill(handshake_status status, byte_span proof, std::size_t identity_bytes) {
         store_le(raw.data(), static_cast<std::uint32_t>(status));
         std::copy(proof.begin(), proof.end(), raw.begin() + 4);
         store_le(raw.data() + 36, static_cast<std::uint32_t>(identity_bytes));
+        store_le(raw.data() + sealed, crc32c(byte_span(raw).first(sealed)));
     }
     [[nodiscard]] std::uint32_t status() const noexcept {
         return load_le<std::uint32_t>(raw.data());
@@ -8712,6 +8750,10 @@ struct verdict {
 
 /// Judges a hello as far as it has arrived; nothing = good so far.
 [[nodiscard]] std::optional<error> check_hello(byte_span so_far, side from);
+/// Something of a handshake does not fit its checksum: another try may go well.
+[[nodiscard]] error changed_on_the_way(const char* what);
+/// Throws it unless the last four bytes are the CRC of those before.
+void check_sealed(byte_span bytes, const char* what);
 task<void> read_exactly(stream* from, mut_byte_span into);
 task<void> write_one(stream* to, byte_span bytes);
 
@@ -8721,6 +8763,7 @@ task<void> write_one(stream* to, byte_span bytes);
 // ======== skein/net/detail/handshake.ipp, continued
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -8768,15 +8811,43 @@ SKEIN_INLINE std::string describe_foreign(byte_span first) {
            skein::to_hex(first.first(std::min<std::size_t>(first.size(), 8)));
 }
 
+SKEIN_INLINE error changed_on_the_way(const char* what) {
+    return error(errc::corrupt, fmt::format("the peer's {} was changed on the way", what))
+        .with_hint(
+            "the network damages what it carries, or another release of skein is at the other end");
+}
+
+SKEIN_INLINE void check_sealed(byte_span bytes, const char* what) {
+    const std::size_t n = bytes.size() - 4;
+    if (load_le<std::uint32_t>(bytes.data() + n) != crc32c(bytes.first(n)))
+        throw changed_on_the_way(what);
+}
+
+/// In how many bits the first bytes differ from ours.
+SKEIN_INLINE int magic_distance(byte_span so_far) {
+    int bits = 0;
+    for (std::size_t i = 0; i < std::min(so_far.size(), hello::magic.size()); ++i)
+        bits += std::popcount(static_cast<unsigned char>(
+            static_cast<unsigned char>(so_far[i]) ^ static_cast<unsigned char>(hello::magic[i])));
+    return bits;
+}
+
+/// One wrong bit among the first is damage, not another protocol: it is judged when all of them are there.
 SKEIN_INLINE std::optional<error> check_hello(byte_span so_far, side from) {
-    const std::size_t known = std::min(so_far.size(), hello::magic.size());
-    if (std::memcmp(so_far.data(), hello::magic.data(), known) != 0) {
+    const int wrong = magic_distance(so_far);
+    if (wrong == 1 && so_far.size() < hello::bytes) return std::nullopt;
+    if (wrong == 1) return changed_on_the_way("hello");
+    if (wrong > 1) {
         return error(errc::malformed,
                      "the peer does not speak this protocol: " + describe_foreign(so_far))
             .with_hint("another program is at the other end; check address and port");
     }
     if (so_far.size() < hello::bytes) return std::nullopt;
-    if (const auto theirs = load_le<std::uint16_t>(so_far.data() + 8); theirs != protocol_version) {
+    const auto theirs = load_le<std::uint16_t>(so_far.data() + 8);
+    const bool whole = load_le<std::uint32_t>(so_far.data() + hello::sealed) ==
+                       crc32c(so_far.first(hello::sealed));
+    if (!whole && theirs != version_without_checksum) return changed_on_the_way("hello");
+    if (theirs != protocol_version) {
         return error(errc::mismatch, fmt::format("the peer speaks protocol version {}, we speak {}",
                                                  theirs, protocol_version))
             .with_hint("build both sides from the same version of skein");
@@ -8839,7 +8910,7 @@ SKEIN_INLINE task<identity> read_identity(stream* from, std::size_t bytes, std::
     auto reading_mac = read_exactly(from, mac);
     co_await reading_mac;
     if (!equal_constant_time(mac, keys->mac(sender, block))) {
-        throw error(errc::permission_denied, "the peer's identity was changed on the way");
+        throw changed_on_the_way("identity"); // it has proven the token already
     }
     identity peer;
     const auto decoded = wire::decode(block, peer);
@@ -8874,10 +8945,11 @@ SKEIN_INLINE task<identity> finish_connecting(stream* with, const connection_opt
                                               const handshake_keys* keys, byte_buffer self) {
     const sha256_digest none{};
     verdict v;
-    sha256_digest proof{};
-    auto reading_proof = read_exactly(with, proof);
+    std::array<std::byte, sealed_proof_bytes> sealed{};
+    auto reading_proof = read_exactly(with, sealed);
     co_await reading_proof;
-    const bool good = equal_constant_time(proof, keys->accepting_proof);
+    check_sealed(sealed, "proof");
+    const bool good = equal_constant_time(byte_span(sealed).first(32), keys->accepting_proof);
     if (!good) {
         auto refusing =
             send_verdict(with, handshake_status::token_differs, none, byte_buffer(), none);
@@ -8890,6 +8962,7 @@ SKEIN_INLINE task<identity> finish_connecting(stream* with, const connection_opt
     co_await sending;
     auto reading_verdict = read_exactly(with, v.raw);
     co_await reading_verdict;
+    check_sealed(v.raw, "verdict");
     if (v.status() == static_cast<std::uint32_t>(handshake_status::token_differs)) {
         throw token_refused(options->secret);
     }
@@ -8912,10 +8985,14 @@ SKEIN_INLINE task<identity> finish_accepting(stream* with, const connection_opti
     verdict v;
     byte_buffer answer = to_buffer(byte_span(out));
     append(answer, keys->accepting_proof);
+    std::array<std::byte, 4> crc{};
+    store_le(crc.data(), crc32c(keys->accepting_proof));
+    append(answer, crc);
     auto answering = write_one(with, answer);
     co_await answering;
     auto reading_verdict = read_exactly(with, v.raw);
     co_await reading_verdict;
+    check_sealed(v.raw, "verdict");
     if (v.status() != static_cast<std::uint32_t>(handshake_status::good)) {
         throw token_refused(options->secret);
     }
@@ -10026,7 +10103,7 @@ struct reconnect_policy {
     /// The pause after the given failed try (from 1 on).
     [[nodiscard]] duration delay(int tries, random_source& random) const;
 
-    /// Nobody there yet, or the way broke. A wrong token or build is not.
+    /// Nobody there yet, or the way broke, or has damaged something. A wrong token or build is not.
     [[nodiscard]] static bool is_transient(errc code) noexcept;
     /// All but a clear no (wrong token, other build or purpose) and cancellation: a name that is not
     /// known yet, a port that somebody else still holds.
@@ -10084,7 +10161,7 @@ SKEIN_INLINE duration reconnect_policy::delay(int tries, random_source& random) 
 
 SKEIN_INLINE bool reconnect_policy::is_transient(errc code) noexcept {
     return code == errc::refused || code == errc::timeout || code == errc::reset ||
-           code == errc::closed || code == errc::exhausted;
+           code == errc::closed || code == errc::exhausted || code == errc::corrupt;
 }
 
 SKEIN_INLINE bool reconnect_policy::is_no_refusal(errc code) noexcept {
@@ -13587,6 +13664,9 @@ public:
     /// The task on a worker that is for one demand alone waits for calls that it has made, or no longer: its cpus are
     /// free meanwhile. Returns at once.
     virtual void rests(const net::channel& worker, bool on) = 0;
+    /// The worker's process is to end at once: a task there was cancelled by force. Returns at once; the end is seen
+    /// as that of any worker, and it is replaced.
+    virtual void end_now(const net::channel& worker) = 0;
     /// Room for all bundles is wanted, together or not at all. Returns at once; what becomes of it the runtime is told
     /// (group_placed, group_refused).
     virtual void want_group(const worker_group& what) = 0;
@@ -13612,6 +13692,7 @@ struct cluster_flags {
     bool head = false;  ///< --head: this process is the head
     std::string listen; ///< --listen A: where the head listens
     std::string token_file; ///< --token-file F
+    std::string state;      ///< --state DIR: where the head keeps its log
     int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
     std::string program;    ///< argv[0]
     /// Lines of workers say which worker it was. On a cluster they do if nothing is said; on one host they are not read
@@ -20064,6 +20145,7 @@ struct want_lease {
 struct return_lease {
     static constexpr std::uint16_t number = 6;
     std::uint64_t lease = 0;
+    bool at_once = false; ///< its worker is to be killed, not asked
 };
 /// There is room, and the worker is being started.
 struct lease_granted {
@@ -20186,6 +20268,7 @@ struct start_worker_order {
 struct stop_worker_order {
     static constexpr std::uint16_t number = 12;
     lease_name lease;
+    bool at_once = false; ///< it is killed
 };
 /// A worker has ended, or did not start.
 struct worker_ended {
@@ -20261,10 +20344,33 @@ struct job_status {
     bool connected = true;
     std::string space; ///< it is the keeper of this namespace
 };
+/// A node that was there, in cluster_status.
+struct missing_node {
+    std::string name, host, resources;
+    std::vector<std::string> labels;
+    bool draining = false;
+    bool left = false;      ///< in order; it is remembered because it is drained
+    std::int64_t since = 0; ///< seconds since 1970
+};
+/// How a driver's time in the cluster ended.
+enum class job_end : std::uint8_t {
+    none,
+    left,    ///< it said goodbye
+    lost,    ///< its link broke, and it did not come back
+    stopped, ///< the cluster was stopped
+};
+/// A driver that was there, in cluster_status.
+struct past_job {
+    std::string name, host;
+    std::int64_t pid = 0;
+    std::int64_t started = 0, ended = 0; ///< seconds since 1970
+    std::uint8_t how = 0;                ///< job_end
+};
 /// Asks for cluster_status.
 struct ask_status {
     static constexpr std::uint16_t number = 15;
     std::uint32_t version = cluster_version;
+    bool past = false; ///< with the drivers that were there
 };
 /// What there is.
 struct cluster_status {
@@ -20274,6 +20380,11 @@ struct cluster_status {
     std::int64_t up_ms = 0;
     std::vector<node_status> nodes;
     std::vector<job_status> jobs;
+    std::vector<missing_node> missing; ///< that were there, and are not
+    std::vector<past_job> past;        ///< the last one first; if asked for
+    std::string state;                 ///< the folder of the head's log; "": it keeps none
+    std::string trouble;               ///< why changes are not durable now
+    std::uint64_t generation = 0;      ///< how many heads have begun with this log
 };
 /// A node is to get no new workers, and to get rid of those that it has.
 struct ask_drain {
@@ -20281,12 +20392,15 @@ struct ask_drain {
     std::string node;
     bool on = true; ///< false: it takes new workers again
     std::uint32_t version = cluster_version;
+    bool forget = false; ///< instead: a node that is missing is no more remembered
 };
 /// The answer to ask_drain.
 struct drain_reply {
     static constexpr std::uint16_t number = 18;
     std::uint32_t workers = 0; ///< that still run there
     std::uint32_t open = 0;    ///< nodes that take new workers now, of all
+    bool missing = false;      ///< the node is not there; it is drained when it comes
+    std::string not_durable;   ///< why a head that is started again will not know of it
 };
 /// The cluster is to end.
 struct ask_stop {
@@ -20512,7 +20626,9 @@ namespace skein::cluster::detail {
 
 /// What a head says of itself before any message: identity::extra of its links, encoded.
 struct head_notice {
-    bool this_host_only = false; ///< it listens on loopback
+    bool this_host_only = false;  ///< it listens on loopback
+    std::uint64_t state = 0;      ///< which log it has; 0: none
+    std::uint64_t generation = 0; ///< how many heads have begun with that
 };
 
 /// Whom to join, as whom, and what its messages do here.
@@ -20583,8 +20699,11 @@ public:
     [[nodiscard]] time_point alone_since() const noexcept { return alone_since_; }
     /// What the head says of itself; while there is a link.
     [[nodiscard]] head_notice notice() const;
+    /// The newest head that it has heard of.
+    [[nodiscard]] std::uint64_t generation() const noexcept { return newest_.generation; }
 
 private:
+    void check_generation();
     /// Ends the link without a goodbye: part() waits for nobody.
     void abandon() noexcept {
         if (way_ != nullptr) way_->abort(error(errc::aborted, "cancelled"));
@@ -20608,6 +20727,7 @@ private:
     net::link::handle below_;
     net::requests::handle way_;
     std::shared_ptr<net::request_service> service_;
+    head_notice newest_;
     time_point alone_since_;
     bool joined_ = false;   ///< the head has welcomed this link
     bool welcomed_ = false; ///< the same, until keep() has seen its end
@@ -20624,6 +20744,8 @@ private:
 #include <algorithm>
 #include <exception>
 
+#include <fmt/format.h>
+
 namespace skein::cluster::detail {
 
 SKEIN_INLINE head_link::head_link(loop& on, net::network& via, head_link_options how,
@@ -20636,6 +20758,18 @@ SKEIN_INLINE head_notice head_link::notice() const {
     if (below_ == nullptr) return {};
     const auto read = wire::decode<head_notice>(below_->peer().extra);
     return read ? *read : head_notice{};
+}
+
+/// A head whose place another one has taken, with the same log, may not know that yet: its orders are not for us.
+SKEIN_INLINE void head_link::check_generation() {
+    const auto told = notice();
+    if (told.state != 0 && told.state == newest_.state && told.generation < newest_.generation)
+        throw error(errc::aborted,
+                    fmt::format("the head at {} is of generation {}, one of generation {} was "
+                                "here before",
+                                to_string(how_.head), told.generation, newest_.generation))
+            .with_hint("a newer head has taken its place: end the older one");
+    newest_ = told;
 }
 
 SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
@@ -20682,6 +20816,7 @@ SKEIN_INLINE task<void> head_link::one_link(head_link* self) {
     self->way_ = net::requests::over(self->below_, self->service_, cluster_requests());
     std::exception_ptr failure;
     try {
+        self->check_generation();
         auto saying = how.say_hello();
         co_await saying;
         auto ended = wait_end(self->below_, self->stopping_);
@@ -20725,8 +20860,9 @@ struct agent::books {
         start_worker_order order;
         cancel_source stop;
         bool asked_to_stop = false;
-        rt::line_queue said; ///< that its driver has not been sent
-        event all_sent;      ///< of what it has said; look again
+        rt::child* process = nullptr; ///< while it runs
+        rt::line_queue said;          ///< that its driver has not been sent
+        event all_sent;               ///< of what it has said; look again
     };
     /// What a driver's workers have printed, as far as the head knows of it.
     struct driver_output {
@@ -20758,7 +20894,7 @@ struct agent::books {
     static task<void> say_hello(books* self);
 
     void start(start_worker_order order);
-    void stop_one(const lease_name& lease);
+    void stop_one(const lease_name& lease, bool at_once);
     void stop_all();
     static task<void> live(books* self, lease_name lease);
     static task<ended_lease> run(books* self, worker* w);
@@ -21088,6 +21224,8 @@ public:
     /// Asks the head for leases that hold what a demand asks for, in place of others where there is no room.
     void want(const rt::worker_demand& what) override;
     void rests(const net::channel& worker, bool on) override;
+    /// Has its agent kill its process, now or when the head is back.
+    void end_now(const net::channel& worker) override;
     /// Asks the head for a placement group, and gives it back.
     void want_group(const rt::worker_group& what) override;
     void drop_group(std::uint64_t number) override;
@@ -21616,6 +21754,7 @@ struct leased_workers::books {
         bool ended = false;                     ///< the head says so
         bool retiring = false;
         bool rests = false;      ///< its task waits for others
+        bool ends_now = false;   ///< its process is to be killed
         bool impossible = false; ///< no node could hold it, the head says
         std::string how;         ///< it ended
         event end_told;
@@ -22567,7 +22706,7 @@ public:
 
     void add_child(call_base& call) noexcept { children_.push_back(call); }
     /// Cancels what it has called and what has no outcome yet.
-    void cancel_children();
+    void cancel_children(bool by_force);
 
     lineage who;
     const function_record* fn = nullptr;
@@ -23168,6 +23307,7 @@ SKEIN_INLINE result<registry> registry::build(std::vector<function_record*> reco
 // ======== skein/rt/detail/call.hpp, continued
 #include <concepts>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23184,22 +23324,27 @@ using slot_id = strong_id<struct slot_tag>;
 
 namespace detail {
 
-/// What appends arguments or a result to a message: any callable, borrowed for one call of a function.
-class encoder {
+/// Any callable that takes a To&, borrowed for one call of a function.
+template <class To>
+class borrowed {
 public:
     template <class F>
-        requires(std::is_invocable_v<F&, wire::writer&>)
-    encoder(F&& append) noexcept // NOLINT: F is borrowed, not taken
-        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(append)))),
-          call_([](void* o, wire::writer& to) {
-              (*static_cast<std::remove_reference_t<F>*>(o))(to);
-          }) {}
-    void operator()(wire::writer& to) const { call_(object_, to); }
+        requires(std::is_invocable_v<F&, To&>)
+    borrowed(F&& work) noexcept // NOLINT: F is borrowed, not taken
+        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(work)))),
+          call_([](void* o, To& to) { (*static_cast<std::remove_reference_t<F>*>(o))(to); }) {}
+    void operator()(To& to) const { call_(object_, to); }
 
 private:
     void* object_;
-    void (*call_)(void*, wire::writer&);
+    void (*call_)(void*, To&);
 };
+
+class call_base;
+/// What appends arguments or a result to a message.
+using encoder = borrowed<wire::writer>;
+/// What ends a call of this process with a value.
+using finisher = borrowed<call_base>;
 
 enum class phase : std::uint8_t { preparing, queued, sent, started, done };
 enum class call_kind : std::uint8_t { task, method, create };
@@ -23213,6 +23358,28 @@ public:
     virtual void encode(wire::writer& to) = 0;
     /// The failure of a ref among them, if one failed.
     [[nodiscard]] virtual const failure* failed() const noexcept = 0;
+};
+
+/// Credit: calls that were sent and have not begun, and their bytes. Used in runtime_credits.ipp.
+struct credit_line {
+    std::uint32_t number = 1; ///< what was taken from an older line is not given back to this one
+    std::uint32_t calls = 0;
+    std::uint64_t bytes = 0;
+
+    void take(std::uint32_t n) noexcept {
+        ++calls;
+        bytes += n;
+    }
+    void give(std::uint32_t n) noexcept {
+        --calls;
+        bytes -= n;
+    }
+};
+
+/// What a call has of the credit of a line.
+struct credit_taken {
+    std::uint32_t line = 0; ///< its number; 0: nothing
+    std::uint32_t bytes = 0;
 };
 
 /// The part of a call that knows nothing of its result type.
@@ -23278,7 +23445,8 @@ public:
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
     bool nested = false; ///< submitted by a worker: goes before the calls of the driver
-    bool direct = false; ///< sent by a worker without its driver, and counted as such
+    bool direct = false; ///< made by a worker, and counted as one that its driver does not know of
+    bool held = false;   ///< it waits at its worker, behind a start_gate
     /// Not 0: a worker died while it ran. It waits for a worker with nothing to do, so many times at most, and
     /// nothing is sent behind it.
     std::uint8_t alone = 0;
@@ -23286,20 +23454,27 @@ public:
     std::uint16_t cpus = 0;  ///< cores it counts for on its worker, rounded up
     std::uint16_t shape = 0; ///< its whole demand, a number of its runtime, see demand_table
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
+    credit_taken taken;              ///< until its worker has begun it
 
 protected:
     virtual result<void> take_value(byte_span value) = 0;
     virtual void take_failure(const failure&) {}
     virtual void on_finished() {}
+    void finished();
     std::uint32_t watchers_ = 0; ///< refs and awaiters: those who may look at the outcome
 
 private:
-    void finished();
     void tell_unseen() const noexcept;
     void release_dependents();
 
     std::uint32_t uses_ = 0;
     std::unique_ptr<failure> failure_;
+};
+
+/// Calls of the methods that share a start_gate.
+struct gate_line {
+    credit_line held;                             ///< wait at the worker, for the gate is full
+    std::deque<counted_ptr<call_base>> waiting{}; ///< wait here while too many wait there
 };
 
 /// A caller's view of one actor: its id, and the calls that wait for their turn. Calls leave in the
@@ -23322,6 +23497,17 @@ public:
     bool lasts = false;          ///< its calls keep their arguments
     std::uint32_t holds = 0;     ///< worker: times its driver knows of the handles here
     std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number
+    credit_line credit;
+    std::uint32_t ended = 0;         ///< about so many of `waiting` are done
+    std::vector<gate_line> gates;    ///< by number, as far as calls have waited for one
+    std::unique_ptr<event> has_room; ///< set for a moment; made when somebody waits for it
+
+    [[nodiscard]] bool has_waiting() const noexcept {
+        if (first != waiting.size()) return true;
+        for (const auto& gate : gates)
+            if (!gate.waiting.empty()) return true;
+        return false;
+    }
 
 private:
     void last_use_gone() noexcept;
@@ -23461,6 +23647,14 @@ SKEIN_INLINE claims::claims(shared_memory in) : memory_(std::move(in)) {
 
 } // namespace skein::rt::detail
 
+// ======== skein/rt/detail/given_call.hpp
+// A call of this process to an actor of its own whose arguments travel as they are: copied or moved into it when it is
+// made, and not encoded. It waits in the loop's queue beside the frames of this process to itself and runs in their order.
+//
+// Only values of which a copy is what decoding their bytes would give go this way: what skein itself encodes, and
+// handles. So nobody can tell which way a call took, but by its speed.
+
+
 // ======== skein/rt/detail/incoming_call.hpp
 // incoming_call: what the invoker of a registered function gets to see of the call that it is to run.
 
@@ -23497,6 +23691,181 @@ struct incoming_call {
 } // namespace detail
 
 } // namespace skein::rt
+
+
+// ======== skein/rt/detail/given_call.hpp, continued
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+template <class T>
+class actor_handle;
+
+namespace rt::detail {
+
+/// The arguments of one call, and what else its head would say.
+class given_call {
+public:
+    given_call() = default;
+    given_call(const given_call&) = delete;
+    given_call& operator=(const given_call&) = delete;
+    virtual ~given_call() = default;
+    /// Runs or starts it, once at most; it replies by itself.
+    virtual void run(incoming_call& call) = 0;
+
+    static void* operator new(std::size_t bytes) {
+        return skein::detail::frame_pool::allocate(bytes);
+    }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        skein::detail::frame_pool::release(p, bytes);
+    }
+
+    const function_record* fn = nullptr;
+    slot_id slot;
+    actor_id target;
+    lineage who;
+};
+
+/// What makes one: any callable, borrowed for one call of a function. Or none.
+class given_maker {
+public:
+    given_maker() noexcept = default;
+    template <class F>
+        requires(std::is_invocable_r_v<std::unique_ptr<given_call>, F&>)
+    explicit given_maker(F& make) noexcept
+        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(make)))),
+          call_([](void* o) -> std::unique_ptr<given_call> { return (*static_cast<F*>(o))(); }) {}
+    explicit operator bool() const noexcept { return call_ != nullptr; }
+    [[nodiscard]] std::unique_ptr<given_call> operator()() const { return call_(object_); }
+
+private:
+    void* object_ = nullptr;
+    std::unique_ptr<given_call> (*call_)(void*) = nullptr;
+};
+
+template <class T>
+inline constexpr bool is_handle = false;
+template <class T>
+inline constexpr bool is_handle<actor_handle<T>> = true;
+
+/// What a type is made of.
+enum class makeup : std::uint8_t {
+    values,  ///< a copy is what decoding gives, and shares nothing with the original
+    handles, ///< the same, and there are handles in it
+    other,   ///< its own codec may change it, or it is a view
+};
+
+/// No allocator, comparison or hash with a state of its own, which decoding would not give.
+template <class T>
+consteval bool has_no_state() {
+    if constexpr (requires { typename T::allocator_type; })
+        if (!std::allocator_traits<typename T::allocator_type>::is_always_equal::value)
+            return false;
+    if constexpr (requires { typename T::key_compare; })
+        if (!std::is_empty_v<typename T::key_compare>) return false;
+    if constexpr (requires { typename T::hasher; })
+        if (!std::is_empty_v<typename T::hasher> || !std::is_empty_v<typename T::key_equal>)
+            return false;
+    return true;
+}
+
+/// `Above` are the aggregates that T is inside of.
+template <class T, class... Above>
+consteval makeup makeup_of() {
+    namespace w = wire::detail;
+    if constexpr (w::is_one_of<T, Above...>) {
+        return makeup::values;
+    } else if constexpr (w::custom<T>) {
+        return is_handle<T> ? makeup::handles : makeup::other;
+    } else if constexpr (is_view<T> || !has_no_state<T>()) {
+        return makeup::other;
+    } else if constexpr (std::is_void_v<T> || w::is_scalar<T> || w::is_text<T> || w::is_id<T> ||
+                         w::is_duration<T> || std::is_same_v<T, std::monostate> ||
+                         std::is_same_v<T, skein::error>) {
+        return makeup::values;
+    } else if constexpr (w::is_map<T>) {
+        return std::max(makeup_of<typename T::key_type, Above...>(),
+                        makeup_of<typename T::mapped_type, Above...>());
+    } else if constexpr (w::is_a<T, std::vector> || w::is_array<T> || w::is_set<T> ||
+                         w::is_a<T, std::optional> || w::is_a<T, result>) {
+        return makeup_of<typename T::value_type, Above...>();
+    } else if constexpr (w::is_tuple<T> || w::is_a<T, std::variant>) {
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return std::max({makeup::values, makeup_of<std::remove_cvref_t<Items>, Above...>()...});
+        }(static_cast<const T*>(nullptr));
+    } else if constexpr (plain_aggregate<T>) {
+        return []<std::size_t... I>(std::index_sequence<I...>) {
+            return std::max({makeup::values,
+                             makeup_of<std::remove_cvref_t<field_type<T, I>>, T, Above...>()...});
+        }(std::make_index_sequence<field_count<T>>{});
+    } else {
+        return makeup::other;
+    }
+}
+
+/// A value of this type need not be encoded for an actor of the same process.
+template <class T>
+consteval bool travels_as_it_is() {
+    if constexpr (std::is_void_v<T>)
+        return true;
+    else
+        return makeup_of<T>() != makeup::other && std::is_copy_constructible_v<T>;
+}
+
+/// What a call holds for a parameter of type P: a view gets memory of its own.
+template <class P>
+struct held_as {
+    using type = P;
+};
+template <>
+struct held_as<std::string_view> {
+    using type = std::string;
+};
+template <class T>
+struct held_as<std::span<T>> {
+    using type = std::vector<std::remove_const_t<T>>;
+};
+
+/// Whether a call with these arguments can be given.
+template <class Arguments>
+inline constexpr bool can_be_given = false;
+template <class... P>
+inline constexpr bool can_be_given<std::tuple<P...>> =
+    (true && ... &&
+     (std::is_same_v<P, typename held_as<P>::type> ? travels_as_it_is<P>() : is_view<P>));
+
+/// Gives what `held_as<P>` holds of an argument of type A: a copy, or what was moved.
+template <class P, class A>
+typename held_as<P>::type own_argument(A&& a) {
+    if constexpr (unwrap_ref<std::remove_cvref_t<A>>::is_ref) {
+        return own_argument<P>(std::as_const(*a.state()->value));
+    } else if constexpr (std::is_same_v<P, std::string_view>) {
+        return std::string(std::string_view(a));
+    } else if constexpr (is_view<P>) {
+        const P view(a);
+        return typename held_as<P>::type(view.begin(), view.end());
+    } else {
+        return P(std::forward<A>(a));
+    }
+}
+
+/// A parameter out of what was held for it.
+template <class P, class Held>
+P parameter_of(Held& held) {
+    if constexpr (is_view<P>)
+        return P(held);
+    else
+        return std::move(held);
+}
+
+} // namespace rt::detail
+} // namespace skein
 
 // ======== skein/rt/detail/runtime_fwd.hpp
 // What rt/runtime.hpp names and does not need to know.
@@ -23562,6 +23931,9 @@ struct runtime_options {
     std::int64_t pid = 0;
     /// Of this start of this process, see unique_number. 0: drawn; a simulated world draws its own.
     std::uint64_t incarnation = 0;
+    /// What it sends to one actor, or of tasks without cores to one worker, ahead of what has begun there.
+    std::uint32_t credit_calls = limit::credit_calls;
+    std::size_t credit_bytes = limit::credit_bytes; ///< and one call more
 };
 
 /// Counts since it was made.
@@ -23703,16 +24075,22 @@ public:
     // For remote<>, actor<> and the invokers of registered functions.
 
     /// Submits a call whose arguments are there; encode(writer&) appends them.
-    void submit(counted_ptr<detail::call_base> call, detail::encoder encode);
+    /// give: makes it for an actor of this process, instead.
+    void submit(counted_ptr<detail::call_base> call, detail::encoder encode,
+                detail::given_maker give = {});
     /// What a task needs, before it is submitted.
     void set_demand(detail::call_base& call, const call_options& how);
     /// Submits a call that waits for refs: it is sent when `pending` argument_ready() have come.
     void submit_deferred(const counted_ptr<detail::call_base>& call, std::size_t pending,
                          std::unique_ptr<detail::deferred_arguments> arguments);
     void argument_ready(detail::call_base& call);
-    void cancel(detail::call_base& call) noexcept;
+    /// by_force: of a task; see ref::cancel_by_force().
+    void cancel(detail::call_base& call, bool by_force = false) noexcept;
+    /// It has been cancelled by force, and has not ended.
+    void end_by_force(detail::call_base& call);
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_state& lane) noexcept;
+    [[nodiscard]] task<void> wait_room(counted_ptr<detail::actor_state> lane);
     /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
     [[nodiscard]] counted_ptr<detail::actor_state> actor_lane(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
@@ -23765,6 +24143,8 @@ public:
     [[nodiscard]] counted_ptr<task_context> root_context() const noexcept;
 
     void reply(peer& to, slot_id id, detail::encoder encode);
+    /// The same for a call of this process. False: it is none.
+    [[nodiscard]] bool reply_here(peer& to, slot_id id, detail::finisher finish);
     /// A value that is encoded already.
     void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
     void reply_failure(peer& to, slot_id id, const failure& why);
@@ -23782,13 +24162,15 @@ private:
     struct books; // in detail/runtime_books.hpp
     struct arrival;
     struct losses;
+    struct credits;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
     void on_reply(peer& from, const net::frame_view& f);
     void settle(peer& from, counted_ptr<detail::call_base> call, const net::frame_view& f);
     [[nodiscard]] bool runs_again(detail::call_base& call, failure& why);
-    void on_cancel(peer& from, slot_id id);
+    void on_cancel(peer& from, slot_id id, bool by_force);
+    void force_soon(detail::call_base& call);
     void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
     void take_reply(peer& from, detail::call_base& call, const net::frame_view& f);
 
@@ -23834,7 +24216,12 @@ private:
     void give_late_holds_back(actor_id restarted);
     void arrived(const std::shared_ptr<peer>& from, const net::frame_view& f);
     task<void> run_backlog();
-    [[nodiscard]] detail::call_context& context_for(const detail::call_head& head,
+    void begin_turn();
+    void end_turn();
+    [[nodiscard]] std::shared_ptr<detail::actor_box> box_for(peer& from, slot_id id,
+                                                             const function_record& fn,
+                                                             actor_id actor);
+    [[nodiscard]] detail::call_context& context_for(const detail::lineage& who, actor_id actor,
                                                     const function_record& fn);
     void adopt_child(detail::call_base& call);
     void execute_waiting(const arrival& one);
@@ -24474,8 +24861,14 @@ public:
         if (size_ == 0) return false;
         const auto at = place_of(id);
         if (!places_[at].value) return false;
+        // Its end may look in here.
+        [[maybe_unused]] const Value gone = std::exchange(places_[at].value, Value{});
         erase_at(at);
         return true;
+    }
+    void clear() noexcept {
+        const auto gone = std::exchange(places_, {});
+        size_ = 0;
     }
     /// of(id, value): true if it goes. Must not change the table.
     template <class F>
@@ -24551,7 +24944,9 @@ private:
 //     call     id = the call, body = call_head + arguments         submitter -> executor
 //     reply    id = the call, flags: ok or failed, body = value or wire_failure
 //     started  id = the call: it runs and has suspended            executor -> submitter
-//     cancel   id = the call                                       submitter -> executor
+//     held     id = the call: it waits for others of its method_group, or of .max_concurrency   executor -> submitter
+//     passed   id = a call that was taken back: its place has come, and was passed by            worker -> driver
+//     cancel   id = the call, flags: by force                      submitter -> executor
 //     drop     body = the actor: its last handle is gone            driver -> worker
 //     kill     body = the actor: it ends at once                     worker -> driver -> worker
 //
@@ -24563,13 +24958,14 @@ private:
 //     left       it has ended by itself
 //     find       id = who asks, body = type and name                a reply brings its number
 //
-// Workers call the actors of each other over links of their own, which carry call, cancel, reply and started alone;
+// Workers call the actors of each other over links of their own, which carry call, cancel, reply, started and held alone;
 // what they need their driver for is in detail/direct_message.hpp.
 //
 // A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the value.
 
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -24598,8 +24994,11 @@ enum message : std::uint16_t {
     message_busy = 18,
     message_waits = 19,
     message_cut = 20,
+    message_held = 21,
+    message_passed = 22,
 };
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
+inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel
 
 /// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
 /// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, the text of a
@@ -24624,38 +25023,48 @@ struct call_head {
     }
 
     void encode(wire::writer& to, time_point now) const {
-        to.fixed(function);
-        to.fixed(static_cast<std::uint8_t>(
-            static_cast<std::uint8_t>(kind) | (is_told ? told_bit : 0) |
-            (demand.empty() ? 0 : demand_bit) | (retry_on.empty() ? 0 : retry_on_bit)));
-        to.fixed(retries);
-        to.fixed(cpus);
-        to.fixed(who.id.value().number);
-        if (kind != call_kind::task) put(to, target.value());
+        const std::size_t bytes = 16U + (kind != call_kind::task ? 16U : 0U) + (is_told ? 48U : 0U);
+        std::byte* at = to.extend(bytes); // at once: there is a head for each call
+        store_le(at, function);
+        store_le(at + 4, static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) |
+                                                   (is_told ? told_bit : 0) |
+                                                   (demand.empty() ? 0 : demand_bit) |
+                                                   (retry_on.empty() ? 0 : retry_on_bit)));
+        store_le(at + 5, retries);
+        store_le(at + 6, cpus);
+        store_le(at + 8, who.id.value().number);
+        at += 16;
+        if (kind != call_kind::task) at = put(at, target.value());
         if (is_told) {
-            to.fixed(who.id.value().incarnation);
             // Clocks of hosts differ: what is left of the time travels.
             const bool has_end = who.until != time_point::max();
-            to.fixed(has_end ? std::max<std::int64_t>((who.until - now).count(), 0)
-                             : std::int64_t{-1});
-            put(to, who.trace.value());
-            put(to, who.parent.value());
+            const auto left = has_end ? std::max<std::int64_t>((who.until - now).count(), 0) : -1;
+            store_le(at, who.id.value().incarnation);
+            store_le(at + 8, static_cast<std::uint64_t>(left));
+            put(put(at + 16, who.trace.value()), who.parent.value());
         }
         if (!demand.empty()) put(to, demand);
         if (!retry_on.empty()) put(to, retry_on);
     }
     /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
     bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
-        std::uint8_t how = 0;
-        unique_number id{sender, 0}, actor;
-        if (!from.fixed(function) || !from.fixed(how) || !from.fixed(retries) ||
-            !from.fixed(cpus) || !from.fixed(id.number))
-            return false;
+        byte_span first;
+        if (!from.raw(16, first)) return false;
+        const std::byte* const at = first.data();
+        function = load_le<std::uint32_t>(at);
+        const auto how = load_le<std::uint8_t>(at + 4);
+        retries = load_le<std::uint8_t>(at + 5);
+        cpus = load_le<std::uint16_t>(at + 6);
+        const unique_number id{sender, load_le<std::uint64_t>(at + 8)};
         is_told = (how & told_bit) != 0;
         kind = static_cast<call_kind>(how & ~(told_bit | demand_bit | retry_on_bit));
         if (kind > call_kind::create) return false;
-        if (kind != call_kind::task && !get(from, actor)) return false;
-        target = actor_id(actor);
+        target = actor_id();
+        if (kind != call_kind::task) {
+            byte_span actor;
+            if (!from.raw(16, actor)) return false;
+            target = actor_id(get(actor.data()));
+        }
         who.id = who.trace = call_id(id);
         if (is_told && !decode_who(from, id, now)) return false;
         return ((how & demand_bit) == 0 || get(from, demand)) &&
@@ -24664,12 +25073,13 @@ struct call_head {
 
 private:
     bool decode_who(wire::reader& from, unique_number id, time_point now) {
-        unique_number trace, parent;
-        std::int64_t left = -1;
-        if (!from.fixed(id.incarnation) || !from.fixed(left) || !get(from, trace) ||
-            !get(from, parent) || left < -1)
-            return false;
-        who = {call_id(id), call_id(trace), call_id(parent)};
+        byte_span all;
+        if (!from.raw(48, all)) return false;
+        const std::byte* const at = all.data();
+        id.incarnation = load_le<std::uint64_t>(at);
+        const auto left = static_cast<std::int64_t>(load_le<std::uint64_t>(at + 8));
+        if (left < -1) return false;
+        who = {call_id(id), call_id(get(at + 16)), call_id(get(at + 32))};
         if (left >= 0) who.until = deadline_after(now, duration(left));
         return true;
     }
@@ -24690,12 +25100,13 @@ private:
     [[nodiscard]] static constexpr std::size_t padding(std::size_t text) noexcept {
         return (16 - (sizeof(std::uint16_t) + text) % 16) % 16;
     }
-    static void put(wire::writer& to, const unique_number& n) {
-        to.fixed(n.incarnation);
-        to.fixed(n.number);
+    static std::byte* put(std::byte* to, const unique_number& n) {
+        store_le(to, n.incarnation);
+        store_le(to + 8, n.number);
+        return to + 16;
     }
-    static bool get(wire::reader& from, unique_number& n) {
-        return from.fixed(n.incarnation) && from.fixed(n.number);
+    static unique_number get(const std::byte* from) {
+        return {load_le<std::uint64_t>(from), load_le<std::uint64_t>(from + 8)};
     }
 };
 
@@ -24854,6 +25265,50 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
 
 } // namespace skein::rt::detail
 
+// ======== skein/rt/detail/runtime_credits.hpp
+// How much a process sends to actors and workers ahead of what they have begun. Part of detail/runtime_books.hpp; how it works stands in
+// detail/runtime_credits.ipp.
+
+
+#include <cstddef>
+#include <cstdint>
+
+namespace skein::rt {
+
+/// How much this process sends ahead of what has begun; in runtime_credits.ipp.
+struct runtime::credits {
+    [[nodiscard]] static bool has(const books& of, const detail::credit_line& line) noexcept;
+    [[nodiscard]] static byte_buffer body_to_keep(books& of);
+    static void take_memory(books& of, byte_buffer body);
+    [[nodiscard]] static bool is_spent(const books& of, const detail::actor_state& lane) noexcept;
+    static void look_ahead(const detail::actor_state& lane) noexcept;
+    [[nodiscard]] static bool stands_aside(const books& of, const detail::actor_state& lane,
+                                           const detail::call_base& call) noexcept;
+    static void take(books& of, peer& to, detail::call_base& call, std::size_t bytes) noexcept;
+    [[nodiscard]] static counted_ptr<detail::actor_state> give(books& of, peer& from,
+                                                               detail::call_base& call) noexcept;
+    static void on_started(runtime& self, peer& from, slot_id id);
+    static void on_held(runtime& self, peer& from, slot_id id);
+    static void on_passed(runtime& self, peer& from, slot_id id);
+    static void pass_by(peer& from, slot_id id, const detail::call_head& head);
+    static void keep(detail::call_base& call);
+    static void leave(books& of, detail::actor_state& lane);
+    static void sort(detail::actor_state& lane);
+    static void send_held(runtime& self, detail::actor_state& lane);
+    static void forget(detail::actor_state& lane, detail::call_base& call);
+    static void fail_all(runtime& self, const error& why);
+    static void tell_room(const books& of, detail::actor_state& lane) noexcept;
+    [[nodiscard]] static bool has_room(const books& of, const detail::actor_state& lane) noexcept;
+    static void waits_here(runtime& self, detail::call_base& call);
+
+private:
+    [[nodiscard]] static detail::actor_state* lane_of(books& of, actor_id id,
+                                                      detail::actor_state* known,
+                                                      std::uint32_t line) noexcept;
+};
+
+} // namespace skein::rt
+
 
 // ======== skein/rt/detail/runtime_books.hpp, continued
 #include <algorithm>
@@ -24885,6 +25340,7 @@ struct running_call {
     counted_ptr<call_context> context;
     bool told = false;  ///< the submitter knows that it has started
     bool waits = false; ///< it has not, see start_gate
+    bool held = false;  ///< and the submitter knows that
 };
 
 struct call_base::rarities {
@@ -24902,6 +25358,13 @@ struct call_base::rarities {
         call_base& call;
     };
     std::optional<deadline_timer> deadline;
+    struct force_timer : timer_node {
+        explicit force_timer(call_base& c)
+            : timer_node([](timer_node& t) { static_cast<force_timer&>(t).passed(); }), call(c) {}
+        void passed();
+        call_base& call;
+    };
+    std::optional<force_timer> force; ///< it was cancelled by force
     std::optional<error> bad_options;
     std::optional<known_failures> retry_on;
     std::uint16_t failed_attempts = 0; ///< that ended with one of them
@@ -24987,6 +25450,7 @@ struct peer {
     bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
     error why{errc::closed, "closed"}; ///< once it has ended
+    std::string ended_for;             ///< by force, and for which call
     bool orderly = false;
     event ended;
 
@@ -24997,6 +25461,13 @@ struct peer {
     time_point mark{};     ///< since when `finished` counts
     std::uint32_t finished = 0;
     std::size_t actors = 0;
+    detail::credit_line credit; ///< of tasks that occupy no cores
+    /// What calls have of their line's credit that were taken back, and that the worker has still to pass by.
+    struct passing {
+        actor_id target; ///< none: a task
+        detail::credit_taken taken;
+    };
+    std::unordered_map<slot_id, passing> taken_back;
 
     // What the worker has begun, and the tasks that can be taken back from it, in the order in which they
     // were sent; some are done.
@@ -25164,6 +25635,10 @@ public:
     bool lends = false; ///< the value is that of a reply that lends
 
     [[nodiscard]] const peer& origin() const noexcept { return *origin_; }
+    /// What its worker says of it goes on to who made it.
+    void pass_on(std::uint16_t what) const {
+        if (!is_done() && origin_->is_open()) origin_->send(what, 0, origin_id_.value(), {});
+    }
 
 protected:
     result<void> take_value(byte_span bytes) override {
@@ -25196,6 +25671,7 @@ struct runtime::arrival {
     byte_buffer body;
     bool is_drop = false;
     time_point came{};
+    std::unique_ptr<detail::given_call> given; ///< instead of a body
 };
 
 struct runtime::books {
@@ -25212,6 +25688,9 @@ struct runtime::books {
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
     peer* upstream = nullptr;                 ///< of a worker
     std::uint64_t incarnation = 0, last_link = 0, last_actor = 0, last_call = 0;
+    std::uint32_t last_line = 1, credit_calls = 0; ///< see credits
+    std::size_t credit_bytes = 0;
+    std::vector<byte_buffer> spare_bodies; ///< of calls that have left
     counted_ptr<detail::runtime_anchor> anchor;
     counted_ptr<detail::call_context> root,
         spare; ///< of tasks that are no call; for the next plain call
@@ -25226,7 +25705,7 @@ struct runtime::books {
     std::unordered_map<actor_id, detail::actor_state*> lanes;
     detail::actor_books actors;
     detail::group_books groups;
-    std::unordered_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
+    detail::id_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
     std::optional<error> given_up;
@@ -25313,7 +25792,7 @@ SKEIN_INLINE const char* call_base::progress() const noexcept {
 }
 
 SKEIN_INLINE void call_base::finish_with_bytes(byte_span value) {
-    if (auto taken = take_value(value); !taken) return fail({taken.error(), nullptr});
+    if (auto read = take_value(value); !read) return fail({read.error(), nullptr});
     finished();
 }
 
@@ -25350,6 +25829,7 @@ SKEIN_INLINE void call_base::finished() {
     if (owner != nullptr) std::exchange(owner, nullptr)->count_outcome(failure_ != nullptr);
     state = phase::done;
     if (rare && rare->deadline) rare->deadline->cancel();
+    if (rare && rare->force) rare->force->cancel();
     if (rare) {
         rare->kept.clear();
         rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
@@ -25373,8 +25853,20 @@ SKEIN_INLINE void actor_state::last_use_gone() noexcept {
     delete this;
 }
 
-SKEIN_INLINE void cancel_call(call_base& call) noexcept {
-    if (call.owner != nullptr) call.owner->cancel(call);
+SKEIN_INLINE void call_base::rarities::force_timer::passed() {
+    if (call.owner != nullptr) call.owner->end_by_force(call);
+}
+
+SKEIN_INLINE void cancel_call(call_base& call, bool by_force) noexcept {
+    if (call.owner != nullptr) call.owner->cancel(call, by_force);
+}
+
+SKEIN_INLINE void check_force(const function_record& fn) {
+    if (fn.actor == nullptr) return;
+    throw error(errc::not_supported,
+                fmt::format("not supported: {} is a call of an actor and cannot be cancelled by force",
+                            fn.name))
+        .with_hint("cancel() asks it to end; kill() ends its actor");
 }
 
 SKEIN_INLINE void keep_failures(call_base& call, std::string_view text) {
@@ -25525,6 +26017,7 @@ struct loopback_frame {
     std::uint64_t id = 0;
     byte_buffer body;
     std::vector<counted_ptr<actor_state>> kept; ///< of the handles in a result
+    std::unique_ptr<given_call> given;          ///< instead of a body
 };
 
 /// Another worker, on which there are actors that are called from here.
@@ -25592,6 +26085,17 @@ struct direct_books {
     void push(loopback_frame f);
     [[nodiscard]] byte_buffer body_of(byte_span bytes);
     void take_back(std::vector<loopback_frame> delivered);
+
+    // Calls whose arguments travel as they are; in detail/runtime_given.ipp.
+    void give(counted_ptr<call_base> call, given_maker make);
+    void arrived(std::unique_ptr<given_call> given);
+    void execute(std::unique_ptr<given_call> given, std::shared_ptr<actor_box> box);
+    void execute_waiting(std::unique_ptr<given_call> given);
+    void hold_back(std::unique_ptr<given_call> given, std::shared_ptr<actor_box> box);
+    [[nodiscard]] task<void> execute_later(std::unique_ptr<given_call> given,
+                                           std::shared_ptr<actor_box> box);
+    [[nodiscard]] task<void> execute_in_turn(std::unique_ptr<given_call> given,
+                                             std::shared_ptr<actor_box> box);
 };
 
 /// The options of a link between two workers, for both sides.
@@ -25619,7 +26123,7 @@ namespace detail {
 
 SKEIN_INLINE void no_current_runtime() {
     SKEIN_CHECK(false, "no skein runtime on this thread: call remote functions and actors from "
-                       "inside skein::run");
+                       "inside skein::run, or through a skein::session");
     std::abort();
 }
 
@@ -25642,6 +26146,8 @@ SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<boo
     books_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
     books_->anchor = counted_ptr(new detail::runtime_anchor(*this));
     books_->leases.incarnation = books_->incarnation;
+    books_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
+    books_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});
     books_->root = counted_ptr(new detail::call_context(books_->anchor));
     books_->direct = std::make_unique<detail::direct_books>(*this);
     (void)registry::instance(); // numbers the functions
@@ -25690,7 +26196,8 @@ SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
 }
 SKEIN_INLINE void runtime::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
     box->id = id;
-    books_->boxes.insert_or_assign(id, std::move(box));
+    books_->boxes.erase(id); // a driver gives no id twice
+    books_->boxes.enter(id, std::move(box));
 }
 SKEIN_INLINE void runtime::count_outcome(bool failed) noexcept {
     ++books_->stats.done;
@@ -25799,14 +26306,14 @@ SKEIN_INLINE byte_buffer body_to_keep(wire::writer& written) {
     return std::move(written).take();
 }
 
-SKEIN_INLINE void call_context::cancel_children() {
+SKEIN_INLINE void call_context::cancel_children(bool by_force) {
     std::vector<counted_ptr<call_base>> all;
     while (!children_.empty()) {
         auto& child = children_.front();
         child.unlink();
         all.emplace_back(&child);
     }
-    for (const auto& child : all) cancel_call(*child);
+    for (const auto& child : all) cancel_call(*child, by_force);
 }
 
 } // namespace detail
@@ -25836,17 +26343,22 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
     }
 }
 
-SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::encoder encode) {
+SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::encoder encode,
+                                  detail::given_maker give) {
     if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
         auto& lane = *call->lane;
         if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->is_open() &&
-            !lane.lasts && !books_->closing) [[likely]] {
+            !lane.lasts && !books_->closing && credits::has(*books_, lane.credit) &&
+            !credits::stands_aside(*books_, lane, *call)) [[likely]] {
+            if (give && lane.on->role == detail::peer_role::here)
+                return books_->direct->give(std::move(call), give);
             books_->scratch.clear();
             if (!encode_call(books_->scratch, *call, encode)) return;
             auto& raw = *call;
             raw.slot = take_slot(std::move(call));
+            credits::take(*books_, *lane.on, raw, books_->scratch.size());
             if (books_->scratch.size() < limit::inline_bytes) [[likely]]
                 return transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
             auto body = std::move(books_->scratch).take(); // its memory goes with it
@@ -25855,7 +26367,7 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
     }
     books_->scratch.clear();
     if (!encode_call(books_->scratch, *call, encode)) return;
-    call->body = detail::body_to_keep(books_->scratch);
+    call->body = credits::body_to_keep(*books_);
     call->state = detail::phase::queued;
     place(std::move(call));
 }
@@ -25910,6 +26422,7 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
     call->state = detail::phase::queued;
     if (call->kind == detail::call_kind::method) {
         drain(*call->lane);
+        credits::waits_here(*this, *call);
     } else {
         place(call);
     }
@@ -25920,8 +26433,9 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
     if (books_->closing) return refuse(*call, is_closing(call->name()));
     if (call->kind == detail::call_kind::method && call->lane) {
         const auto lane = call->lane;
-        lane->waiting.push_back(std::move(call));
-        return drain(*lane);
+        lane->waiting.push_back(call);
+        if (!credits::is_spent(*books_, *lane)) drain(*lane);
+        return credits::waits_here(*this, *call);
     }
     if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
     if (call->kind == detail::call_kind::method) { // passed on for a worker
@@ -25952,14 +26466,22 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
 SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
     const counted_ptr<detail::actor_state> hold(&lane);
     if (lane.moving && !lane.asked && books_->upstream != nullptr) find_way(lane);
+    credits::send_held(*this, lane);
     while (lane.first != lane.waiting.size()) {
         auto& front = lane.waiting[lane.first];
         if (front->state == detail::phase::preparing || (lane.moving && !front->is_done()) ||
             (is_cut(lane) && !front->is_done()))
             break;
+        const bool goes = !front->is_done() && !lane.lost && lane.on != nullptr;
+        const bool aside = goes && credits::stands_aside(*books_, lane, *front);
+        if (goes && !aside && !credits::has(*books_, lane.credit)) break;
         auto call = std::exchange(front, {});
         ++lane.first;
         if (call->is_done()) continue;
+        if (aside) {
+            lane.gates[call->fn->group].waiting.push_back(std::move(call));
+            continue;
+        }
         if (lane.lost) {
             call->fail({error(lane.lost->what.code(),
                               call->name() + " did not run: " + lane.lost->what.text()),
@@ -25967,23 +26489,33 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
         } else if (lane.on == nullptr) {
             refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
         } else {
+            credits::look_ahead(lane);
             send(*lane.on, std::move(call));
         }
     }
-    if (lane.first == lane.waiting.size()) {
-        lane.waiting.clear();
+    constexpr std::size_t few = 64;
+    if (lane.first == lane.waiting.size() ||
+        (lane.first >= few && lane.first * 2 > lane.waiting.size())) {
+        lane.waiting.erase(lane.waiting.begin(),
+                           lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first));
         lane.first = 0;
+        if (lane.waiting.empty() && lane.waiting.capacity() > few * few)
+            lane.waiting.shrink_to_fit();
     }
+    credits::tell_room(*books_, lane);
 }
 
-SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
+SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexcept {
     const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
     const bool is_free = take_back(call);
     if (!is_free && (call.state == detail::phase::sent || call.state == detail::phase::started)) {
-        if (std::exchange(call.extra().cancel_requested, true)) return;
+        by_force = by_force && call.kind == detail::call_kind::task;
+        if (std::exchange(call.extra().cancel_requested, true) && !by_force) return;
         if (call.on != nullptr && call.on->is_open())
-            call.on->send(detail::message_cancel, 0, call.slot.value(), {});
+            call.on->send(detail::message_cancel, by_force ? detail::flag_by_force : 0,
+                          call.slot.value(), {});
+        if (by_force) force_soon(call);
         return;
     }
     if (call.state == detail::phase::queued && call.on != nullptr) {
@@ -25993,6 +26525,7 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
     call.fail({error(errc::cancelled,
                      fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
                nullptr});
+    if (lane) credits::forget(*lane, call);
     if (lane) drain(*lane);
     // No answer comes that would do so; and who waited in front of others lets them go.
     if (is_free || books_->leases.asking > 0 || books_->leases.has_own(call)) pump();
@@ -26013,6 +26546,7 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
                            call.rare->is_inherited ? ", what the call that made it had left" : "",
                            call.progress())),
          nullptr});
+    if (lane && !sent) credits::forget(*lane, call);
     if (lane) drain(*lane);
     if (is_free || books_->leases.asking > 0 || books_->leases.has_own(call)) pump();
 }
@@ -26035,6 +26569,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
     lane = new detail::actor_state;
     lane->owner = this;
     lane->id = id;
+    credits::leave(*books_, *lane);
     if (books_->upstream != nullptr) {
         lane->moving = true; // until it is called, see find_way()
     } else if (const auto* const found = books_->actors.find(id)) {
@@ -26050,9 +26585,10 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
 /// to come; that does not matter any more.
 SKEIN_INLINE void runtime::fail_lane(detail::actor_state& lane) {
     const counted_ptr<detail::actor_state> hold(&lane);
-    for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
-        const auto call = lane.waiting[i];
-        if (call && !call->is_done())
+    const std::vector<counted_ptr<detail::call_base>> all(
+        lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first), lane.waiting.end());
+    for (const auto& call : all) {
+        if (!call->is_done())
             call->fail({error(lane.lost->what.code(),
                               call->name() + " did not run: " + lane.lost->what.text()),
                         nullptr});
@@ -26597,12 +27133,12 @@ namespace skein::rt {
 SKEIN_INLINE void peer::send(std::uint16_t what, std::uint16_t flags, std::uint64_t id,
                              byte_span body) {
     if (wire) return wire->send(what, flags, id, body, {});
-    loopback->push({what, flags, id, loopback->body_of(body), {}});
+    loopback->push({what, flags, id, loopback->body_of(body), {}, {}});
 }
 
 SKEIN_INLINE void peer::send(net::frame f) {
     if (wire) return wire->send(std::move(f));
-    loopback->push({f.kind, f.flags, f.id, std::move(f.body), {}});
+    loopback->push({f.kind, f.flags, f.id, std::move(f.body), {}, {}});
 }
 
 // ---- doors -------------------------------------------------------------------------------------
@@ -26684,7 +27220,7 @@ SKEIN_INLINE task<void> runtime::serve_caller(runtime* self, std::shared_ptr<net
 SKEIN_INLINE void runtime::drop_caller(peer& caller) {
     caller.running.for_each([](slot_id, const auto& call) {
         call->stop.request();
-        call->context->cancel_children();
+        call->context->cancel_children(false);
     });
     std::erase_if(books_->backlog, [&](const arrival& one) {
         if (one.from.get() != &caller) return false;
@@ -26721,13 +27257,11 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
     const bool calls = from->role != detail::peer_role::dialled;
     const bool answers = from->role != detail::peer_role::accepted;
     if (f.kind == detail::message_reply && answers) return on_reply(*from, f);
-    if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id));
-    if (f.kind == detail::message_started && answers) {
-        if (auto* call = call_at(*from, slot_id(f.id));
-            call != nullptr && call->state == detail::phase::sent)
-            call->state = detail::phase::started;
-        return;
-    }
+    if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id), false);
+    if (f.kind == detail::message_started && answers)
+        return credits::on_started(*this, *from, slot_id(f.id));
+    if (f.kind == detail::message_held && answers)
+        return credits::on_held(*this, *from, slot_id(f.id));
     if (f.kind != detail::message_call || !calls)
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}, which {}", f.kind, from->who,
@@ -26736,22 +27270,7 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
         if (!books_->closing) arrived(from, f);
         return;
     }
-    wire::reader in(f.body);
-    detail::call_head head;
-    const auto& fn = detail::read_head(in, head, *from, {});
-    if (head.kind != detail::call_kind::method)
-        throw error(errc::malformed,
-                    fmt::format("{} calls {}, which is no method", from->who, fn.name));
-    if (head.who.id.value().incarnation != from->incarnation)
-        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from->who));
-    const auto box = books_->boxes.find(head.target);
-    if (box != books_->boxes.end() && box->second->lasts)
-        throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which keeps "
-                                                 "its calls",
-                                                 from->who, head.target));
-    if (from->running.find(slot_id(f.id)) != nullptr)
-        throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from->who));
-    arrived(from, f);
+    arrived(from, f); // execute() looks at it
 }
 
 /// What only a driver says. False: it is nothing of that.
@@ -26876,7 +27395,10 @@ SKEIN_INLINE void detail::direct_books::deliver() {
         } const guard;
         if (!f.kept.empty()) runtime::executing_ = &self;
         try {
-            self.on_frame(here, view);
+            if (f.given)
+                arrived(std::move(f.given));
+            else
+                self.on_frame(here, view);
         } catch (const error& e) { // as it would end a link
             if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
         }
@@ -26894,10 +27416,290 @@ SKEIN_INLINE byte_buffer detail::direct_books::body_of(byte_span bytes) {
 
 SKEIN_INLINE void detail::direct_books::take_back(std::vector<loopback_frame> delivered) {
     for (auto& f : delivered)
-        if (spare_bodies.size() < most_spare && f.body.capacity() <= most_spare_bytes)
+        if (spare_bodies.size() < most_spare && f.body.capacity() > 0 &&
+            f.body.capacity() <= most_spare_bytes)
             spare_bodies.push_back(std::move(f.body));
     delivered.clear();
     if (delivered.capacity() <= most_spare) spare_frames = std::move(delivered);
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_credits.ipp
+// Part of the bodies of rt/runtime.hpp: how much a process sends ahead of what has begun. The rest waits here, where it can be
+// cancelled, moved or refused.
+//
+// Each actor has a line of credit in each process that calls it, and each worker one at its driver for tasks that occupy
+// no cores. A call takes from it when it is sent, and gives back when its executor has begun it, not when it ends: of
+// thousands that wait for one that comes later, that one must get through. That it has begun is known anyhow: by its reply, or by `started`, which a
+// coroutine sends as it suspends. So nothing is sent for credit alone, but in two cases:
+//
+// A call that waits at its executor for others of its method_group (or of .max_concurrency) says `held`. It is counted for that gate from then
+// on. When as many are held as there is credit for, more of its kind wait here, in a line of their own, and
+// let the others pass: by then it is certain that the gate is full, so that no order is broken that anybody was promised.
+// A call that was taken back is in its worker's memory until its place has come: then the worker says `passed`.
+//
+// What goes from one worker to another by way of the driver has the credit of the first: the driver passes on
+// `started` and `held`, so that all that is under way behind it is bounded, on both links and between.
+
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
+
+SKEIN_INLINE bool runtime::credits::has(const books& of, const detail::credit_line& line) noexcept {
+    return line.calls < of.credit_calls && line.bytes < of.credit_bytes;
+}
+
+/// Nothing of an actor's line can be sent before credit comes back.
+SKEIN_INLINE bool runtime::credits::is_spent(const books& of,
+                                             const detail::actor_state& lane) noexcept {
+    return lane.on != nullptr && !lane.moving && !lane.lost && !has(of, lane.credit);
+}
+
+/// What was encoded, for a call that waits. Where each that leaves lets another one in, memory is used again.
+SKEIN_INLINE byte_buffer runtime::credits::body_to_keep(books& of) {
+    const auto size = of.scratch.size();
+    if (of.spare_bodies.empty() || size > of.spare_bodies.back().capacity() ||
+        2 * size < of.spare_bodies.back().capacity())
+        return detail::body_to_keep(of.scratch);
+    auto body = std::move(of.spare_bodies.back());
+    of.spare_bodies.pop_back();
+    const auto bytes = of.scratch.bytes();
+    body.assign(bytes.begin(), bytes.end());
+    return body;
+}
+
+SKEIN_INLINE void runtime::credits::take_memory(books& of, byte_buffer body) {
+    constexpr std::size_t most = 1024, most_bytes = 256;
+    if (body.capacity() == 0 || body.capacity() > most_bytes || of.spare_bodies.size() >= most)
+        return;
+    of.spare_bodies.push_back(std::move(body));
+}
+
+/// Of many that wait the next ones are in no cache: they are fetched while others are sent.
+SKEIN_INLINE void runtime::credits::look_ahead(const detail::actor_state& lane) noexcept {
+    constexpr std::size_t near = 4, far = 8, line = 64;
+    const auto left = lane.waiting.size() - lane.first;
+    if (left <= far) return;
+    const auto* const later =
+        reinterpret_cast<const std::byte*>(lane.waiting[lane.first + far].get());
+    for (std::size_t at = 0; at < sizeof(detail::call_base); at += line)
+        __builtin_prefetch(later + at);
+    __builtin_prefetch(lane.waiting[lane.first + near]->body.data());
+}
+
+/// It waits for its gate, and others need not wait for it.
+SKEIN_INLINE bool runtime::credits::stands_aside(const books& of, const detail::actor_state& lane,
+                                                 const detail::call_base& call) noexcept {
+    if (lane.gates.size() <= call.fn->group) return false;
+    const auto& gate = lane.gates[call.fn->group];
+    return !gate.waiting.empty() || !has(of, gate.held);
+}
+
+SKEIN_INLINE void runtime::credits::take(books& of, peer& to, detail::call_base& call,
+                                         std::size_t bytes) noexcept {
+    detail::credit_line* line = nullptr;
+    if (call.kind == detail::call_kind::method && call.lane)
+        line = &call.lane->credit;
+    else if (call.kind == detail::call_kind::task && call.cpus == 0 && of.upstream == nullptr)
+        line = &to.credit;
+    call.held = false;
+    call.taken = {};
+    if (line == nullptr) return;
+    constexpr std::size_t most = std::numeric_limits<std::uint32_t>::max();
+    call.taken = {line->number, static_cast<std::uint32_t>(std::min(bytes, most))};
+    line->take(call.taken.bytes);
+}
+
+/// The actor whose line has that number; nullptr: the line is no more.
+SKEIN_INLINE detail::actor_state* runtime::credits::lane_of(books& of, actor_id id,
+                                                            detail::actor_state* known,
+                                                            std::uint32_t line) noexcept {
+    if (known == nullptr) {
+        const auto found = of.lanes.find(id);
+        if (found == of.lanes.end()) return nullptr;
+        known = found->second;
+    }
+    return known->credit.number == line ? known : nullptr;
+}
+
+/// Its executor has begun it, or never will. Gives the actor if something may go there now.
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::credits::give(
+    books& of, peer& from, detail::call_base& call) noexcept {
+    const auto taken = std::exchange(call.taken, {});
+    if (taken.line == 0) return {};
+    if (call.kind == detail::call_kind::task) {
+        from.credit.give(taken.bytes);
+        return {};
+    }
+    auto* const lane = lane_of(of, call.target, call.lane.get(), taken.line);
+    if (lane == nullptr) return {};
+    auto& line = std::exchange(call.held, false) ? lane->gates[call.fn->group].held : lane->credit;
+    line.give(taken.bytes);
+    if (!lane->has_waiting() && !lane->has_room) return {};
+    return counted_ptr<detail::actor_state>(lane);
+}
+
+/// It runs, and has suspended.
+SKEIN_INLINE void runtime::credits::on_started(runtime& self, peer& from, slot_id id) {
+    const counted_ptr<detail::call_base> call(self.call_at(from, id));
+    if (!call) return;
+    if (call->state == detail::phase::sent) call->state = detail::phase::started;
+    const bool is_task = call->kind == detail::call_kind::task;
+    if (call->nested && call->kind == detail::call_kind::method)
+        static_cast<const detail::forwarded_call&>(*call).pass_on(detail::message_started);
+    if (const auto lane = give(*self.books_, from, *call)) self.drain(*lane);
+    if (is_task && !self.books_->queue.empty()) self.pump();
+}
+
+/// It waits behind a gate.
+SKEIN_INLINE void runtime::credits::on_held(runtime& self, peer& from, slot_id id) {
+    const counted_ptr<detail::call_base> call(self.call_at(from, id));
+    if (!call || call->kind != detail::call_kind::method) return;
+    if (call->nested)
+        static_cast<const detail::forwarded_call&>(*call).pass_on(detail::message_held);
+    if (call->taken.line == 0 || call->held) return;
+    const counted_ptr<detail::actor_state> lane(
+        lane_of(*self.books_, call->target, call->lane.get(), call->taken.line));
+    if (!lane) return;
+    const std::size_t gate = call->fn->group;
+    if (lane->gates.size() <= gate) lane->gates.resize(gate + 1);
+    lane->credit.give(call->taken.bytes);
+    lane->gates[gate].held.take(call->taken.bytes);
+    call->held = true;
+    self.drain(*lane);
+}
+
+/// Driver: a call leaves its worker's books; it is in the worker's memory still.
+SKEIN_INLINE void runtime::credits::keep(detail::call_base& call) {
+    const auto taken = std::exchange(call.taken, {});
+    if (taken.line != 0) call.on->taken_back[call.slot] = {call.target, taken};
+}
+
+/// Worker: the place of a call has come that was taken back.
+SKEIN_INLINE void runtime::credits::pass_by(peer& from, slot_id id, const detail::call_head& head) {
+    const bool has_credit = head.kind == detail::call_kind::method ||
+                            (head.kind == detail::call_kind::task && head.cpus == 0);
+    if (has_credit && from.is_open()) from.send(detail::message_passed, 0, id.value(), {});
+}
+
+SKEIN_INLINE void runtime::credits::on_passed(runtime& self, peer& from, slot_id id) {
+    const auto node = from.taken_back.extract(id);
+    if (node.empty()) return;
+    const auto [target, taken] = node.mapped();
+    if (!target) {
+        from.credit.give(taken.bytes);
+        if (!self.books_->queue.empty()) self.pump();
+        return;
+    }
+    const counted_ptr<detail::actor_state> lane(lane_of(*self.books_, target, nullptr, taken.line));
+    if (!lane) return;
+    lane->credit.give(taken.bytes);
+    self.drain(*lane);
+}
+
+/// An actor is no more where it was, or not yet anywhere: its calls have a new line, and wait in one.
+SKEIN_INLINE void runtime::credits::leave(books& of, detail::actor_state& lane) {
+    lane.on = nullptr;
+    if (++of.last_line < 2) of.last_line = 2;
+    lane.credit = {of.last_line};
+    bool any = false;
+    for (auto& gate : lane.gates) {
+        any = any || !gate.waiting.empty();
+        std::move(gate.waiting.begin(), gate.waiting.end(), std::back_inserter(lane.waiting));
+    }
+    lane.gates.clear();
+    if (any) sort(lane);
+}
+
+/// In the order in which they were made.
+SKEIN_INLINE void runtime::credits::sort(detail::actor_state& lane) {
+    const auto begin = lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first);
+    const auto earlier = [](const auto& a, const auto& b) { return a->number < b->number; };
+    if (!std::is_sorted(begin, lane.waiting.end(), earlier))
+        std::sort(begin, lane.waiting.end(), earlier);
+}
+
+/// Sends what stands aside, as far as its gate takes more. It is older than what waits in the line of all.
+SKEIN_INLINE void runtime::credits::send_held(runtime& self, detail::actor_state& lane) {
+    auto& of = *self.books_;
+    for (std::size_t i = 0; i < lane.gates.size(); ++i) {
+        while (i < lane.gates.size() && !lane.gates[i].waiting.empty()) {
+            auto& gate = lane.gates[i];
+            const bool goes =
+                lane.on != nullptr && !is_cut(lane) && has(of, lane.credit) && has(of, gate.held);
+            if (!goes && !gate.waiting.front()->is_done()) break;
+            auto call = std::move(gate.waiting.front());
+            gate.waiting.pop_front();
+            if (!call->is_done()) self.send(*lane.on, std::move(call));
+        }
+    }
+}
+
+/// A call that has waited here is done. It stays in its line for a while, without its arguments.
+SKEIN_INLINE void runtime::credits::forget(detail::actor_state& lane, detail::call_base& call) {
+    call.body = {};
+    constexpr std::uint32_t few = 64;
+    if (++lane.ended < few || 2 * std::size_t{lane.ended} < lane.waiting.size() - lane.first)
+        return;
+    lane.ended = 0;
+    const auto is_done = [](const auto& one) { return one->is_done(); };
+    lane.waiting.erase(
+        std::remove_if(lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first),
+                       lane.waiting.end(), is_done),
+        lane.waiting.end());
+    for (auto& gate : lane.gates) std::erase_if(gate.waiting, is_done);
+}
+
+/// The program ends: what waits for credit did not run.
+SKEIN_INLINE void runtime::credits::fail_all(runtime& self, const error& why) {
+    std::vector<counted_ptr<detail::actor_state>> all;
+    for (const auto& [id, lane] : self.books_->lanes) all.emplace_back(lane);
+    std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a->id < b->id; });
+    for (const auto& lane : all) {
+        std::vector<counted_ptr<detail::call_base>> calls(
+            lane->waiting.begin() + static_cast<std::ptrdiff_t>(lane->first), lane->waiting.end());
+        for (const auto& gate : lane->gates)
+            calls.insert(calls.end(), gate.waiting.begin(), gate.waiting.end());
+        for (const auto& call : calls)
+            if (!call->is_done()) call->fail({why, nullptr});
+        tell_room(*self.books_, *lane);
+    }
+}
+
+// ---- who waits for room ------------------------------------------------------------------------
+
+/// Of calls whose actor has no place at the moment one may wait here.
+SKEIN_INLINE bool runtime::credits::has_room(const books& of,
+                                             const detail::actor_state& lane) noexcept {
+    if (lane.lost || lane.owner == nullptr || of.closing) return true;
+    return !lane.has_waiting() && has(of, lane.credit);
+}
+
+SKEIN_INLINE void runtime::credits::tell_room(const books& of, detail::actor_state& lane) noexcept {
+    if (!lane.has_room || !has_room(of, lane)) return;
+    lane.has_room->set();
+    lane.has_room->reset(); // who is woken looks again: another one may have been faster
+}
+
+SKEIN_INLINE task<void> runtime::wait_room(counted_ptr<detail::actor_state> lane) {
+    while (!credits::has_room(*books_, *lane)) {
+        if (!lane->has_room) lane->has_room = std::make_unique<event>();
+        co_await lane->has_room->wait();
+    }
+}
+
+/// Worker: a task whose call waits here leaves its cores to others, as one whose call is under way.
+SKEIN_INLINE void runtime::credits::waits_here(runtime& self, detail::call_base& call) {
+    if (self.books_->upstream == nullptr || call.on != nullptr || call.direct ||
+        call.state != detail::phase::queued)
+        return;
+    self.direct_call_began(call);
 }
 
 } // namespace skein::rt
@@ -27254,13 +28056,13 @@ SKEIN_INLINE void runtime::find_way(detail::actor_state& lane) {
         lane.moving = false;
         return;
     }
-    const auto box = books_->boxes.find(lane.id);
-    if (box == books_->boxes.end()) {
+    const auto* const box = books_->boxes.find(lane.id);
+    if (box == nullptr) {
         const auto known = books_->direct->known.find(lane.id);
         if (known == books_->direct->known.end()) return ask_where(lane, false);
         return books_->direct->go_there(lane, known->second);
     }
-    if (box->second->lasts) return ask_where(lane, false);
+    if ((*box)->lasts) return ask_where(lane, false);
     lane.on = &here();
     lane.moving = false;
 }
@@ -27289,7 +28091,7 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     const bool is_own = said->incarnation == books_->incarnation;
     const bool at_worker = verdict == detail::whereabouts::at_worker;
     if (verdict == detail::whereabouts::gone ||
-        (at_worker && is_own && !books_->boxes.contains(id)))
+        (at_worker && is_own && books_->boxes.find(id) == nullptr))
         return close_lane(id, detail::ended(id, "is gone"));
     if (!at_worker || is_own) {
         lane->on = at_worker ? &here() : books_->upstream;
@@ -27336,7 +28138,7 @@ SKEIN_INLINE void runtime::close_lane(actor_id id, const failure& why) {
     const auto found = books_->lanes.find(id);
     if (found == books_->lanes.end()) return;
     const counted_ptr<detail::actor_state> lane(found->second);
-    lane->on = nullptr;
+    credits::leave(*books_, *lane);
     lane->moving = lane->asked = false;
     if (!lane->lost) lane->lost = why;
     fail_lane(*lane);
@@ -27512,7 +28314,7 @@ SKEIN_INLINE void runtime::lose_target(detail::direct_target& at, peer& l) {
         if (lane->on == &l) lanes.emplace_back(lane);
     std::sort(lanes.begin(), lanes.end(), [](auto& a, auto& b) { return a->id < b->id; });
     for (const auto& lane : lanes) { // before a call fails: what that sets free must not go there
-        lane->on = nullptr;
+        credits::leave(*books_, *lane);
         lane->moving = !at.end && !closing;
         if (!lane->moving) lane->lost = failure{error(*lost.code, lost.summary), nullptr};
     }
@@ -27626,7 +28428,7 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     if (const auto found = books_->lanes.find(id); found != books_->lanes.end())
         lane = counted_ptr<detail::actor_state>(found->second);
     if (lane) {
-        lane->on = nullptr;
+        credits::leave(*books_, *lane);
         lane->moving = false;
         lane->lost = why != nullptr ? *why : detail::ended(id, "is gone");
     }
@@ -27670,29 +28472,29 @@ SKEIN_INLINE void runtime::kill_actor(actor_id id) {
 
 /// Worker: nothing of it goes on; a plain call that runs ends as it would.
 SKEIN_INLINE void runtime::on_kill(actor_id id) {
-    const auto found = books_->boxes.find(id);
-    if (found == books_->boxes.end()) return;
-    found->second->over = "was killed";
-    books_->boxes.erase(found);
+    auto* const found = books_->boxes.find(id);
+    if (found == nullptr) return;
+    (*found)->over = "was killed";
+    books_->boxes.erase(id);
     for_each_caller([&](peer& from) {
         from.running.for_each([&](slot_id, const auto& call) {
             if (call->context->actor != id) return;
             call->stop.request();
-            call->context->cancel_children();
+            call->context->cancel_children(false);
         });
     });
 }
 
 SKEIN_INLINE void runtime::leave_actor() {
     const auto* const context = detail::call_context::current();
-    const auto found = context != nullptr && context->is_call() && context->actor
-                           ? books_->boxes.find(context->actor)
-                           : books_->boxes.end();
-    if (found == books_->boxes.end())
+    auto* const found = context != nullptr && context->is_call() && context->actor
+                            ? books_->boxes.find(context->actor)
+                            : nullptr;
+    if (found == nullptr)
         throw error(errc::invalid_argument,
                     "leave_actor() is called by something that is no method of an actor")
             .with_hint("kill(handle) ends an actor from outside");
-    if (!found->second->last) found->second->last = context->who.id;
+    if (!(*found)->last) (*found)->last = context->who.id;
 }
 
 SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool changes) {
@@ -27796,6 +28598,33 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
     co_return false;
 }
 
+// ---- cancelling by force -----------------------------------------------------------------------
+
+/// Driver: what can end by itself is given time to.
+SKEIN_INLINE void runtime::force_soon(detail::call_base& call) {
+    if (books_->upstream != nullptr || call.on == nullptr || call.rare->force) return;
+    auto& here = loop::current();
+    auto& timer = call.rare->force.emplace(call);
+    here.set_timer(timer, deadline_after(here.exact_now(), time_constants::lan().force_after));
+}
+
+SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
+    if (call.is_done() || call.on == nullptr) return; // it waits to be told that its worker is lost
+    auto& at = *call.on;
+    if (!at.up || !at.ended_for.empty()) return;
+    if (at.actors > 0) {
+        logging::warn(
+            "rt", "a task goes on although it was cancelled by force: actors live on its worker",
+            {{"task", call.name()}, {"worker", at.who}, {"actors", at.actors}});
+        return;
+    }
+    at.ended_for = fmt::format("it was ended by force, to cancel {}", call.name());
+    if (books_->leases.source != nullptr)
+        books_->leases.source->end_now(*at.wire);
+    else
+        at.abort(error(errc::cancelled, at.ended_for)); // who serves it sees to its process
+}
+
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_frames.ipp
@@ -27819,12 +28648,13 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
         return books_->upstream == nullptr ? forward(*from, f) : arrived(from, f);
-    case detail::message_started:
-        if (auto* call = call_at(*from, slot_id(f.id));
-            call != nullptr && call->state == detail::phase::sent)
-            call->state = detail::phase::started;
-        return;
-    case detail::message_cancel: return on_cancel(*from, slot_id(f.id));
+    case detail::message_started: return credits::on_started(*this, *from, slot_id(f.id));
+    case detail::message_held: return credits::on_held(*this, *from, slot_id(f.id));
+    case detail::message_passed:
+        if (books_->upstream != nullptr) break;
+        return credits::on_passed(*this, *from, slot_id(f.id));
+    case detail::message_cancel:
+        return on_cancel(*from, slot_id(f.id), (f.flags & detail::flag_by_force) != 0);
     case detail::message_drop:
         if (books_->upstream == nullptr) break;
         return arrived(from, f);
@@ -27865,6 +28695,7 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
 SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> call,
                                   const net::frame_view& f) {
     account(from, *call);
+    const auto lane = credits::give(*books_, from, *call);
     if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
         settle_create(from, *call, f.flags);
     if (!call->is_done()) {
@@ -27877,6 +28708,7 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
             if (!runs_again(*call, why)) call->fail(std::move(why));
         }
     }
+    if (lane) drain(*lane);
     if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();
     if (from.busy == 0 && books_->upstream == nullptr && books_->links.size() > 1) feed(from);
 }
@@ -27906,16 +28738,16 @@ SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
     return true;
 }
 
-SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
+SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
     if (auto* const found = from.running.find(id)) {
         auto& call = **found;
         call.stop.request();
-        call.context->cancel_children();
+        call.context->cancel_children(by_force);
     } else if (books_->has_backlog) {
         from.unwanted.insert(id);
     }
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
-        cancel(*found->second);
+        cancel(*found->second, by_force);
 }
 
 namespace detail {
@@ -28061,7 +28893,7 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
     if (books_->has_backlog) {
         books_->backlog_bytes += f.body.size();
         books_->backlog.push_back(
-            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now()});
+            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now(), {}});
         books_->backlog_full = books_->backlog_full || books_->backlog_bytes > limit::backlog_bytes;
         if (books_->backlog_full && from->wire && !std::exchange(from->is_paused, true))
             from->wire->pause_reading();
@@ -28071,13 +28903,22 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
         books_->boxes.erase(detail::actor_of(f.body, from->who));
         return;
     }
+    begin_turn();
+    execute(from, slot_id(f.id), f.body, nullptr, loop::current().now());
+    end_turn();
+}
+
+/// A call runs; perhaps it is the first one of this turn of the loop.
+SKEIN_INLINE void runtime::begin_turn() {
+    if (books_->in_turn.is_linked()) return;
     auto& here = loop::current();
-    if (!books_->in_turn.is_linked()) { // the first one of this turn of the loop
-        books_->turn_began = here.coarse_now();
-        here.at_turn_end(books_->in_turn);
-    }
-    execute(from, slot_id(f.id), f.body, nullptr, here.now());
-    if (here.coarse_now() - books_->turn_began < limit::call_turn || books_->closing) return;
+    books_->turn_began = here.coarse_now();
+    here.at_turn_end(books_->in_turn);
+}
+
+SKEIN_INLINE void runtime::end_turn() {
+    const auto lasted = loop::current().coarse_now() - books_->turn_began;
+    if (lasted < limit::call_turn || books_->closing) return;
     books_->has_backlog = true;
     books_->calls.spawn(run_backlog());
 }
@@ -28113,7 +28954,10 @@ SKEIN_INLINE task<void> runtime::run_backlog() {
             waiting.pop_front();
             books_->backlog_bytes -= one.body.size();
             if (books_->closing) continue; // its driver has gone
-            execute_waiting(one);
+            if (one.given)
+                books_->direct->execute_waiting(std::move(one.given));
+            else
+                execute_waiting(one);
         }
         if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
             std::exchange(books_->backlog_full, false))
@@ -28145,13 +28989,29 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
         wire::reader in(one.body);
         detail::call_head head;
         const auto& fn = detail::read_head(in, head, *one.from, one.came);
-        if (!one.from->page.begin()) return;
+        if (!one.from->page.begin()) return credits::pass_by(*one.from, one.slot, head);
         error why(errc::cancelled, fn.name + " was cancelled; it did not run");
         reply_failure(*one.from, one.slot, {std::move(why), nullptr});
     } catch (const error& e) { // no call: as in the handler of a link
         one.from->abort(e);
     }
 }
+
+namespace detail {
+
+/// A call of another worker is about to run. Throws if it is none that a worker may send.
+SKEIN_INLINE void check_direct(peer& from, slot_id id, const call_head& head,
+                               const function_record& fn) {
+    if (head.kind != call_kind::method)
+        throw error(errc::malformed,
+                    fmt::format("{} calls {}, which is no method", from.who, fn.name));
+    if (head.who.id.value().incarnation != from.incarnation)
+        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
+    if (from.running.find(id) != nullptr)
+        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from.who));
+}
+
+} // namespace detail
 
 /// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
 /// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
@@ -28161,19 +29021,17 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
     wire::reader in(body);
     detail::call_head head;
     const auto& fn = detail::read_head(in, head, *from, came);
-    if (!box && !from->page.begin()) return; // its driver has taken it back
+    if (!box && !from->page.begin()) // its driver has taken it back
+        return credits::pass_by(*from, id, head);
+    const bool is_direct = from->role == detail::peer_role::accepted;
+    if (is_direct && !box) detail::check_direct(*from, id, head, fn);
     if (head.kind == detail::call_kind::method && !box) {
-        const auto found = books_->boxes.find(head.target);
-        if (found == books_->boxes.end()) {
-            const error gone =
-                error(errc::not_found,
-                      fmt::format("{} did not run: actor {} is gone", fn.name, head.target))
-                    .with_hint("its last handle was dropped, or it was killed, or has left");
-            return reply_failure(*from, id, {gone, nullptr});
-        }
-        box = found->second;
-        if (box->type != *fn.actor)
-            throw detail::wrong_actor(from->who, fn, head.target, box->type);
+        box = box_for(*from, id, fn, head.target);
+        if (!box) return;
+        if (is_direct && box->lasts)
+            throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which "
+                                                     "keeps its calls",
+                                                     from->who, head.target));
         const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
         if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
             return hold_back(from, id, body, head, fn, std::move(box), came);
@@ -28187,18 +29045,34 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
         ~executing_guard() { executing_ = before; }
     } const guard;
     executing_ = this;
-    const task_context::use under(&context_for(head, fn));
+    const task_context::use under(&context_for(head.who, head.target, fn));
     fn.invoke(call);
 }
 
+/// The actor of a call of a method. None: it is gone, and the caller has been told.
+SKEIN_INLINE std::shared_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
+                                                                 const function_record& fn,
+                                                                 actor_id actor) {
+    const auto* const found = books_->boxes.find(actor);
+    if (found == nullptr) {
+        const error gone =
+            error(errc::not_found, fmt::format("{} did not run: actor {} is gone", fn.name, actor))
+                .with_hint("its last handle was dropped, or it was killed, or has left");
+        reply_failure(from, id, {gone, nullptr});
+        return nullptr;
+    }
+    if ((*found)->type != *fn.actor) throw detail::wrong_actor(from.who, fn, actor, (*found)->type);
+    return *found;
+}
+
 /// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
-SKEIN_INLINE detail::call_context& runtime::context_for(const detail::call_head& head,
+SKEIN_INLINE detail::call_context& runtime::context_for(const detail::lineage& who, actor_id actor,
                                                         const function_record& fn) {
     auto& spare = books_->spare;
     if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(books_->anchor));
-    spare->who = head.who;
+    spare->who = who;
     spare->fn = &fn;
-    spare->actor = head.target;
+    spare->actor = actor;
     return *spare;
 }
 
@@ -28211,9 +29085,11 @@ SKEIN_INLINE void runtime::hold_back(const std::shared_ptr<peer>& from, slot_id 
         books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box), came));
         return;
     }
-    const task_context::use under(&context_for(head, fn));
+    const task_context::use under(&context_for(head.who, head.target, fn));
     begin_call(from, id, true,
                execute_in_turn(from, id, to_buffer(body), &fn, std::move(box), came));
+    books_->fresh.emplace_back(from, id);
+    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
 }
 
 SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_id id,
@@ -28269,17 +29145,177 @@ SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id
 }
 
 /// Runs after the first steps of the calls that have just started: those that are not done by then
-/// have suspended, and their submitter is told.
+/// have suspended, or wait for others before they start, and their submitter is told.
 SKEIN_INLINE task<void> runtime::tell_started() {
     co_await yield();
     for (const auto& [to, id] : std::exchange(books_->fresh, {})) {
         auto* const found = to->running.find(id);
-        if (found == nullptr || (*found)->told || (*found)->waits || !to->is_open()) continue;
-        (*found)->told = true;
-        to->send(detail::message_started, 0, id.value(), {});
+        if (found == nullptr || (*found)->told || !to->is_open()) continue;
+        auto& is_told = (*found)->waits ? (*found)->held : (*found)->told;
+        if (std::exchange(is_told, true)) continue;
+        to->send((*found)->waits ? detail::message_held : detail::message_started, 0, id.value(),
+                 {});
     }
     co_return;
 }
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_given.ipp
+// Part of the bodies of rt/runtime.hpp: calls of this process to its own actors whose arguments travel as they are.
+//
+// They stand in one queue with the frames of this process to itself, so that calls of both kinds keep their order, and
+// meet the same gates, time slices and cancellations. What a reply has for a value goes straight to the call that
+// waits; a failure, and a value with a codec of its own, come as a frame.
+
+
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+/// A method has its result. False: who has called it is another process.
+SKEIN_INLINE bool runtime::reply_here(peer& to, slot_id id, detail::finisher finish) {
+    if (to.role != detail::peer_role::here) return false;
+    const auto call = free_slot(id);
+    if (!call) return true;
+    const task_context::use none(nullptr); // what waits for it is not part of the method
+    const auto lane = credits::give(*books_, to, *call);
+    try {
+        if (!call->is_done()) finish(*call);
+    } catch (...) { // the value could not be copied
+        call->fail(detail::failure_of(std::current_exception(), *call->fn, books_->name));
+    }
+    if (lane) drain(*lane);
+    return true;
+}
+
+namespace detail {
+
+/// The call leaves: its arguments are copied or moved now.
+SKEIN_INLINE void direct_books::give(counted_ptr<call_base> call, given_maker make) {
+    auto& raw = *call;
+    std::unique_ptr<given_call> given;
+    try {
+        struct encoding_guard {
+            call_base* before = runtime::encoding_;
+            ~encoding_guard() { runtime::encoding_ = before; }
+        } const guard;
+        runtime::encoding_ = &raw; // keeps the actors whose handles go along
+        given = make();
+    } catch (...) {
+        const error why = to_error(std::current_exception());
+        return raw.fail({error(why.code(), fmt::format("{} did not run: its arguments cannot be "
+                                                       "copied: {}",
+                                                       raw.name(), why.text())),
+                         nullptr});
+    }
+    auto& who = given->who;
+    who.id = who.trace = call_id({self.books_->incarnation, raw.number});
+    if (raw.parent) {
+        who.trace = raw.parent->who.trace;
+        who.parent = raw.parent->who.id;
+    }
+    if (raw.rare && raw.rare->deadline) who.until = raw.rare->until;
+    raw.slot = self.take_slot(std::move(call));
+    given->fn = raw.fn;
+    given->slot = raw.slot;
+    given->target = raw.target;
+    raw.on = here.get();
+    raw.state = phase::sent;
+    runtime::credits::take(*self.books_, *here, raw, 0); // in calls alone: it is not written down
+    self.direct_call_began(raw);
+    raw.order = ++here->sent;
+    loopback_frame f;
+    f.kind = message_call;
+    f.id = raw.slot.value();
+    f.given = std::move(given);
+    push(std::move(f));
+}
+
+/// As runtime::arrived() does with one that was encoded.
+SKEIN_INLINE void direct_books::arrived(std::unique_ptr<given_call> given) {
+    auto& books = *self.books_;
+    if (books.closing) return;
+    if (books.has_backlog) {
+        const auto id = given->slot;
+        books.backlog.push_back({here, id, {}, false, {}, std::move(given)});
+        return;
+    }
+    self.begin_turn();
+    execute(std::move(given), nullptr);
+    self.end_turn();
+}
+
+/// Its turn has come behind calls that have run for long; it may have been cancelled meanwhile.
+SKEIN_INLINE void direct_books::execute_waiting(std::unique_ptr<given_call> given) {
+    const auto id = given->slot;
+    try {
+        if (here->unwanted.erase(id) == 0) return execute(std::move(given), nullptr);
+        error why(errc::cancelled, given->fn->name + " was cancelled; it did not run");
+        self.reply_failure(*here, id, {std::move(why), nullptr});
+    } catch (const error& e) {
+        self.reply_failure(*here, id, {e, nullptr});
+    }
+}
+
+/// box: the actor, if the call has waited for its turn. See runtime::execute().
+SKEIN_INLINE void direct_books::execute(std::unique_ptr<given_call> given,
+                                        std::shared_ptr<actor_box> box) {
+    auto& fn = *given->fn;
+    if (!box) {
+        box = self.box_for(*here, given->slot, fn, given->target);
+        if (!box) return;
+        const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
+        if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
+            return hold_back(std::move(given), std::move(box));
+    }
+    if (box->over != nullptr) return self.reply_over(*here, given->slot, fn, *box);
+    ++self.books_->stats.executed;
+    wire::reader no_bytes{byte_span()};
+    incoming_call call{self, here, given->slot, fn, given->target, no_bytes, std::move(box)};
+    struct executing_guard {
+        runtime* before = runtime::executing_;
+        ~executing_guard() { runtime::executing_ = before; }
+    } const guard;
+    runtime::executing_ = &self;
+    const task_context::use under(&self.context_for(given->who, given->target, fn));
+    given->run(call);
+}
+
+/// A plain call that may not start yet. See runtime::hold_back().
+SKEIN_INLINE void direct_books::hold_back(std::unique_ptr<given_call> given,
+                                          std::shared_ptr<actor_box> box) {
+    ++box->not_started;
+    if (box->gate_of(given->fn->group).limit == 0) {
+        self.books_->calls.spawn(execute_later(std::move(given), std::move(box)));
+        return;
+    }
+    const auto id = given->slot;
+    const task_context::use under(&self.context_for(given->who, given->target, *given->fn));
+    self.begin_call(here, id, true, execute_in_turn(std::move(given), std::move(box)));
+}
+
+SKEIN_INLINE task<void> direct_books::execute_later(std::unique_ptr<given_call> given,
+                                                    std::shared_ptr<actor_box> box) {
+    --box->not_started;
+    execute(std::move(given), std::move(box));
+    co_return;
+}
+
+SKEIN_INLINE task<void> direct_books::execute_in_turn(std::unique_ptr<given_call> given,
+                                                      std::shared_ptr<actor_box> box) {
+    const auto& fn = *given->fn;
+    auto turn = self.take_turn(here, given->slot, &fn, box);
+    const bool may_start = co_await turn;
+    if (!may_start) co_return;
+    const start_gate::seat seat(fn.group != 0 ? &box->gate_of(fn.group) : nullptr);
+    execute(std::move(given), box);
+}
+
+} // namespace detail
 
 } // namespace skein::rt
 
@@ -29544,6 +30580,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
         how +=
             fmt::format(" (its end was not seen: {})", to_error(std::current_exception()).what());
     }
+    if (!l->ended_for.empty()) how = fmt::format("{}: {}", l->ended_for, how);
     std::erase(books_->links, l);
     lose(*l, how);
     tell_end(*l, true, fmt::format("{} was lost: {}", l->who, how));
@@ -29647,6 +30684,7 @@ SKEIN_INLINE task<void> runtime::close() {
         const auto call = books_->slots[i].call;
         if (call && !call->is_done()) call->fail({why, nullptr});
     }
+    credits::fail_all(*this, why);
     scope goodbyes;
     auto open = books_->links;
     for (const auto& l : open) goodbyes.spawn(detail::say_goodbye(l->wire));
@@ -29667,7 +30705,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
     l.running.for_each([](slot_id, const auto& call) {
         call->stop.request();
-        call->context->cancel_children();
+        call->context->cancel_children(false);
     });
     std::vector<counted_ptr<detail::call_base>> orphans;
     if (!l.spent) // else they go on, as all calls do that nobody waits for
@@ -29687,7 +30725,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
         if (lane->on == &l) gone.emplace_back(lane);
     std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
     for (const auto& lane : gone) {
-        lane->on = nullptr;
+        credits::leave(*books_, *lane);
         lane->lost =
             failure{error(errc::worker_lost, lost.summary + lost.note_of(lane->id)), nullptr};
     }
@@ -29820,6 +30858,7 @@ SKEIN_INLINE void runtime::remember_plan(detail::call_base& call) {
 /// Driver: the call may have to be sent once more.
 SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
     if (call.kind == detail::call_kind::task || books_->upstream != nullptr) return false;
+    if (call.lane) return call.lane->lasts;
     const auto* const entry = books_->actors.find(call.target);
     return entry != nullptr && entry->lasts();
 }
@@ -29843,7 +30882,7 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
             ++entry.plan->made_again;
             into.moving.push_back(id);
             if (lane == books_->lanes.end()) continue;
-            lane->second->on = nullptr;
+            credits::leave(*books_, *lane->second);
             lane->second->moving = true;
             continue;
         }
@@ -29902,6 +30941,7 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
         auto& line = lane->waiting;
         line.insert(line.begin() + static_cast<std::ptrdiff_t>(lane->first), calls.begin(),
                     calls.end());
+        credits::sort(*lane); // some may have overtaken others of a full group
         drain(*lane);
     }
     for (auto& [id, calls] : passed) {
@@ -29976,11 +31016,16 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
         any = true;
         largest = std::max(largest, l->capacity);
         if (call.cpus > l->capacity || l->retiring) continue;
+        if (call.kind == detail::call_kind::task && call.cpus == 0 &&
+            !credits::has(*books_, l->credit))
+            continue;
         if (call.kind == detail::call_kind::create) {
             if (best == nullptr || l->actors < best->actors) best = l.get();
             continue;
         }
-        if (best == nullptr || l->busy < best->busy) best = l.get();
+        if (best == nullptr || l->busy < best->busy ||
+            (l->busy == best->busy && l->credit.calls < best->credit.calls))
+            best = l.get();
     }
     possible = !any || call.cpus <= largest;
     // An actor stays where it is put: rather wait for a worker that is about to come.
@@ -30067,6 +31112,7 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
         ++to.actors;
         if (to.kind != 0) books_->leases.settle_in(to);
     }
+    credits::take(*books_, to, raw, raw.body.size());
     detail::stamp_deadline(raw, raw.body);
     // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
     // when it was taken back; and one that was not sent.
@@ -30080,7 +31126,10 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
         auto body = std::move(raw.body);
         raw.body = {};
         transmit(to, raw, body, &body);
-        if (raw.state == detail::phase::queued) raw.body = std::move(body);
+        if (raw.state == detail::phase::queued)
+            raw.body = std::move(body);
+        else
+            credits::take_memory(*books_, std::move(body));
     }
 }
 
@@ -30102,7 +31151,7 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
             to.send(detail::message_call, 0, call.slot.value(), body);
         }
         call.state = detail::phase::sent;
-        if (to.role != detail::peer_role::program) direct_call_began(call);
+        if (to.role != detail::peer_role::program && !call.direct) direct_call_began(call);
         call.order = ++to.sent;
         if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
             to.remember_task({call.slot, call.order});
@@ -30110,6 +31159,7 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
         if (e.code() != errc::too_large) return; // closed or reset: as above
         const auto held = free_slot(call.slot);
         account(to, call);
+        (void)credits::give(*books_, to, call);
         if (call.kind == detail::call_kind::create && books_->upstream == nullptr) actor_left(to);
         call.fail({e, nullptr});
     }
@@ -30144,6 +31194,7 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
         return false;
     const auto held = free_slot(call.slot);
     account(*call.on, call);
+    credits::keep(call);
     call.on = nullptr;
     call.state = detail::phase::queued;
     return true;
@@ -30174,7 +31225,9 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
         const auto& held = books_->slots[index];
         if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
         const counted_ptr<detail::call_base> call(held.call.get());
-        if (call->cpus > idle.capacity || call->alone != 0 || call->is_done()) continue;
+        if (call->cpus > idle.capacity || call->alone != 0 || call->is_done() ||
+            (call->cpus == 0 && !credits::has(*books_, idle.credit)))
+            continue;
         if (detail::lease_books::is_leased(*call)) {
             auto& line = leases.line_of(call->shape);
             if (line.by != detail::lease_line::service::shared || !line.need->label.empty())
@@ -30519,6 +31572,12 @@ public:
         --watchers_;
         call_base::drop_use();
     }
+    /// Ends the call with a value of this process: that of a method of an actor here.
+    template <class... V>
+    void finish_with(V&&... result) {
+        value.emplace(std::forward<V>(result)...);
+        finished();
+    }
 
 protected:
     result<void> take_value(byte_span bytes) override {
@@ -30535,7 +31594,9 @@ protected:
     }
 };
 
-void cancel_call(call_base& call) noexcept;
+void cancel_call(call_base& call, bool by_force) noexcept;
+/// Throws not_supported for methods.
+void check_force(const function_record& fn);
 
 /// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
 template <class T, bool Move>
@@ -30596,7 +31657,16 @@ public:
 
     /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
     /// The ref then fails with errc::cancelled, unless a value comes first.
-    void cancel() const noexcept { rt::detail::cancel_call(*state_); }
+    void cancel() const noexcept { rt::detail::cancel_call(*state_, false); }
+    /// The same for a task that may not listen, a plain function that computes: when it has not ended a tenth of a
+    /// second later, its worker's process is ended, and another one started in its place. Calls that it has made are
+    /// cancelled so, too. What else runs on that worker is lost with it, as when it dies (tasks run again). A worker
+    /// that actors live on is not ended: the log says so, and the task goes on to its end.
+    ///   errors  not_supported: a call of an actor, see kill()
+    void cancel_by_force() const {
+        if (state_->fn != nullptr) rt::detail::check_force(*state_->fn);
+        rt::detail::cancel_call(*state_, true);
+    }
 
     [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
         return state_;
@@ -31361,8 +32431,10 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
     self->tell_changed_groups(h);
     for (const auto& [number, l] : self->leases)
         if (!told.contains(number)) self->want(l);
-    for (const auto& [number, l] : self->leases)
+    for (const auto& [number, l] : self->leases) {
         if (l->rests) (void)self->head.tell(lease_rests{number, true});
+        if (l->ends_now) (void)self->head.tell(return_lease{number, true});
+    }
     self->mark_unknown();
     self->cluster_cpus = w.cpus;
     self->cluster_nodes = w.nodes;
@@ -31729,6 +32801,13 @@ SKEIN_INLINE void leased_workers::rests(const net::channel& worker, bool on) {
         return;
     }
 }
+SKEIN_INLINE void leased_workers::end_now(const net::channel& worker) {
+    for (const auto& [number, l] : books_->leases) {
+        if (l->wire.get() != &worker || std::exchange(l->ends_now, true)) continue;
+        if (books_->is_joined()) (void)books_->head.tell(return_lease{number, true});
+        return;
+    }
+}
 SKEIN_INLINE std::size_t leased_workers::connected() const noexcept {
     std::size_t n = 0;
     for (const auto& [number, l] : books_->leases) n += l->wire != nullptr;
@@ -31987,7 +33066,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> agent::books::make_service() 
     out->on_tell<start_worker_order>(
         [this](start_worker_order m, const net::caller&) { start(std::move(m)); });
     out->on_tell<stop_worker_order>(
-        [this](const stop_worker_order& m, const net::caller&) { stop_one(m.lease); });
+        [this](const stop_worker_order& m, const net::caller&) { stop_one(m.lease, m.at_once); });
     out->on_tell<take_output>(
         [this](const take_output& m, const net::caller&) { send_output(m.driver); });
     out->on_tell<node_drains>(
@@ -32020,7 +33099,7 @@ SKEIN_INLINE task<void> agent::books::say_hello(books* self) {
     try {
         auto joining = self->head.join<node_welcome>(std::move(h));
         const auto w = co_await joining;
-        for (const auto& lease : w.stop) self->stop_one(lease);
+        for (const auto& lease : w.stop) self->stop_one(lease, false);
         for (auto& end : std::exchange(self->untold, {})) self->tell_end(std::move(end));
         self->offer_all_output();
         if (self->how.on_joined) self->how.on_joined(w.name);
@@ -32072,11 +33151,15 @@ SKEIN_INLINE void agent::books::start(start_worker_order order) {
     running.spawn(live(this, lease));
 }
 
-SKEIN_INLINE void agent::books::stop_one(const lease_name& lease) {
+SKEIN_INLINE void agent::books::stop_one(const lease_name& lease, bool at_once) {
     const auto found = workers.find(lease);
     if (found == workers.end()) return; // its end has crossed this
-    found->second->asked_to_stop = true;
-    found->second->stop.request();
+    auto& w = *found->second;
+    w.asked_to_stop = true;
+    if (at_once && w.process != nullptr)
+        w.process->kill(); // whoever waits for its end sees it
+    else
+        w.stop.request();
 }
 
 SKEIN_INLINE void agent::books::stop_all() {
@@ -32114,6 +33197,7 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
                                           self->how.times.start_timeout));
         process = co_await starting;
         out.started = true;
+        w->process = process.get();
         if (w->order.prints) reading.spawn(read_output(self, w, process.get()));
         auto ended = with_cancel(w->stop.token(), process->ended());
         const auto end = co_await ended;
@@ -32137,6 +33221,7 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
     }
     auto read = as_result(shield(reading.join())); // to its end
     (void)co_await read;
+    w->process = nullptr;
     co_return out;
 }
 
@@ -32319,7 +33404,8 @@ SKEIN_INLINE void agent::books::forget_output(std::uint64_t driver) {
 //
 // Calls do not go through it: a driver talks to its workers directly, and goes on while the head is away. What
 // the head knows is what nodes and drivers tell it when they come, so that one that was started again learns it
-// from them within seconds. A node whose link is broken for head_options::node_grace is lost with its leases. A driver
+// from them within seconds; which nodes are drained, which are missing, and which drivers there were, it has from
+// its log, if it has one. A node whose link is broken for head_options::node_grace is lost with its leases. A driver
 // that is away keeps its workers for driver_grace.
 
 
@@ -32338,6 +33424,8 @@ class network;
 }
 
 namespace skein::cluster {
+
+class head_log;
 
 /// How a head listens, and how patient it is.
 struct head_options {
@@ -32359,6 +33447,9 @@ struct head_options {
     std::size_t most_leases = std::size_t{1} << 16; ///< of one driver
     time_constants times;                           ///< of namespaces
     logging::level news = logging::level::info;     ///< at which it is logged who comes and goes
+    /// What it remembers over its own end, see head_log.hpp; nullptr: nothing. The head's own from now on: it opens
+    /// it, blocking, and has a thread write to it later.
+    std::shared_ptr<head_log> log{};
 };
 
 /// Belongs to one loop. Its serve() must have ended before it is destroyed.
@@ -32366,7 +33457,7 @@ class head {
 public:
     /// Binds at once.
     ///   errors  those of network::listen; permission_denied: an address that other hosts can reach without
-    ///           a token
+    ///           a token; of the log: those of head_log::open, mismatch (it is that of another cluster)
     head(loop& on, net::network& via, head_options how);
     head(const head&) = delete;
     head& operator=(const head&) = delete;
@@ -32399,6 +33490,999 @@ private:
 // What a head knows: sessions, nodes, jobs (one per driver), leases.
 
 
+// ======== skein/cluster/detail/head_memory.hpp
+// What a head remembers of nodes and drivers when they have gone, and how it gets into the log.
+//
+// All of it is in memory, and changes there at once; keep() writes what has changed, many changes with one sync, so that
+// the loop never waits for a disk. Who must not be told before something is durable awaits kept().
+//
+// A new kind of record: a number, an aggregate, what apply() does with it, and a line in everything().
+
+
+// ======== skein/cluster/head_log.hpp
+// A file of records that survives crashes: what a head remembers between two of its starts.
+//
+//     skein::posix_disk disk;
+//     cluster::head_log log(disk, "/var/lib/skein");
+//     auto records = log.open();                       // what was recorded, in order; a damaged file is set aside
+//     auto done = log.append(std::span(&one, 1));      // durable when it returns
+//     if (log.wants_replacing()) done = log.replace(all);
+//
+// The file is a header, then records: length, kind, mark, CRC32C, body. append() writes and syncs several of them at
+// once, and replace() puts a file with others in the place of this one. So a crash leaves what was told to be durable,
+// and of the last append a prefix: the rest does not fit its checksums and is cut off. Bytes that do not fit, with
+// whole records behind them, are damage of another kind: then the file is kept as head.log.broken.
+//
+// Calls block, on any one thread at a time.
+
+
+// ======== skein/core/disk.hpp
+// Files as a small interface, so that the code that writes checkpoints runs on a simulated disk too.
+//
+// Calls block and are meant for a thread that may wait; nothing here throws: a failing disk is a
+// result. Durable replacement of a file is: write a temporary, sync it, rename it, sync the folder;
+// replace() does just that.
+//
+//     auto done = disk.replace("run/manifest.json", bytes);
+//     if (!done) return done.error();
+
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein {
+
+/// What open() expects of a file, and what may be done with it.
+enum class open_mode : std::uint8_t {
+    read,       ///< an existing file, for reading
+    write,      ///< created or emptied, for writing (and reading back)
+    append,     ///< created if missing, kept if not; write position at the end
+    create_new, ///< as write, but errc::already_exists if there is one
+};
+
+/// An open file. The destructor closes it; close() also tells whether that worked.
+class file {
+public:
+    file() = default;
+    file(const file&) = delete;
+    file& operator=(const file&) = delete;
+    virtual ~file() = default;
+
+    /// Reads at an offset; gives fewer bytes than asked only at the end of the file.
+    virtual result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) = 0;
+    /// Writes all bytes at an offset, extending the file where needed; disk_full if they do not fit
+    /// (then an unknown part of them is written).
+    virtual result<void> write_at(std::uint64_t offset, byte_span bytes) = 0;
+    /// Writes all bytes at the end.
+    virtual result<void> append(byte_span bytes) = 0;
+    virtual result<std::uint64_t> size() = 0;
+    /// Cuts or extends (with zeros) to `bytes`.
+    virtual result<void> truncate(std::uint64_t bytes) = 0;
+    /// Returns when content and size have reached the medium.
+    virtual result<void> sync() = 0;
+    /// Closes; later calls fail with errc::closed. Closing twice is fine.
+    virtual result<void> close() = 0;
+};
+
+/// One name in a folder.
+struct dir_entry {
+    std::string name; ///< without the folder
+    bool is_directory = false;
+    std::uint64_t bytes = 0; ///< 0 for folders
+};
+
+/// A tree of files. Thread-safe as far as different files are concerned.
+/// Codes: not_found, already_exists, permission_denied, disk_full, io; texts name the path.
+class disk {
+public:
+    virtual ~disk() = default;
+
+    virtual result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) = 0;
+    /// Replaces `to` at once, if it is there. Durable after sync_dir of the folder.
+    virtual result<void> rename(const std::string& from, const std::string& to) = 0;
+    /// Makes creations, renames and removals inside the folder durable.
+    virtual result<void> sync_dir(const std::string& path) = 0;
+    /// What is in a folder, ordered by name.
+    virtual result<std::vector<dir_entry>> list(const std::string& path) = 0;
+    /// Removes a file or an empty folder; not_found if there is none.
+    virtual result<void> remove(const std::string& path) = 0;
+    /// Creates a folder and those above it; fine if it is there already.
+    virtual result<void> make_dirs(const std::string& path) = 0;
+    /// Bytes an ordinary user may still write where `path` is.
+    virtual result<std::uint64_t> free_space(const std::string& path) = 0;
+    /// Size and kind of a path; not_found if there is none.
+    virtual result<dir_entry> status(const std::string& path) = 0;
+
+    /// The whole content; too_large if it has more than max_bytes.
+    result<byte_buffer> read_whole(const std::string& path, std::uint64_t max_bytes = 1u << 30);
+    /// Writes a file from the start and syncs it; a crash may leave a part of it.
+    result<void> write_whole(const std::string& path, byte_span bytes);
+    /// Replaces a file durably: after a crash either the old or the new content is there.
+    result<void> replace(const std::string& path, byte_span bytes);
+    /// Removes a folder with all that is in it, or a file; fine if there is nothing. A link is
+    /// removed, not what it points at.
+    result<void> remove_tree(const std::string& path);
+};
+
+/// The folder part of a path ("." for a bare name, "/" for the root).
+[[nodiscard]] inline std::string parent_path(const std::string& path) {
+    const auto slash = path.find_last_of('/');
+    if (slash == std::string::npos) return ".";
+    return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+/// folder + "/" + name.
+[[nodiscard]] inline std::string join_path(const std::string& folder, std::string_view name) {
+    std::string path = folder;
+    if (!path.empty() && path.back() != '/') path += '/';
+    return path.append(name);
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/disk.ipp
+// What a disk does in several calls: whole files, replacing one, removing a tree.
+
+#include <fmt/core.h>
+
+namespace skein {
+
+SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path,
+                                                  std::uint64_t max_bytes) {
+    auto opened = open(path, open_mode::read);
+    if (!opened) return opened.error();
+    file& from = **opened;
+    const auto bytes = from.size();
+    if (!bytes) return bytes.error();
+    if (*bytes > max_bytes)
+        return error(errc::too_large, fmt::format("read {}: {} bytes are more than the limit of {}",
+                                                  path, *bytes, max_bytes));
+    byte_buffer content(static_cast<std::size_t>(*bytes));
+    const auto got = from.read_at(0, content);
+    if (!got) return got.error();
+    content.resize(*got);
+    return content;
+}
+
+SKEIN_INLINE result<void> disk::write_whole(const std::string& path, byte_span bytes) {
+    auto opened = open(path, open_mode::write);
+    if (!opened) return opened.error();
+    file& to = **opened;
+    if (auto done = to.write_at(0, bytes); !done) return done;
+    if (auto done = to.sync(); !done) return done;
+    return to.close();
+}
+
+SKEIN_INLINE result<void> disk::replace(const std::string& path, byte_span bytes) {
+    const std::string temporary = path + ".tmp";
+    auto done = write_whole(temporary, bytes);
+    if (done) done = rename(temporary, path);
+    if (!done) {
+        (void)remove(temporary);
+        return done;
+    }
+    return sync_dir(parent_path(path));
+}
+
+SKEIN_INLINE result<void> disk::remove_tree(const std::string& path) {
+    // Files, empty folders and links (status() would follow them) go at once.
+    auto removed = remove(path);
+    if (removed || removed.error().code() == errc::not_found) return {};
+    if (removed.error().code() == errc::permission_denied) return removed;
+    const auto what = status(path);
+    if (!what || !what->is_directory) return removed;
+    const auto inside = list(path);
+    if (!inside) return inside.error();
+    for (const auto& entry : *inside) {
+        const auto child = join_path(path, entry.name);
+        if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done) return done;
+    }
+    return remove(path);
+}
+
+} // namespace skein
+
+
+// ======== skein/cluster/head_log.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+/// One entry. What kinds there are, and what their bodies mean, is up to who writes them.
+struct log_record {
+    std::uint16_t kind = 0;
+    byte_buffer body;
+};
+
+/// What the bytes of a log say.
+struct log_reading {
+    std::vector<log_record> records;       ///< those before the first bytes that do not fit
+    std::uint64_t whole = 0;               ///< bytes up to there
+    bool is_log = false;                   ///< the bytes begin like one
+    std::uint32_t version = 0;             ///< of its format
+    std::optional<std::uint64_t> broken{}; ///< where it is damaged, with whole records behind it
+};
+
+/// Bounds of a log's file, and of one record.
+struct log_bounds {
+    std::uint64_t most_bytes = std::uint64_t{64} << 20;
+    std::uint32_t most_record = std::uint32_t{1} << 20;
+    /// wants_replacing() from here on, and above so much for each byte that the last replace() has written.
+    std::uint64_t grown = std::uint64_t{256} << 10;
+    std::uint64_t times = 3;
+};
+
+/// Reads the bytes of a log, whatever they are. Memory follows their size.
+[[nodiscard]] log_reading read_log(byte_span bytes, const log_bounds& bounds = {});
+/// A whole file with these records.
+[[nodiscard]] byte_buffer write_log(std::span<const log_record> records);
+
+/// The log in one folder. The disk must outlive it.
+class head_log {
+public:
+    head_log(skein::disk& on, std::string folder, log_bounds bounds = {});
+    head_log(const head_log&) = delete;
+    head_log& operator=(const head_log&) = delete;
+    ~head_log();
+
+    /// Makes the folder where there is none, and reads what is there: nothing, if the log is new, or was set aside.
+    ///   errors  io, permission_denied, invalid_argument (no folder): the text names path and remedy; not_supported: a
+    ///           newer release has written it
+    [[nodiscard]] result<std::vector<log_record>> open();
+    /// Why open() has set the file aside; "" if it has not.
+    [[nodiscard]] const std::string& set_aside() const noexcept { return set_aside_; }
+
+    /// Adds records at the end. After a failure only replace() helps: what the file ends with is not known.
+    ///   errors  disk_full, io, ...; aborted: an earlier one has failed; too_large: one that could not be read again
+    [[nodiscard]] result<void> append(std::span<const log_record> records);
+    /// Puts a file with these records alone in the place of the log.
+    [[nodiscard]] result<void> replace(std::span<const log_record> records);
+    /// The file has grown by much more than what replace() would leave, or an append has failed.
+    [[nodiscard]] bool wants_replacing() const noexcept;
+
+    /// "state/head.log"
+    [[nodiscard]] std::string path() const;
+    [[nodiscard]] const std::string& folder() const noexcept { return folder_; }
+    [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+
+private:
+    result<void> put_aside(std::string why);
+    result<void> keep_folder();
+    [[nodiscard]] result<void> check(std::span<const log_record> records,
+                                     std::uint64_t before) const;
+
+    skein::disk& disk_;
+    std::string folder_;
+    log_bounds bounds_;
+    std::unique_ptr<file> file_; ///< open at the end; made by the first append
+    std::uint64_t bytes_ = 0, replaced_bytes_ = 0;
+    bool folder_is_kept_ = false;
+    bool is_sound_ = false; ///< the file ends with a whole record, as far as was heard
+    std::string set_aside_;
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/head_log.ipp
+// The bodies of cluster/head_log.hpp.
+
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+namespace detail {
+
+/// magic(8) version(4) crc of both(4)
+struct log_header {
+    static constexpr std::size_t bytes = 16;
+    static constexpr std::string_view magic = "skeinlog";
+    static constexpr std::uint32_t version = 1;
+};
+
+/// length(4) kind(2) mark(2) crc of the eight before and the body(4), body
+struct record_header {
+    static constexpr std::size_t bytes = 12;
+    static constexpr std::uint16_t mark = 0x7e5a; ///< few other bytes look like a record
+};
+
+/// The record at the beginning of the bytes; nothing: there is none.
+SKEIN_INLINE std::optional<log_record> read_record(byte_span from, std::uint32_t most) {
+    if (from.size() < record_header::bytes) return std::nullopt;
+    const auto length = load_le<std::uint32_t>(from.data());
+    if (load_le<std::uint16_t>(from.data() + 6) != record_header::mark) return std::nullopt;
+    if (length > most || length > from.size() - record_header::bytes) return std::nullopt;
+    const auto body = from.subspan(record_header::bytes, length);
+    if (load_le<std::uint32_t>(from.data() + 8) != crc32c(body, crc32c(from.first(8))))
+        return std::nullopt;
+    return log_record{load_le<std::uint16_t>(from.data() + 4), to_buffer(body)};
+}
+
+/// Whether a whole record stands anywhere in there. What looks like one and is none costs its length: few are looked at.
+SKEIN_INLINE bool has_record(byte_span in, std::uint32_t most) {
+    std::size_t looked = 0;
+    for (std::size_t at = 0; at + record_header::bytes <= in.size(); ++at) {
+        if (load_le<std::uint16_t>(in.data() + at + 6) != record_header::mark) continue;
+        if (read_record(in.subspan(at), most)) return true;
+        if (++looked == 1000) return true; // no crash leaves that
+    }
+    return false;
+}
+
+SKEIN_INLINE void put_record(byte_buffer& out, const log_record& r) {
+    std::array<std::byte, record_header::bytes> head{};
+    store_le(head.data(), static_cast<std::uint32_t>(r.body.size()));
+    store_le(head.data() + 4, r.kind);
+    store_le(head.data() + 6, record_header::mark);
+    store_le(head.data() + 8, crc32c(r.body, crc32c(byte_span(head).first(8))));
+    append(out, head);
+    append(out, r.body);
+}
+
+SKEIN_INLINE error no_state(const std::string& what, const error& why) {
+    return error(why.code(), fmt::format("{}: {}", what, why.text()))
+        .with_hint(why.code() == errc::disk_full
+                       ? "free some space there, or name another folder with --state"
+                       : "give this user a folder of its own with --state, or mend this one");
+}
+
+} // namespace detail
+
+SKEIN_INLINE log_reading read_log(byte_span bytes, const log_bounds& bounds) {
+    using detail::log_header;
+    log_reading out;
+    if (bytes.size() < log_header::bytes || as_text(bytes.first(8)) != log_header::magic ||
+        load_le<std::uint32_t>(bytes.data() + 12) != crc32c(bytes.first(12)))
+        return out;
+    out.is_log = true;
+    out.version = load_le<std::uint32_t>(bytes.data() + 8);
+    out.whole = log_header::bytes;
+    if (out.version != log_header::version) return out;
+    while (auto r = detail::read_record(bytes.subspan(out.whole), bounds.most_record)) {
+        out.whole += detail::record_header::bytes + r->body.size();
+        out.records.push_back(std::move(*r));
+    }
+    const auto rest = bytes.subspan(out.whole);
+    if (rest.size() > 1 && detail::has_record(rest.subspan(1), bounds.most_record))
+        out.broken = out.whole;
+    return out;
+}
+
+SKEIN_INLINE byte_buffer write_log(std::span<const log_record> records) {
+    using detail::log_header;
+    byte_buffer out = to_buffer(as_bytes(log_header::magic));
+    std::array<std::byte, 8> rest{};
+    store_le(rest.data(), log_header::version);
+    store_le(rest.data() + 4, crc32c(byte_span(rest).first(4), crc32c(out)));
+    append(out, rest);
+    for (const auto& r : records) detail::put_record(out, r);
+    return out;
+}
+
+SKEIN_INLINE head_log::head_log(skein::disk& on, std::string folder, log_bounds bounds)
+    : disk_(on), folder_(std::move(folder)), bounds_(bounds) {}
+SKEIN_INLINE head_log::~head_log() = default;
+
+SKEIN_INLINE std::string head_log::path() const { return join_path(folder_, "head.log"); }
+
+SKEIN_INLINE result<void> head_log::put_aside(std::string why) {
+    const auto aside = path() + ".broken";
+    auto moved = disk_.rename(path(), aside);
+    if (moved) moved = disk_.sync_dir(folder_);
+    if (!moved)
+        return detail::no_state(
+            fmt::format("{} is damaged ({}) and cannot be set aside", path(), why), moved.error());
+    set_aside_ = fmt::format("{} is damaged: {}; it is kept as {}", path(), why, aside);
+    return {};
+}
+
+SKEIN_INLINE result<std::vector<log_record>> head_log::open() {
+    file_.reset();
+    is_sound_ = false;
+    if (const auto made = disk_.make_dirs(folder_); !made)
+        return detail::no_state(fmt::format("state folder {} cannot be made", folder_),
+                                made.error());
+    const auto bytes = disk_.read_whole(path(), bounds_.most_bytes);
+    if (!bytes && bytes.error().code() == errc::not_found) return std::vector<log_record>();
+    if (!bytes && bytes.error().code() == errc::too_large) {
+        if (auto put = put_aside(bytes.error().text()); !put) return put.error();
+        return std::vector<log_record>();
+    }
+    if (!bytes)
+        return detail::no_state(fmt::format("state folder {} cannot be read", folder_),
+                                bytes.error());
+    auto read = read_log(*bytes, bounds_);
+    if (read.is_log && read.version != detail::log_header::version)
+        return error(errc::not_supported,
+                     fmt::format("not supported: {} has format {}, this release reads format {}",
+                                 path(), read.version, detail::log_header::version))
+            .with_hint("start the release of skein that has written it, or name another folder "
+                       "with --state");
+    if (!read.is_log || read.broken) {
+        const auto why = !read.is_log
+                             ? std::string("its first 16 bytes are not those of a head's log")
+                             : fmt::format("the bytes at offset {} do not fit their checksum, and "
+                                           "whole records follow",
+                                           *read.broken);
+        if (auto put = put_aside(why); !put) return put.error();
+        return std::vector<log_record>();
+    }
+    bytes_ = read.whole;
+    return std::move(read.records);
+}
+
+/// What could not be read again must not be written.
+SKEIN_INLINE result<void> head_log::check(std::span<const log_record> records,
+                                          std::uint64_t before) const {
+    std::uint64_t all = before;
+    for (const auto& r : records) {
+        all += r.body.size() + detail::record_header::bytes;
+        if (r.body.size() > bounds_.most_record)
+            return error(errc::too_large,
+                         fmt::format("a record of {} bytes for {}, at most {} are taken",
+                                     r.body.size(), path(), bounds_.most_record));
+    }
+    if (all > bounds_.most_bytes)
+        return error(errc::too_large,
+                     fmt::format("{} would have more than {} bytes", path(), bounds_.most_bytes));
+    return {};
+}
+
+SKEIN_INLINE result<void> head_log::append(std::span<const log_record> records) {
+    if (!is_sound_)
+        return error(errc::aborted, path() + " is replaced first: its end is not known");
+    if (auto fit = check(records, bytes_); !fit) return fit;
+    byte_buffer out;
+    for (const auto& r : records) detail::put_record(out, r);
+    if (out.empty()) return {};
+    is_sound_ = false; // until all of it has gone well
+    if (file_ == nullptr) {
+        auto opened = disk_.open(path(), open_mode::append);
+        if (!opened) return opened.error();
+        file_ = std::move(*opened);
+    }
+    if (auto done = file_->append(out); !done) return done;
+    if (auto done = file_->sync(); !done) return done;
+    bytes_ += out.size();
+    is_sound_ = true;
+    return {};
+}
+
+/// The folder itself may be new, with those above it: their names are durable after a sync of where they stand.
+SKEIN_INLINE result<void> head_log::keep_folder() {
+    if (folder_is_kept_) return {};
+    for (auto at = folder_; at != "." && at != "/"; at = parent_path(at)) {
+        const auto done = disk_.sync_dir(parent_path(at));
+        if (!done &&
+            done.error().code() != errc::permission_denied) // somebody else's: it was there
+            return done;
+    }
+    folder_is_kept_ = true;
+    return {};
+}
+
+SKEIN_INLINE result<void> head_log::replace(std::span<const log_record> records) {
+    if (auto fit = check(records, detail::log_header::bytes); !fit) return fit;
+    file_.reset();
+    is_sound_ = false;
+    const auto out = write_log(records);
+    if (auto done = disk_.replace(path(), out); !done) return done;
+    if (auto done = keep_folder(); !done) return done;
+    bytes_ = replaced_bytes_ = out.size();
+    is_sound_ = true;
+    return {};
+}
+
+SKEIN_INLINE bool head_log::wants_replacing() const noexcept {
+    return !is_sound_ || bytes_ > bounds_.grown + bounds_.times * replaced_bytes_;
+}
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/head_memory.hpp, continued
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein::cluster::detail {
+
+/// Records of a head's log; a number is never used again for something else.
+enum class record_kind : std::uint16_t { started = 1, node = 2, node_forgotten = 3, job = 4 };
+
+/// A head has begun with this log: the first record of every file.
+struct started_record {
+    static constexpr auto kind = record_kind::started;
+    std::uint64_t state = 0;      ///< drawn when the log was new
+    std::uint64_t generation = 0; ///< how many heads have begun with it
+    std::string token;            ///< the fingerprint of the cluster's
+};
+/// A node as it is now.
+struct node_record {
+    static constexpr auto kind = record_kind::node;
+    std::string name, host, resources;
+    std::vector<std::string> labels;
+    bool draining = false;
+    bool left = false;           ///< in order; kept because it is drained
+    std::int64_t gone_since = 0; ///< seconds since 1970; 0: it is there
+};
+/// Nobody remembers the node any more.
+struct node_forgotten_record {
+    static constexpr auto kind = record_kind::node_forgotten;
+    std::string name;
+};
+/// A driver as it is now, or was.
+struct job_record {
+    static constexpr auto kind = record_kind::job;
+    std::uint64_t driver = 0; ///< its incarnation
+    std::string name, host;
+    std::int64_t pid = 0;
+    std::int64_t started = 0, ended = 0; ///< seconds since 1970; 0: it has not
+    std::uint8_t how = 0;                ///< job_end
+};
+
+/// Belongs to one loop. keep() must have ended before it is destroyed.
+class head_memory {
+public:
+    static constexpr std::size_t most_gone_nodes = 4096;
+    static constexpr std::size_t most_past_jobs = 1000;
+    static constexpr std::int64_t gone_for = 7 * 86'400; ///< seconds; then a node is forgotten
+    static constexpr std::size_t most_text = 256;        ///< of a name; the rest is cut off
+    static constexpr std::size_t most_offers =
+        4096; ///< of resources, of labels; longer ones are left out
+
+    explicit head_memory(loop& on) : loop_(on) {}
+    head_memory(const head_memory&) = delete;
+    head_memory& operator=(const head_memory&) = delete;
+    ~head_memory() = default;
+
+    /// Reads the log and begins a new generation in it. Blocks. A disk that only cannot be written is no error, see
+    /// trouble().
+    ///   errors  those of head_log::open; mismatch: the log of a cluster with another token; not_supported
+    void open(std::shared_ptr<head_log> log, const net::token& secret, random_source& random);
+    [[nodiscard]] std::uint64_t state() const noexcept { return start_.state; }
+    [[nodiscard]] std::uint64_t generation() const noexcept { return start_.generation; }
+    /// The folder of the log; "": there is none.
+    [[nodiscard]] std::string folder() const { return log_ ? log_->folder() : ""; }
+    /// Why what changes is not durable; "": it is, or there is no log.
+    [[nodiscard]] const std::string& trouble() const noexcept { return trouble_; }
+
+    // nodes
+    [[nodiscard]] const node_record* find_node(const std::string& name) const;
+    void node_came(node_record n);
+    void node_went(const std::string& name, bool left);
+    void node_drains(const std::string& name, bool on);
+    void forget_node(const std::string& name);
+    [[nodiscard]] std::vector<missing_node> missing() const;
+
+    // drivers
+    void job_came(std::uint64_t driver, const std::string& name, const std::string& host,
+                  std::int64_t pid);
+    void job_went(std::uint64_t driver, job_end how);
+    [[nodiscard]] const std::map<std::uint64_t, job_record>& open_jobs() const noexcept {
+        return jobs_;
+    }
+    /// The last one first.
+    [[nodiscard]] std::vector<past_job> past_jobs() const;
+
+    /// What time alone changes.
+    void look();
+
+    /// Writes what changes, until close() and the last of it.
+    static task<void> keep(head_memory* self);
+    void close() noexcept;
+    /// Returns when all that has changed so far is durable, or cannot be made so now: then it says why.
+    [[nodiscard]] task<std::string> kept() { return kept_of(this); }
+
+private:
+    template <class R>
+    static log_record record_of(const R& r);
+    template <class R>
+    void note(const R& r);
+    void apply(const log_record& r);
+    void apply(started_record r) { start_ = std::move(r); }
+    void apply(node_record r);
+    void apply(const node_forgotten_record& r) { nodes_.erase(r.name); }
+    void apply(job_record r);
+    [[nodiscard]] std::vector<log_record> everything() const;
+    [[nodiscard]] std::int64_t unix_now();
+    void wrote(const result<void>& done, std::uint64_t upto);
+    static task<std::string> kept_of(head_memory* self);
+
+    loop& loop_;
+    std::shared_ptr<head_log> log_;
+    started_record start_;
+    std::map<std::string, node_record> nodes_;
+    std::map<std::uint64_t, job_record> jobs_; ///< that have not ended
+    std::deque<job_record> past_;
+
+    std::vector<log_record> unwritten_; ///< none while all is written anew
+    std::uint64_t last_ = 0, tried_ = 0, durable_ = 0;
+    bool all_anew_ = false, closing_ = false;
+    std::string trouble_;
+    wait_queue changed_, written_;
+};
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/head_memory.ipp
+// The bodies of cluster/detail/head_memory.hpp.
+
+
+// ======== skein/core/clock.hpp
+// Time as a parameter, for code that must also run in the simulated world.
+//
+// now() is for deciding (deadlines, rates); wall() is for people (log lines, file names) and may
+// jump. Inside a task prefer loop::now().
+
+
+#include <chrono>
+#include <cstdint>
+
+namespace skein {
+
+/// Where code asks for the time that does not ask its loop. Not owned by those who ask.
+class clock {
+public:
+    virtual ~clock() = default;
+    /// Monotonic.
+    [[nodiscard]] virtual time_point now() noexcept = 0;
+    /// Since 1970-01-01 UTC.
+    [[nodiscard]] virtual std::chrono::milliseconds wall() noexcept = 0;
+};
+
+/// The machine's clocks.
+class system_clock final : public clock {
+public:
+    [[nodiscard]] time_point now() noexcept override {
+        return time_point(std::chrono::duration_cast<duration>(
+            std::chrono::steady_clock::now().time_since_epoch()));
+    }
+    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
+        return std::chrono::duration_cast<std::chrono::milliseconds>(
+            std::chrono::system_clock::now().time_since_epoch());
+    }
+};
+
+/// A clock that stands still until it is moved; for tests.
+class manual_clock final : public clock {
+public:
+    [[nodiscard]] time_point now() noexcept override { return now_; }
+    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
+        return wall_start_ +
+               std::chrono::duration_cast<std::chrono::milliseconds>(now_.time_since_epoch());
+    }
+    void advance(duration by) noexcept { now_ += by; }
+
+private:
+    time_point now_{};
+    std::chrono::milliseconds wall_start_{1'700'000'000'000};
+};
+
+} // namespace skein
+
+
+// ======== skein/cluster/detail/head_memory.ipp, continued
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster::detail {
+
+inline constexpr duration first_retry = std::chrono::seconds(1);
+inline constexpr duration longest_retry = std::chrono::seconds(30);
+
+template <class R>
+log_record head_memory::record_of(const R& r) {
+    return {static_cast<std::uint16_t>(R::kind), wire::encode(r)};
+}
+
+SKEIN_INLINE std::string cut_text(std::string text) {
+    if (text.size() > head_memory::most_text) text.resize(head_memory::most_text);
+    return text;
+}
+
+/// The wall clock is for people; nothing is decided by it but when a node is forgotten.
+SKEIN_INLINE std::int64_t head_memory::unix_now() {
+    const bool simulated = loop_.simulated_work_time().has_value();
+    const auto now =
+        simulated ? std::chrono::duration_cast<std::chrono::seconds>(loop_.now().time_since_epoch())
+                  : std::chrono::duration_cast<std::chrono::seconds>(system_clock().wall());
+    return std::max<std::int64_t>(now.count(), 1);
+}
+
+// ---- the log -------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE void head_memory::apply(const log_record& r) {
+    const auto as = [&](auto into) {
+        if (const auto done = wire::decode(r.body, into); !done)
+            throw error(errc::not_supported,
+                        fmt::format("not supported: a record of kind {} in {}: {}", r.kind,
+                                    log_->path(), done.error().text()))
+                .with_hint("another release of skein has written it: start that one, or name "
+                           "another folder with --state");
+        apply(std::move(into));
+    };
+    switch (static_cast<record_kind>(r.kind)) {
+    case record_kind::started: return as(started_record());
+    case record_kind::node: return as(node_record());
+    case record_kind::node_forgotten: return as(node_forgotten_record());
+    case record_kind::job: return as(job_record());
+    }
+    throw error(errc::not_supported,
+                fmt::format("not supported: {} has a record of kind {}, which this release does "
+                            "not know",
+                            log_->path(), r.kind))
+        .with_hint("a newer release of skein has written it: start that one, or name another "
+                   "folder with --state");
+}
+
+SKEIN_INLINE void head_memory::apply(node_record r) {
+    auto name = r.name;
+    nodes_.insert_or_assign(std::move(name), std::move(r));
+}
+
+SKEIN_INLINE void head_memory::apply(job_record r) {
+    if (r.ended == 0) {
+        const auto driver = r.driver;
+        std::erase_if(past_, [&](const auto& one) { return one.driver == driver; });
+        jobs_.insert_or_assign(driver, std::move(r));
+        return;
+    }
+    jobs_.erase(r.driver);
+    past_.push_back(std::move(r));
+    if (past_.size() > most_past_jobs) past_.pop_front();
+}
+
+SKEIN_INLINE std::vector<log_record> head_memory::everything() const {
+    std::vector<log_record> out;
+    out.push_back(record_of(start_));
+    for (const auto& [name, n] : nodes_) out.push_back(record_of(n));
+    for (const auto& j : past_) out.push_back(record_of(j));
+    for (const auto& [driver, j] : jobs_) out.push_back(record_of(j));
+    return out;
+}
+
+SKEIN_INLINE void head_memory::open(std::shared_ptr<head_log> log, const net::token& secret,
+                                    random_source& random) {
+    log_ = std::move(log);
+    const auto records = log_->open();
+    if (!records) throw records.error();
+    if (!log_->set_aside().empty())
+        logging::warn("head", "the state is lost; nodes and drivers tell what there is",
+                      {{"why", log_->set_aside()}});
+    const auto token = secret.empty() ? std::string("none") : secret.fingerprint();
+    for (const auto& r : *records) {
+        apply(r);
+        if (start_.state == 0 || start_.token != token)
+            throw error(errc::mismatch,
+                        fmt::format("state folder {} is that of a cluster with another token: "
+                                    "fingerprint {}, ours is {}",
+                                    log_->folder(), start_.token, token))
+                .with_hint("name another folder with --state, or give the head that token");
+    }
+    while (start_.state == 0) start_.state = random.next();
+    ++start_.generation;
+    start_.token = token;
+    const auto now = unix_now();
+    for (auto& [name, n] : nodes_)
+        if (n.gone_since == 0) n.gone_since = now;
+    last_ = 1;
+    const auto begun = log_->replace(everything());
+    if (!begun && begun.error().code() != errc::disk_full && begun.error().code() != errc::io)
+        throw error(begun.error().code(), fmt::format("state folder {} cannot be written: {}",
+                                                      log_->folder(), begun.error().text()))
+            .with_hint("give this user a folder of its own with --state, or mend this one");
+    wrote(begun, last_);
+}
+
+template <class R>
+void head_memory::note(const R& r) {
+    if (log_ == nullptr) return;
+    ++last_;
+    if (!all_anew_) unwritten_.push_back(record_of(r));
+    changed_.wake_all();
+}
+
+/// One write has ended. What failed is written anew, with all the rest.
+SKEIN_INLINE void head_memory::wrote(const result<void>& done, std::uint64_t upto) {
+    tried_ = upto;
+    if (done) {
+        durable_ = upto;
+        if (!trouble_.empty())
+            logging::info("head", "the state is written again", {{"file", log_->path()}});
+        trouble_.clear();
+    } else {
+        all_anew_ = true;
+        unwritten_.clear();
+        const bool full = done.error().code() == errc::disk_full;
+        auto why = fmt::format("{} cannot be written: {}", log_->path(), done.error().text());
+        if (why != trouble_)
+            logging::warn("head", "the state is not durable",
+                          {{"why", why},
+                           {"until", full ? "there is room on that disk: free some"
+                                          : "that disk works again"}});
+        trouble_ = std::move(why);
+    }
+    written_.wake_all();
+}
+
+SKEIN_INLINE task<void> wait_for_change(wait_queue* q) {
+    auto turn = q->wait();
+    co_await turn;
+}
+
+SKEIN_INLINE task<void> head_memory::keep(head_memory* self) {
+    if (self->log_ == nullptr) co_return;
+    duration pause = first_retry;
+    for (;;) {
+        if (self->durable_ == self->last_) {
+            if (self->closing_) co_return;
+            auto more = wait_for_change(&self->changed_);
+            co_await more;
+            continue;
+        }
+        const auto upto = self->last_;
+        const bool anew = self->all_anew_ || self->log_->wants_replacing();
+        auto records = anew ? self->everything() : std::move(self->unwritten_);
+        self->unwritten_.clear();
+        self->all_anew_ = false;
+        auto work = [log = self->log_, records = std::move(records), anew] {
+            return anew ? log->replace(records) : log->append(records);
+        };
+        auto writing = net::offload(std::move(work));
+        const auto done = co_await writing;
+        self->wrote(done, upto);
+        if (done) {
+            pause = first_retry;
+            continue;
+        }
+        if (self->closing_) co_return;
+        const auto until = deadline_after(self->loop_.now(), pause);
+        pause = std::min(2 * pause, longest_retry);
+        while (!self->closing_ && self->loop_.now() < until) {
+            auto woken = as_result(with_deadline(wait_for_change(&self->changed_), until));
+            const auto early = co_await woken;
+            if (!early && early.error().code() != errc::timeout) throw early.error();
+        }
+    }
+}
+
+SKEIN_INLINE void head_memory::close() noexcept {
+    closing_ = true;
+    changed_.wake_all();
+}
+
+SKEIN_INLINE task<std::string> head_memory::kept_of(head_memory* self) {
+    if (self->log_ == nullptr) co_return std::string();
+    const auto mine = self->last_;
+    while (self->durable_ < mine) {
+        if (self->tried_ >= mine || (!self->trouble_.empty() && self->all_anew_))
+            co_return self->trouble_;
+        auto written = wait_for_change(&self->written_);
+        co_await written;
+    }
+    co_return std::string();
+}
+
+// ---- nodes ---------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE const node_record* head_memory::find_node(const std::string& name) const {
+    const auto found = nodes_.find(name);
+    return found == nodes_.end() ? nullptr : &found->second;
+}
+
+SKEIN_INLINE void head_memory::node_came(node_record n) {
+    n.left = false;
+    n.gone_since = 0;
+    n.resources = n.resources.size() > most_offers ? "" : n.resources;
+    std::size_t labels = 0;
+    for (const auto& l : n.labels) labels += l.size();
+    if (labels > most_offers || n.labels.size() > most_offers / 16) n.labels.clear();
+    note(n);
+    apply(std::move(n));
+}
+
+SKEIN_INLINE void head_memory::node_went(const std::string& name, bool left) {
+    const auto found = nodes_.find(name);
+    if (found == nodes_.end()) return;
+    auto& n = found->second;
+    if (left && !n.draining) return forget_node(name);
+    n.left = left;
+    n.gone_since = unix_now();
+    note(n);
+    const auto is_gone = [](const auto& one) { return one.second.gone_since != 0; };
+    if (static_cast<std::size_t>(std::count_if(nodes_.begin(), nodes_.end(), is_gone)) <=
+        most_gone_nodes)
+        return;
+    auto oldest = found;
+    for (auto at = nodes_.begin(); at != nodes_.end(); ++at)
+        if (is_gone(*at) && at->second.gone_since < oldest->second.gone_since) oldest = at;
+    forget_node(std::string(oldest->first));
+}
+
+SKEIN_INLINE void head_memory::node_drains(const std::string& name, bool on) {
+    const auto found = nodes_.find(name);
+    if (found == nodes_.end()) return;
+    found->second.draining = on;
+    note(found->second);
+}
+
+SKEIN_INLINE void head_memory::forget_node(const std::string& name) {
+    const node_forgotten_record r{name};
+    note(r);
+    apply(r);
+}
+
+SKEIN_INLINE std::vector<missing_node> head_memory::missing() const {
+    std::vector<missing_node> out;
+    for (const auto& [name, n] : nodes_)
+        if (n.gone_since != 0)
+            out.push_back(
+                {n.name, n.host, n.resources, n.labels, n.draining, n.left, n.gone_since});
+    return out;
+}
+
+SKEIN_INLINE void head_memory::look() {
+    const auto now = unix_now();
+    std::vector<std::string> old;
+    for (const auto& [name, n] : nodes_)
+        if (n.gone_since != 0 && now - n.gone_since > gone_for) old.push_back(name);
+    for (const auto& name : old) forget_node(name);
+}
+
+// ---- drivers -------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE void head_memory::job_came(std::uint64_t driver, const std::string& name,
+                                        const std::string& host, std::int64_t pid) {
+    if (jobs_.contains(driver)) return;
+    job_record j{driver, cut_text(name), cut_text(host), pid, unix_now(), 0, 0};
+    for (const auto& one : past_) // it was given up, and comes all the same
+        if (one.driver == driver) j.started = one.started;
+    note(j);
+    apply(std::move(j));
+}
+
+SKEIN_INLINE void head_memory::job_went(std::uint64_t driver, job_end how) {
+    const auto found = jobs_.find(driver);
+    if (found == jobs_.end()) return;
+    auto j = found->second;
+    j.ended = unix_now();
+    j.how = static_cast<std::uint8_t>(how);
+    note(j);
+    apply(std::move(j));
+}
+
+SKEIN_INLINE std::vector<past_job> head_memory::past_jobs() const {
+    std::vector<past_job> out;
+    for (auto at = past_.rbegin(); at != past_.rend(); ++at)
+        out.push_back({at->name, at->host, at->pid, at->started, at->ended, at->how});
+    return out;
+}
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/head_books.hpp, continued
 #include <deque>
 #include <map>
 #include <memory>
@@ -32559,6 +34643,7 @@ struct head::books {
     std::map<std::uint64_t, std::unique_ptr<detail::head_job>> jobs;   ///< by the driver's
     std::unordered_map<std::uint64_t, detail::head_lease*> by_tag;
     std::vector<session_ptr> sessions;
+    detail::head_memory memory; ///< of those that have gone
     std::shared_ptr<net::request_budget> in_progress = detail::cluster_budget(); ///< of them
     std::uint64_t last_tag = 0;
     time_point since;
@@ -32579,13 +34664,15 @@ struct head::books {
     static task<driver_welcome> on_driver(books* self, session_ptr s, driver_hello h);
     [[nodiscard]] std::string free_name(const node_hello& h);
     detail::head_node& enter(const session_ptr& s, const node_hello& h);
-    void lose(detail::head_node& n, const std::string& why);
+    void lose(detail::head_node& n, const std::string& why, bool left = false);
     detail::head_job& job_of(std::uint64_t incarnation);
-    void leave(detail::head_job& j);
+    void leave(detail::head_job& j, job_end how);
+    void remember();
     [[nodiscard]] driver_welcome size() const;
     void tell_size();
-    [[nodiscard]] cluster_status status() const;
+    [[nodiscard]] cluster_status status(bool past = false) const;
     [[nodiscard]] drain_reply drain(const ask_drain& what);
+    [[nodiscard]] drain_reply drain_missing(const ask_drain& what);
     [[nodiscard]] detail::head_node* find_node(const std::string& name);
     [[nodiscard]] detail::head_node* node_at(std::uint64_t incarnation);
     void tell_all_to_leave();
@@ -32622,10 +34709,11 @@ struct head::books {
     void make_room(const detail::head_share& of);
     [[nodiscard]] bool make_room(const detail::head_lease& l, detail::head_node& n,
                                  const rt::scheduler::place_info& now);
-    void give_back(detail::head_job& j, std::uint64_t number);
+    void give_back(detail::head_job& j, std::uint64_t number, bool at_once = false);
     void keep(detail::head_job& j, std::uint64_t number);
     void rest(detail::head_job& j, const lease_rests& what);
-    void stop_worker(detail::head_lease& l);
+    void stop_worker(detail::head_lease& l, bool at_once = false);
+    void tell_stop(const detail::head_lease& l, bool at_once);
     [[nodiscard]] bool hold(detail::head_node& n, const held_lease& held);
     [[nodiscard]] bool take_over(detail::head_node& n, const held_lease& held,
                                  detail::head_lease* l, detail::lease_state as);
@@ -32716,15 +34804,29 @@ SKEIN_INLINE head::books::books(loop& on, net::network& via, head_options given)
       door(via, how.listen, detail::cluster_link(how.secret, how.name, how.host, how.pid),
            detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
            detail::head_places()),
-      schedule(rt::scheduler_options{rt::placement::spread}), since(on.now()) {
-    door.introduce(wire::encode(detail::head_notice{door.local().is_loopback()}));
+      schedule(rt::scheduler_options{rt::placement::spread}), memory(on), since(on.now()) {
+    if (how.log) remember();
+    door.introduce(wire::encode(
+        detail::head_notice{door.local().is_loopback(), memory.state(), memory.generation()}));
+}
+
+/// What the head before has left. Drivers that were there may come back for so long as after a lost link.
+SKEIN_INLINE void head::books::remember() {
+    memory.open(how.log, how.secret, on_loop.random());
+    for (const auto& [driver, known] : memory.open_jobs()) {
+        auto& hello = job_of(driver).hello;
+        hello.name = known.name;
+        hello.host = known.host;
+        hello.pid = known.pid;
+    }
 }
 
 SKEIN_INLINE task<void> head::books::serve() {
     scope all;
     all.spawn(door.serve([this](net::link::handle l) { return serve_link(this, std::move(l)); }));
-    scope looking;
+    scope looking, remembering;
     looking.spawn(watch(this));
+    remembering.spawn(detail::head_memory::keep(&memory));
     std::exception_ptr failure;
     try {
         co_await stopping.wait();
@@ -32742,6 +34844,10 @@ SKEIN_INLINE task<void> head::books::serve() {
     (void)co_await looked;
     auto ended = as_result(shield(all.join()));
     (void)co_await ended;
+    memory.close();
+    if (failure) remembering.cancel();
+    auto remembered = as_result(shield(remembering.join()));
+    (void)co_await remembered;
     if (failure) std::rethrow_exception(failure);
 }
 
@@ -32798,7 +34904,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
         make_room(j, false);
     }));
     out->on_tell<return_lease>(as_driver([this](detail::head_job& j, const return_lease& m) {
-        give_back(j, m.lease);
+        give_back(j, m.lease, m.at_once);
         pump();
     }));
     out->on_tell<keep_lease>(
@@ -32839,13 +34945,16 @@ SKEIN_INLINE void head::books::serve_tools(net::request_service& of) {
         [this](ask_status m, const net::caller& who) -> task<cluster_status> {
             return [](books* self, ask_status asked, std::string peer) -> task<cluster_status> {
                 detail::check_version(asked.version, peer);
-                co_return self->status();
+                co_return self->status(asked.past);
             }(this, m, who.peer);
         });
     of.on<ask_drain, drain_reply>([this](ask_drain m, const net::caller& who) -> task<drain_reply> {
         return [](books* self, ask_drain asked, std::string peer) -> task<drain_reply> {
             detail::check_version(asked.version, peer);
-            co_return self->drain(asked);
+            auto reply = self->drain(asked);
+            auto keeping = self->memory.kept(); // who is told that it is so may rely on it
+            reply.not_durable = co_await keeping;
+            co_return reply;
         }(this, std::move(m), who.peer);
     });
     of.on<ask_stop, stop_reply>([this](ask_stop m, const net::caller& who) -> task<stop_reply> {
@@ -32867,7 +34976,8 @@ SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
     const bool left = s->below->ending() == net::link_end::orderly;
     if (s->node != nullptr) {
         const auto& why = s->below->failure();
-        lose(*std::exchange(s->node, nullptr), left || !why ? "it left the cluster" : why->what());
+        lose(*std::exchange(s->node, nullptr), left || !why ? "it left the cluster" : why->what(),
+             left || !why);
     }
     if (s->job == nullptr) return;
     auto& j = *std::exchange(s->job, nullptr);
@@ -32875,7 +34985,7 @@ SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
     forget_output_at(j);
     j.away_until = deadline_after(on_loop.now(), how.driver_grace);
     if (left || over) {
-        leave(j);
+        leave(j, over ? job_end::stopped : job_end::left);
     } else {
         const auto& why = s->below->failure();
         logging::warn("head", "a driver is away",
@@ -32907,7 +35017,8 @@ SKEIN_INLINE void head::books::look() {
                 not_recalled(*l); // its driver has not answered
     }
     for (auto* l : lost) end(*l, true, "its node did not come back to the head");
-    for (auto* j : gone) leave(*j);
+    for (auto* j : gone) leave(*j, job_end::lost);
+    memory.look();
     look_at_spaces();
     take_groups_over(false);
     pump();
@@ -32962,9 +35073,11 @@ SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const n
     labels.push_back("node=" + made->name);
     const auto placed = schedule.add_place(made->place(), made->name, *total, std::move(labels));
     if (!placed) throw placed.error();
-    made->draining = h.draining;
-    (void)schedule.drain(made->place(), h.draining);
+    const auto* remembered = memory.find_node(made->name);
+    made->draining = remembered != nullptr ? remembered->draining : h.draining;
+    (void)schedule.drain(made->place(), made->draining);
     auto& n = *made;
+    memory.node_came({n.name, n.host, h.resources, n.labels, n.draining});
     nodes.emplace(s->incarnation, std::move(made));
     logging::at(how.news, "head", "node joined",
                 {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
@@ -32994,8 +35107,9 @@ SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s,
     co_return out;
 }
 
-SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why) {
+SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why, bool left) {
     logging::at(how.news, "head", "node lost", {{"node", n.name}, {"why", why}});
+    memory.node_went(n.name, left);
     const auto mine = std::exchange(n.leases, {});
     const auto how_it_ended = fmt::format("node {} was lost: {}", n.name, why);
     const bool is_seen = n.session->below->ending() == net::link_end::orderly;
@@ -33027,12 +35141,35 @@ SKEIN_INLINE detail::head_node* head::books::node_at(std::uint64_t incarnation) 
     return found == nodes.end() ? nullptr : found->second.get();
 }
 
-SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
-    auto* n = find_node(what.node);
-    if (n == nullptr)
+/// Of a node that is not there now.
+SKEIN_INLINE drain_reply head::books::drain_missing(const ask_drain& what) {
+    if (memory.find_node(what.node) == nullptr)
         throw error(errc::not_found, fmt::format("no node is called {}", what.node))
             .with_hint("skein status lists the nodes");
+    if (what.forget)
+        memory.forget_node(what.node);
+    else
+        memory.node_drains(what.node, what.on);
+    logging::at(how.news, "head",
+                what.forget ? "missing node forgotten"
+                : what.on   ? "missing node will be drained"
+                            : "missing node will take workers",
+                {{"node", what.node}});
+    drain_reply out;
+    out.open = size().nodes;
+    out.missing = true;
+    return out;
+}
+
+SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
+    auto* n = find_node(what.node);
+    if (n == nullptr) return drain_missing(what);
+    if (what.forget)
+        throw error(errc::invalid_argument,
+                    fmt::format("node {} is in the cluster, it cannot be forgotten", what.node))
+            .with_hint("end its agent first");
     n->draining = what.on;
+    memory.node_drains(n->name, what.on);
     (void)schedule.drain(n->place(), what.on);
     n->session->tell(node_drains{what.on});
     logging::at(how.news, "head", what.on ? "node drains" : "node takes workers again",
@@ -33044,9 +35181,10 @@ SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
     if (what.on) schedule.move_bundles(n->place());
     tell_size();
     pump();
-    const auto open = std::count_if(nodes.begin(), nodes.end(),
-                                    [](const auto& one) { return !one.second->draining; });
-    return {static_cast<std::uint32_t>(n->leases.size()), static_cast<std::uint32_t>(open)};
+    drain_reply out;
+    out.workers = static_cast<std::uint32_t>(n->leases.size());
+    out.open = size().nodes;
+    return out;
 }
 
 // ---- drivers -------------------------------------------------------------------------------------------------
@@ -33097,6 +35235,7 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     s->job = &j;
     j.seen_from = s->seen_from;
     j.hello = std::move(h);
+    self->memory.job_came(j.incarnation, j.hello.name, j.hello.host, j.hello.pid);
     j.space = j.hello.space;
     j.hello.weight = std::clamp<std::uint32_t>(j.hello.weight, 1, 1000);
     self->schedule.set_weight(j.id(), j.hello.weight);
@@ -33107,8 +35246,9 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
 }
 
 /// It does not come back: what it asked for is forgotten, and its workers end.
-SKEIN_INLINE void head::books::leave(detail::head_job& j) {
+SKEIN_INLINE void head::books::leave(detail::head_job& j, job_end how_it_ended) {
     if (std::exchange(j.ending, true)) return;
+    memory.job_went(j.incarnation, how_it_ended);
     logging::at(how.news, "head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
     const auto own = j.leases.find(keeper_lease); // its node is not there: nobody sees its end
     if (own != j.leases.end() && own->second->state == detail::lease_state::expected)
@@ -33151,8 +35291,13 @@ SKEIN_INLINE task<void> head::books::close_link(net::link::handle l) {
     co_await closing;
 }
 
-SKEIN_INLINE cluster_status head::books::status() const {
+SKEIN_INLINE cluster_status head::books::status(bool past) const {
     cluster_status out;
+    out.missing = memory.missing();
+    if (past) out.past = memory.past_jobs();
+    out.state = memory.folder();
+    out.trouble = memory.trouble();
+    out.generation = memory.generation();
     out.address = to_string(door.local());
     out.host = how.host;
     out.pid = how.pid;
@@ -33634,11 +35779,12 @@ SKEIN_INLINE void head::books::want(detail::head_job& j, const want_lease& what)
     ask_room(l);
 }
 
-SKEIN_INLINE void head::books::give_back(detail::head_job& j, std::uint64_t number) {
+SKEIN_INLINE void head::books::give_back(detail::head_job& j, std::uint64_t number, bool at_once) {
     const auto found = j.leases.find(number);
     if (found == j.leases.end()) return; // its end has crossed this
     auto& l = *found->second;
-    if (l.state == detail::lease_state::granted) return stop_worker(l);
+    if (l.state == detail::lease_state::granted) return stop_worker(l, at_once);
+    if (l.state == detail::lease_state::stopping && at_once) return tell_stop(l, true);
     if (l.state != detail::lease_state::stopping) erase(l);
 }
 
@@ -33664,10 +35810,14 @@ SKEIN_INLINE void head::books::rest(detail::head_job& j, const lease_rests& what
 }
 
 /// Its room stays taken until the agent says that the worker has ended.
-SKEIN_INLINE void head::books::stop_worker(detail::head_lease& l) {
+SKEIN_INLINE void head::books::stop_worker(detail::head_lease& l, bool at_once) {
     l.state = detail::lease_state::stopping;
     (void)schedule.set_leaving(l.request);
-    l.at->session->tell(stop_worker_order{{l.of->incarnation, l.number}});
+    tell_stop(l, at_once);
+}
+
+SKEIN_INLINE void head::books::tell_stop(const detail::head_lease& l, bool at_once) {
+    l.at->session->tell(stop_worker_order{{l.of->incarnation, l.number}, at_once});
 }
 
 /// It has been asked back, and nothing was heard of it yet.
@@ -34286,7 +36436,7 @@ SKEIN_INLINE void head::books::look_at_spaces() {
             s->job = nullptr;
             s->below->abort(error(errc::aborted, "its namespace does not count on it any more"));
         }
-        leave(*j);
+        leave(*j, job_end::lost);
     }
     constexpr std::chrono::seconds remembered{10}; // for those who wait for a start
     std::erase_if(spaces, [&](const auto& one) {
@@ -34310,7 +36460,6 @@ SKEIN_INLINE void head::books::look_at_spaces() {
 #include <concepts>
 #include <condition_variable>
 #include <exception>
-#include <future>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -34383,7 +36532,7 @@ private:
         answer->ended.notify_one();
     }
 
-    void main(const std::string& name, std::promise<void>& ready);
+    void main(const std::string& name, outcome<void>& ready);
 
     // Written by the thread before `ready`, then only read.
     real_loop* loop_ = nullptr;
@@ -34415,10 +36564,10 @@ SKEIN_INLINE task<void> run_until_stopped(event* stop, scope* tasks) {
 } // namespace detail
 
 SKEIN_INLINE loop_thread::loop_thread(std::string name) {
-    std::promise<void> ready;
-    auto started = ready.get_future();
+    outcome<void> ready;
     thread_ = std::thread([this, name = std::move(name), &ready] { main(name, ready); });
-    started.get();
+    std::unique_lock lock(ready.mutex);
+    ready.ended.wait(lock, [&] { return ready.done; });
 }
 
 SKEIN_INLINE loop_thread::~loop_thread() {
@@ -34428,7 +36577,7 @@ SKEIN_INLINE loop_thread::~loop_thread() {
     thread_.join();
 }
 
-SKEIN_INLINE void loop_thread::main(const std::string& name, std::promise<void>& ready) {
+SKEIN_INLINE void loop_thread::main(const std::string& name, outcome<void>& ready) {
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, nullptr);
@@ -34439,7 +36588,11 @@ SKEIN_INLINE void loop_thread::main(const std::string& name, std::promise<void>&
     loop_ = &here;
     stop_ = &stop;
     tasks_ = &tasks;
-    ready.set_value();
+    {
+        const std::lock_guard lock(ready.mutex); // to the end: who finds it done destroys it
+        ready.done = true;
+        ready.ended.notify_one();
+    }
     here.run(detail::run_until_stopped(&stop, &tasks));
 }
 
@@ -35351,58 +37504,6 @@ SKEIN_INLINE supervisor_outcome supervise(supervisor_options options) {
 // Written by scripts/check_mirror.py --write.
 
 
-// ======== skein/core/clock.hpp
-// Time as a parameter, for code that must also run in the simulated world.
-//
-// now() is for deciding (deadlines, rates); wall() is for people (log lines, file names) and may
-// jump. Inside a task prefer loop::now().
-
-
-#include <chrono>
-#include <cstdint>
-
-namespace skein {
-
-/// Where code asks for the time that does not ask its loop. Not owned by those who ask.
-class clock {
-public:
-    virtual ~clock() = default;
-    /// Monotonic.
-    [[nodiscard]] virtual time_point now() noexcept = 0;
-    /// Since 1970-01-01 UTC.
-    [[nodiscard]] virtual std::chrono::milliseconds wall() noexcept = 0;
-};
-
-/// The machine's clocks.
-class system_clock final : public clock {
-public:
-    [[nodiscard]] time_point now() noexcept override {
-        return time_point(std::chrono::duration_cast<duration>(
-            std::chrono::steady_clock::now().time_since_epoch()));
-    }
-    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
-        return std::chrono::duration_cast<std::chrono::milliseconds>(
-            std::chrono::system_clock::now().time_since_epoch());
-    }
-};
-
-/// A clock that stands still until it is moved; for tests.
-class manual_clock final : public clock {
-public:
-    [[nodiscard]] time_point now() noexcept override { return now_; }
-    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
-        return wall_start_ +
-               std::chrono::duration_cast<std::chrono::milliseconds>(now_.time_since_epoch());
-    }
-    void advance(duration by) noexcept { now_ += by; }
-
-private:
-    time_point now_{};
-    std::chrono::milliseconds wall_start_{1'700'000'000'000};
-};
-
-} // namespace skein
-
 // ======== skein/core/descriptor_reserve.hpp
 // A few file descriptors kept back, for files that must be written when the process has no free ones:
 // a job whose port strangers are busy with still writes its curve.
@@ -35451,174 +37552,6 @@ private:
     std::size_t count_;
     std::vector<unique_fd> kept_;
 };
-
-} // namespace skein
-
-// ======== skein/core/disk.hpp
-// Files as a small interface, so that the code that writes checkpoints runs on a simulated disk too.
-//
-// Calls block and are meant for a thread that may wait; nothing here throws: a failing disk is a
-// result. Durable replacement of a file is: write a temporary, sync it, rename it, sync the folder;
-// replace() does just that.
-//
-//     auto done = disk.replace("run/manifest.json", bytes);
-//     if (!done) return done.error();
-
-
-#include <memory>
-#include <string>
-#include <vector>
-
-namespace skein {
-
-/// What open() expects of a file, and what may be done with it.
-enum class open_mode : std::uint8_t {
-    read,       ///< an existing file, for reading
-    write,      ///< created or emptied, for writing (and reading back)
-    append,     ///< created if missing, kept if not; write position at the end
-    create_new, ///< as write, but errc::already_exists if there is one
-};
-
-/// An open file. The destructor closes it; close() also tells whether that worked.
-class file {
-public:
-    file() = default;
-    file(const file&) = delete;
-    file& operator=(const file&) = delete;
-    virtual ~file() = default;
-
-    /// Reads at an offset; gives fewer bytes than asked only at the end of the file.
-    virtual result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) = 0;
-    /// Writes all bytes at an offset, extending the file where needed; disk_full if they do not fit
-    /// (then an unknown part of them is written).
-    virtual result<void> write_at(std::uint64_t offset, byte_span bytes) = 0;
-    /// Writes all bytes at the end.
-    virtual result<void> append(byte_span bytes) = 0;
-    virtual result<std::uint64_t> size() = 0;
-    /// Cuts or extends (with zeros) to `bytes`.
-    virtual result<void> truncate(std::uint64_t bytes) = 0;
-    /// Returns when content and size have reached the medium.
-    virtual result<void> sync() = 0;
-    /// Closes; later calls fail with errc::closed. Closing twice is fine.
-    virtual result<void> close() = 0;
-};
-
-/// One name in a folder.
-struct dir_entry {
-    std::string name; ///< without the folder
-    bool is_directory = false;
-    std::uint64_t bytes = 0; ///< 0 for folders
-};
-
-/// A tree of files. Thread-safe as far as different files are concerned.
-/// Codes: not_found, already_exists, permission_denied, disk_full, io; texts name the path.
-class disk {
-public:
-    virtual ~disk() = default;
-
-    virtual result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) = 0;
-    /// Replaces `to` at once, if it is there. Durable after sync_dir of the folder.
-    virtual result<void> rename(const std::string& from, const std::string& to) = 0;
-    /// Makes creations, renames and removals inside the folder durable.
-    virtual result<void> sync_dir(const std::string& path) = 0;
-    /// What is in a folder, ordered by name.
-    virtual result<std::vector<dir_entry>> list(const std::string& path) = 0;
-    /// Removes a file or an empty folder; not_found if there is none.
-    virtual result<void> remove(const std::string& path) = 0;
-    /// Creates a folder and those above it; fine if it is there already.
-    virtual result<void> make_dirs(const std::string& path) = 0;
-    /// Bytes an ordinary user may still write where `path` is.
-    virtual result<std::uint64_t> free_space(const std::string& path) = 0;
-    /// Size and kind of a path; not_found if there is none.
-    virtual result<dir_entry> status(const std::string& path) = 0;
-
-    /// The whole content; too_large if it has more than max_bytes.
-    result<byte_buffer> read_whole(const std::string& path, std::uint64_t max_bytes = 1u << 30);
-    /// Writes a file from the start and syncs it; a crash may leave a part of it.
-    result<void> write_whole(const std::string& path, byte_span bytes);
-    /// Replaces a file durably: after a crash either the old or the new content is there.
-    result<void> replace(const std::string& path, byte_span bytes);
-    /// Removes a folder with all that is in it, or a file; fine if there is nothing. A link is
-    /// removed, not what it points at.
-    result<void> remove_tree(const std::string& path);
-};
-
-/// The folder part of a path ("." for a bare name, "/" for the root).
-[[nodiscard]] inline std::string parent_path(const std::string& path) {
-    const auto slash = path.find_last_of('/');
-    if (slash == std::string::npos) return ".";
-    return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-/// folder + "/" + name.
-[[nodiscard]] inline std::string join_path(const std::string& folder, std::string_view name) {
-    std::string path = folder;
-    if (!path.empty() && path.back() != '/') path += '/';
-    return path.append(name);
-}
-
-} // namespace skein
-
-
-// ======== skein/core/detail/disk.ipp
-// What a disk does in several calls: whole files, replacing one, removing a tree.
-
-#include <fmt/core.h>
-
-namespace skein {
-
-SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path,
-                                                  std::uint64_t max_bytes) {
-    auto opened = open(path, open_mode::read);
-    if (!opened) return opened.error();
-    file& from = **opened;
-    const auto bytes = from.size();
-    if (!bytes) return bytes.error();
-    if (*bytes > max_bytes)
-        return error(errc::too_large, fmt::format("read {}: {} bytes are more than the limit of {}",
-                                                  path, *bytes, max_bytes));
-    byte_buffer content(static_cast<std::size_t>(*bytes));
-    const auto got = from.read_at(0, content);
-    if (!got) return got.error();
-    content.resize(*got);
-    return content;
-}
-
-SKEIN_INLINE result<void> disk::write_whole(const std::string& path, byte_span bytes) {
-    auto opened = open(path, open_mode::write);
-    if (!opened) return opened.error();
-    file& to = **opened;
-    if (auto done = to.write_at(0, bytes); !done) return done;
-    if (auto done = to.sync(); !done) return done;
-    return to.close();
-}
-
-SKEIN_INLINE result<void> disk::replace(const std::string& path, byte_span bytes) {
-    const std::string temporary = path + ".tmp";
-    auto done = write_whole(temporary, bytes);
-    if (done) done = rename(temporary, path);
-    if (!done) {
-        (void)remove(temporary);
-        return done;
-    }
-    return sync_dir(parent_path(path));
-}
-
-SKEIN_INLINE result<void> disk::remove_tree(const std::string& path) {
-    // Files, empty folders and links (status() would follow them) go at once.
-    auto removed = remove(path);
-    if (removed || removed.error().code() == errc::not_found) return {};
-    if (removed.error().code() == errc::permission_denied) return removed;
-    const auto what = status(path);
-    if (!what || !what->is_directory) return removed;
-    const auto inside = list(path);
-    if (!inside) return inside.error();
-    for (const auto& entry : *inside) {
-        const auto child = join_path(path, entry.name);
-        if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done) return done;
-    }
-    return remove(path);
-}
 
 } // namespace skein
 
@@ -36097,8 +38030,13 @@ private:
 
 
 // ======== skein/rt/detail/remote.hpp
-// The templates behind rt/remote.hpp: what a function's record does with a call that arrives, and how a
-// call's arguments leave. All that does not depend on the function is in runtime.
+// The templates behind rt/remote.hpp: a function's record, and how a call's arguments leave. What a record does with a
+// call that arrives is in detail/invoke.hpp; all that does not depend on the function is in runtime.
+
+
+// ======== skein/rt/detail/invoke.hpp
+// The executing side of rt/remote.hpp: an actor where it lives, and what a function's record does with a call that has
+// arrived, or that this process gives to itself. All that does not depend on the function is in runtime.
 
 
 // ======== skein/rt/method_group.hpp
@@ -36309,22 +38247,16 @@ struct method_groups {
 } // namespace skein
 
 
-// ======== skein/rt/detail/remote.hpp, continued
-#include <concepts>
+// ======== skein/rt/detail/invoke.hpp, continued
 #include <cstdint>
 #include <memory>
-#include <span>
-#include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
-#include <vector>
 
 namespace skein::rt::detail {
-
-// ---- executing side ----------------------------------------------------------------------------
 
 template <class Tuple>
 inline constexpr bool has_span = false;
@@ -36400,6 +38332,29 @@ void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
     if (box != nullptr) self.method_ended(to, *box, !is_const_method<decltype(F)>);
 }
 
+/// Replies with a value. A method's goes to this process as it is, if that is as good as decoding its bytes.
+template <class T, class R>
+void reply_value(runtime& self, peer& to, slot_id id, R&& value) {
+    using result_type = std::remove_cvref_t<R>;
+    if constexpr (!std::is_void_v<T> && travels_as_it_is<result_type>()) {
+        const auto finish = [&](call_base& call) {
+            static_cast<ref_state<result_type>&>(call).finish_with(std::forward<R>(value));
+        };
+        if (self.reply_here(to, id, finish)) return;
+    }
+    self.reply(to, id, [&](wire::writer& w) { wire::encode(w, value); });
+}
+template <class T>
+void reply_nothing(runtime& self, peer& to, slot_id id) {
+    if constexpr (!std::is_void_v<T>) {
+        const auto finish = [](call_base& call) {
+            static_cast<ref_state<void>&>(call).finish_with();
+        };
+        if (self.reply_here(to, id, finish)) return;
+    }
+    self.reply(to, id, [](wire::writer&) {});
+}
+
 /// Begins a call that does not end at once. box: stays until it has.
 template <auto F, class T, class Arguments>
 auto begin_now(actor_box* box, std::uint16_t group, Arguments& arguments) {
@@ -36440,12 +38395,12 @@ task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
                 co_await work;
             }
             after_call<F>(*self, *from, box.get(), arguments);
-            self->reply(*from, id, [](wire::writer&) {});
+            reply_nothing<T>(*self, *from, id);
         } else {
             auto work = begin_now<F, T>(box.get(), fn->group, arguments);
             auto value = co_await work;
             after_call<F>(*self, *from, box.get(), arguments);
-            self->reply(*from, id, [&](wire::writer& w) { wire::encode(w, value); });
+            reply_value<T>(*self, *from, id, std::move(value));
         }
     } catch (...) {
         if (box) self->method_failed(*from, *box, !is_const_method<decltype(F)>);
@@ -36459,6 +38414,40 @@ result<void> decode_arguments(wire::reader& in, Arguments& into) {
     auto done = wire::decode(in, into);
     if (done && !in.finish()) return in.status();
     return done;
+}
+
+/// Runs or starts a call whose arguments are there.
+template <auto F, class T, class Arguments>
+void invoke_with(incoming_call& call, Arguments& arguments) {
+    using traits = signature<decltype(F)>;
+    if constexpr (traits::is_coroutine || is_blocking<F, T>()) {
+        if (call.box) ++call.box->not_started;
+        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
+                                                  call.box, std::move(arguments)));
+    } else {
+        try {
+            if constexpr (std::is_void_v<typename traits::result>) {
+                call_now<F, T>(call.box.get(), arguments);
+                after_call<F>(call.self, *call.from, call.box.get(), arguments);
+                reply_nothing<T>(call.self, *call.from, call.slot);
+            } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
+                                                                             arguments))>) {
+                const auto& value =
+                    call_now<F, T>(call.box.get(), arguments); // of an argument, perhaps
+                if (call.box)
+                    call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
+                reply_value<T>(call.self, *call.from, call.slot, value);
+            } else {
+                auto value = call_now<F, T>(call.box.get(), arguments);
+                after_call<F>(call.self, *call.from, call.box.get(), arguments);
+                reply_value<T>(call.self, *call.from, call.slot, std::move(value));
+            }
+        } catch (...) {
+            if (call.box)
+                call.self.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
+            call.reply_thrown();
+        }
+    }
 }
 
 /// What a record of function F (of actor type T, or void) does with a call.
@@ -36482,37 +38471,47 @@ void invoke(incoming_call& call) {
         decoded = decode_arguments(call.arguments, arguments);
     }
     if (!decoded) return call.refuse(decoded.error());
-    if constexpr (traits::is_coroutine || is_blocking<F, T>()) {
-        if (call.box) ++call.box->not_started;
-        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
-                                                  call.box, std::move(arguments)));
-    } else {
-        try {
-            if constexpr (std::is_void_v<typename traits::result>) {
-                call_now<F, T>(call.box.get(), arguments);
-                after_call<F>(call.self, *call.from, call.box.get(), arguments);
-                call.self.reply(*call.from, call.slot, [](wire::writer&) {});
-            } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
-                                                                             arguments))>) {
-                const auto& value =
-                    call_now<F, T>(call.box.get(), arguments); // of an argument, perhaps
-                if (call.box)
-                    call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
-                call.self.reply(*call.from, call.slot,
-                                [&](wire::writer& w) { wire::encode(w, value); });
-            } else {
-                const auto& value = call_now<F, T>(call.box.get(), arguments);
-                after_call<F>(call.self, *call.from, call.box.get(), arguments);
-                call.self.reply(*call.from, call.slot,
-                                [&](wire::writer& w) { wire::encode(w, value); });
-            }
-        } catch (...) {
-            if (call.box)
-                call.self.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
-            call.reply_thrown();
+    invoke_with<F, T>(call, arguments);
+}
+
+/// A call of method F of T within a process, with parameters of these types.
+template <auto F, class T, class... P>
+class given_method final : public given_call {
+public:
+    template <class... A>
+    explicit given_method(std::in_place_t, A&&... args)
+        : held_(own_argument<P>(std::forward<A>(args))...) {}
+    void run(incoming_call& call) override {
+        if constexpr ((false || ... || is_view<P>)) {
+            auto arguments = std::apply(
+                [](auto&... held) { return std::tuple<P...>(parameter_of<P>(held)...); }, held_);
+            invoke_with<F, T>(call, arguments);
+        } else {
+            invoke_with<F, T>(call, held_);
         }
     }
-}
+
+private:
+    std::tuple<typename held_as<P>::type...> held_;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/remote.hpp, continued
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
 
 /// Names a function for the registry.
 template <auto F, class T>
@@ -36614,11 +38613,22 @@ private:
     std::tuple<Held...> held_;
 };
 
-/// Submits: at once if every argument is there, else when the last one is.
-template <class Arguments, class... A>
+/// The actors whose handles are in an argument stay until the call has ended: its codec knows where they are.
+template <class P, class A>
+void keep_handles(const A& a) {
+    if constexpr (!is_view<P>)
+        if constexpr (makeup_of<P>() == makeup::handles) {
+            wire::writer unused;
+            encode_argument<P>(unused, a);
+        }
+}
+
+/// Submits: at once if every argument is there, else when the last one is. F: of actor type T, or (void) none that
+/// this process could have given its arguments to.
+template <auto F, class T, class Arguments, class... A>
 struct submission;
-template <class... P, class... A>
-struct submission<std::tuple<P...>, A...> {
+template <auto F, class T, class... P, class... A>
+struct submission<F, T, std::tuple<P...>, A...> {
     static constexpr bool any_ref = (false || ... || unwrap_ref<std::remove_cvref_t<A>>::is_ref);
 
     static void go(runtime& by, const counted_ptr<call_base>& call, A&&... args) {
@@ -36635,7 +38645,17 @@ struct submission<std::tuple<P...>, A...> {
             if (pending != 0 || failed)
                 return wait_for(by, call, pending, std::forward<A>(args)...);
         }
-        by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
+        const auto encode = [&](wire::writer& to) { (encode_argument<P>(to, args), ...); };
+        if constexpr (can_be_given<std::tuple<P...>> && !std::is_void_v<T>) {
+            const auto give = [&]() -> std::unique_ptr<given_call> {
+                (keep_handles<P>(args), ...);
+                return std::make_unique<given_method<F, T, P...>>(std::in_place,
+                                                                  std::forward<A>(args)...);
+            };
+            by.submit(call, encode, given_maker(give));
+        } else {
+            by.submit(call, encode);
+        }
     }
 
     static void wait_for(runtime& by, const counted_ptr<call_base>& call, std::size_t pending,
@@ -36654,52 +38674,68 @@ struct submission<std::tuple<P...>, A...> {
     }
 };
 
-template <auto F>
-auto call_function(runtime& by, const call_options& how, auto&&... args) {
+/// Submits a call of a function, or of a method of T through its handle's lane, with arguments that have been checked.
+template <auto F, class T, class R, class... A>
+void begin_call(runtime& by, const call_options& how, const counted_ptr<ref_state<R>>& call,
+                counted_ptr<actor_state> lane, A&&... args) {
     using traits = signature<decltype(F)>;
-    using result_type = typename traits::result;
-    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
-                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
+    (void)record<F, T>::registered;
+    apply_options(by, *call, record<F, T>::entry(), how,
+                  traits::is_member ? call_kind::method : call_kind::task);
+    if constexpr (traits::is_member) {
+        call->target = lane->id;
+        call->lane = std::move(lane);
+    }
+    submission<F, T, typename traits::arguments, A...>::go(by, call, std::forward<A>(args)...);
+}
+
+/// Whether F, of T if it is a method, can be called with such arguments; a static_assert says why not.
+template <auto F, class T, class... A>
+consteval bool check_call() {
+    using traits = signature<decltype(F)>;
+    if constexpr (traits::is_member)
+        static_assert(std::is_same_v<typename traits::class_type, T> ||
+                          std::is_base_of_v<typename traits::class_type, T>,
+                      "skein: call<&T::m> needs a member function of the actor's own type");
+    if constexpr (parameter_check<typename traits::parameters>::ok &&
+                  check_result<typename traits::result>() &&
+                  argument_check<typename traits::parameters, A...>::ok) {
         static_assert(
             !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
-        (void)record<F, void>::registered;
+        static_assert(!is_blocking<F, T>() || !any_holds_view<typename traits::arguments>,
+                      "skein: a method of a blocking_group cannot take a span or string_view: it "
+                      "outlives the "
+                      "message the view points into; take a vector or string");
+        return true;
+    } else {
+        return false;
+    }
+}
+
+template <auto F, class... A>
+auto call_function(runtime& by, const call_options& how, A&&... args) {
+    using result_type = typename signature<decltype(F)>::result;
+    if constexpr (check_call<F, void, A...>()) {
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
-        apply_options(by, *call, record<F, void>::entry(), how, call_kind::task);
-        submission<typename traits::arguments, decltype(args)...>::go(
-            by, call, std::forward<decltype(args)>(args)...);
+        begin_call<F, void>(by, how, call, {}, std::forward<A>(args)...);
         return ref<result_type>(std::move(call));
     } else {
         return ref<result_type>(); // a static_assert above has said why
     }
 }
 
-template <auto M, class T>
-auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, auto&&... args) {
+template <auto M, class T, class... A>
+auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, A&&... args) {
     using traits = signature<decltype(M)>;
     using result_type = typename traits::result;
-    static_assert(traits::is_member && (std::is_same_v<typename traits::class_type, T> ||
-                                        std::is_base_of_v<typename traits::class_type, T>),
+    static_assert(traits::is_member,
                   "skein: call<&T::m> needs a member function of the actor's own type");
-    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
-                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
-        static_assert(
-            !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
-            "skein: a remote coroutine cannot take a span or string_view: it outlives the "
-            "message the view points into; take a vector or string");
-        static_assert(!is_blocking<M, T>() || !any_holds_view<typename traits::arguments>,
-                      "skein: a method of a blocking_group cannot take a span or string_view: it "
-                      "outlives the "
-                      "message the view points into; take a vector or string");
-        (void)record<M, T>::registered;
+    if constexpr (check_call<M, T, A...>()) {
         auto& by = runtime_of(lane);
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
-        apply_options(by, *call, record<M, T>::entry(), how, call_kind::method);
-        call->lane = lane;
-        call->target = lane->id;
-        submission<typename traits::arguments, decltype(args)...>::go(
-            by, call, std::forward<decltype(args)>(args)...);
+        begin_call<M, T>(by, how, call, lane, std::forward<A>(args)...);
         return ref<result_type>(std::move(call));
     } else {
         return ref<result_type>();
@@ -36902,8 +38938,8 @@ template <class T, class... A>
     auto lane = by.declare_actor(*call, how, exists);
     if (exists) return give_handle<T>(std::move(lane));
     if (!call->is_done())
-        submission<std::tuple<typename travelling<A>::type...>, A...>::go(by, call,
-                                                                          std::forward<A>(args)...);
+        submission<nullptr, void, std::tuple<typename travelling<A>::type...>, A...>::go(
+            by, call, std::forward<A>(args)...);
     return finish_create<T>(std::move(call), std::move(lane));
 }
 
@@ -36974,12 +39010,18 @@ template <class T>
 // does twice is the program's concern. Methods of actors: remote<&T::m>(handle, args...).
 
 
+#include <concepts>
 #include <utility>
 
 namespace skein {
 
 template <class T>
 class actor_handle;
+class session;
+template <class T>
+class shared_actor;
+template <auto F>
+class session_function;
 
 /// remote<&f> with its options; call it like f.
 template <auto F>
@@ -37001,6 +39043,11 @@ public:
         copy.by_ = &by;
         return copy;
     }
+    /// The same function for threads: submitted through a session, it gives a pending (rt/session.hpp).
+    template <std::same_as<session> Session>
+    [[nodiscard]] auto on(Session& by) const {
+        return session_function<F>(by, how_);
+    }
 
     /// Submits the call and returns at once.
     ///   args    the function's arguments, or refs to them; a method takes its handle first
@@ -37017,6 +39064,12 @@ public:
     auto operator()(const actor_handle<T>& actor, A&&... args) const {
         return rt::detail::call_method<F, T>(how_, actor.lane(), std::forward<A>(args)...);
     }
+    /// The same through a handle that threads share; gives a pending.
+    template <class T, class... A>
+        requires(rt::detail::signature<decltype(F)>::is_member)
+    auto operator()(const shared_actor<T>& actor, A&&... args) const {
+        return actor.template call_with<F>(how_, std::forward<A>(args)...);
+    }
 
 private:
     call_options how_;
@@ -37031,6 +39084,7 @@ inline constexpr remote_function<F> remote{};
 
 
 // ======== skein/rt/actor.hpp, continued
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -37039,6 +39093,10 @@ inline constexpr remote_function<F> remote{};
 #include <utility>
 
 namespace skein {
+
+class session;
+template <class T>
+class session_actor_maker;
 
 /// A counted handle to an actor of type T; one pointer wide, copyable, and an argument of calls.
 template <class T>
@@ -37097,6 +39155,11 @@ public:
     [[nodiscard]] task<actor_handle<T>> operator()(A&&... args) const {
         return rt::detail::make_actor<T>(how_, std::forward<A>(args)...);
     }
+    /// The same for threads: called like this one it blocks, and gives a handle that threads share (rt/session.hpp).
+    template <std::same_as<session> Session>
+    [[nodiscard]] auto on(Session& by) const {
+        return session_actor_maker<T>(by, how_);
+    }
 
 private:
     actor_options how_;
@@ -37126,6 +39189,21 @@ template <class T>
 template <class T>
 void kill(const actor_handle<T>& handle) {
     rt::detail::runtime_of(handle.lane()).kill_actor(handle.id());
+}
+
+/// Suspends until a call through this handle leaves at once: until few enough of those that this process has made wait
+/// for the actor to begin them. So whoever makes calls faster than they begin does not fill its memory with them:
+///
+///     while (more()) {
+///         co_await skein::room(sink);
+///         (void)sink.call<&store::put>(next());
+///     }
+///
+/// Returns also when the actor has ended, so that the next call says why.
+///   errors  cancelled
+template <class T>
+[[nodiscard]] task<void> room(const actor_handle<T>& handle) {
+    return rt::detail::runtime_of(handle.lane()).wait_room(handle.lane());
 }
 
 /// In a method: the actor ends when this call has ended, and is not made again. Coroutine methods that run go on to
@@ -37454,6 +39532,8 @@ public:
     void want(const worker_demand& what) override;
     /// The runtime takes back itself what it has lent.
     void rests(const net::channel&, bool) override {}
+    /// Kills its process.
+    void end_now(const net::channel& worker) override;
     /// Takes room of this host for the group, as long as it is held.
     void want_group(const worker_group& what) override;
     void drop_group(std::uint64_t number) override;
@@ -37817,6 +39897,10 @@ public:
         groups_.drop(number);
         changed_.set();
     }
+    void end_now(const net::channel& worker) {
+        for (auto* one : serving_)
+            if (one->wire.get() == &worker) one->process->kill();
+    }
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
 
 private:
@@ -37891,6 +39975,7 @@ private:
             auto met = meet(one);
             one->wire = co_await met;
             pids_.push_back(static_cast<pid_t>(one->process->pid()));
+            serving_.push_back(one);
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
@@ -37904,6 +39989,7 @@ private:
         auto watched = as_result(shield(watching.join())); // it refers to what is here
         (void)co_await watched;
         if (!one->process) co_return failed;
+        std::erase(serving_, one);
         std::erase(pids_, static_cast<pid_t>(one->process->pid()));
         if (one->process->running()) {
             // It may still be loading and hear nobody.
@@ -38225,6 +40311,7 @@ private:
     net::token secret_;
     std::uint16_t cpus_ = 1;
     std::vector<pid_t> pids_;
+    std::vector<life*> serving_; ///< whose process is there and connected
     int alive_ = 0;
     bool stopping_ = false;
     time_point stopped_at_{};
@@ -38248,6 +40335,7 @@ SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places()
 SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
 SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
 SKEIN_INLINE void local_workers::want(const worker_demand& what) { pool_->want(what); }
+SKEIN_INLINE void local_workers::end_now(const net::channel& worker) { pool_->end_now(worker); }
 SKEIN_INLINE void local_workers::want_group(const worker_group& what) { pool_->want_group(what); }
 SKEIN_INLINE void local_workers::drop_group(std::uint64_t number) { pool_->drop_group(number); }
 SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
@@ -38255,6 +40343,421 @@ SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
 }
 
 } // namespace skein::rt
+
+// ======== skein/rt/pending.hpp
+// pending<T>: the outcome of a call that a thread has made through a session, now or later.
+//
+//     auto p = cluster.submit<&square>(7);      // on any thread
+//     if (p.wait_for(10ms)) use(p.get());       // blocks this thread, not the loop
+//
+// Copies stand for the same call. It is an argument of other calls, as a ref is. The call runs whether or not anybody
+// looks: dropping a pending does not cancel it. It may outlive its session: then it has its outcome, or errc::closed.
+
+
+// ======== skein/rt/detail/session_door.hpp
+// What the threads of a program share with the loop of their session: a door through which calls go in, and the handles
+// that came out.
+//
+//     open     calls of threads go in, in the order in which they come
+//     closed   they are refused; what was taken before still runs, and handles are given back
+//     shut     the loop takes nothing; handles that are left hold nothing any more
+
+
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace skein::rt::detail {
+
+class session_door;
+
+/// A handle that threads share: its lane is the loop's, and is touched nowhere else.
+struct actor_cell : list_node<actor_cell> {
+    actor_cell(std::shared_ptr<session_door> of, counted_ptr<actor_state> to)
+        : door(std::move(of)), id(to->id), lane(std::move(to)) {}
+    using list_node<actor_cell>::unlink;
+
+    const std::shared_ptr<session_door> door;
+    const actor_id id;
+    counted_ptr<actor_state> lane; ///< empty: the session has ended
+};
+
+/// Shared by a session and all that it has given out; outlives the loop.
+class session_door : public std::enable_shared_from_this<session_door> {
+public:
+    session_door(loop& to, runtime& calls_through) noexcept
+        : self(&calls_through), loop_(&to), inside_(&to) {}
+
+    /// Any thread: queues a call on the loop and wakes it. The call must not throw. False: closed, and it was not taken.
+    [[nodiscard]] bool post(unique_function<void()> call);
+    /// Any thread but the loop's: true there, where waiting for the loop would never end.
+    [[nodiscard]] bool is_inside() const noexcept { return loop::try_current() == inside_; }
+    /// Throws if it is called inside.
+    void refuse_inside(const char* what) const;
+    [[nodiscard]] bool is_open() const;
+    /// Any thread: threads are refused from now on.
+    void close();
+
+    // The loop's:
+
+    /// A handle for threads; its last copy, wherever it goes, brings the lane back here.
+    [[nodiscard]] std::shared_ptr<actor_cell> adopt(counted_ptr<actor_state> lane);
+    /// Lets go of the lanes of all handles that are out.
+    void drop_handles() noexcept;
+    void shut();
+
+    runtime* const self; ///< what calls go through; only on the loop's thread, until it is shut
+
+private:
+    static void give_back(actor_cell* cell) noexcept;
+
+    mutable std::mutex mutex_; // guards loop_ and open_
+    loop* loop_;               ///< nullptr: shut
+    bool open_ = true;
+    const loop* const inside_; ///< to compare with, never to use
+    intrusive_list<actor_cell, actor_cell> cells_;
+};
+
+/// What all threads are told that come too late.
+[[nodiscard]] error session_closed(const function_record* fn, const char* progress);
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/session_door.ipp
+// The bodies of rt/detail/session_door.hpp.
+
+#include <string>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE bool session_door::post(unique_function<void()> call) {
+    const std::lock_guard lock(mutex_);
+    if (!open_ || loop_ == nullptr) return false;
+    loop_->post_from_any_thread(std::move(call));
+    return true;
+}
+
+SKEIN_INLINE void session_door::refuse_inside(const char* what) const {
+    if (is_inside())
+        throw error(errc::invalid_argument,
+                    std::string(what) + " on the session's own thread would wait for itself")
+            .with_hint("tasks of a session await: co_await skein::remote<&f>(...) instead of "
+                       "submit<&f>(...).get()");
+}
+
+SKEIN_INLINE bool session_door::is_open() const {
+    const std::lock_guard lock(mutex_);
+    return open_;
+}
+
+SKEIN_INLINE void session_door::close() {
+    const std::lock_guard lock(mutex_);
+    open_ = false;
+}
+
+SKEIN_INLINE void session_door::shut() {
+    drop_handles();
+    const std::lock_guard lock(mutex_);
+    open_ = false;
+    loop_ = nullptr;
+}
+
+SKEIN_INLINE std::shared_ptr<actor_cell> session_door::adopt(counted_ptr<actor_state> lane) {
+    std::shared_ptr<actor_cell> cell(new actor_cell(shared_from_this(), std::move(lane)),
+                                     &session_door::give_back);
+    cells_.push_back(*cell);
+    return cell;
+}
+
+SKEIN_INLINE void session_door::drop_handles() noexcept {
+    while (!cells_.empty()) {
+        const auto lane = std::exchange(cells_.pop_front().lane, {});
+        (void)lane;
+    }
+}
+
+SKEIN_INLINE void session_door::give_back(actor_cell* cell) noexcept {
+    const auto door = cell->door;
+    if (!door->is_inside()) {
+        const std::lock_guard lock(door->mutex_);
+        if (door->loop_ != nullptr)
+            return door->loop_->post_from_any_thread([cell] { delete cell; });
+    }
+    delete cell; // on the loop's thread, or it holds nothing
+}
+
+SKEIN_INLINE error session_closed(const function_record* fn, const char* progress) {
+    const std::string who = fn != nullptr && !fn->name.empty() ? fn->name : "a call";
+    return error(errc::closed, who + " " + progress + ": the session was closed");
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/pending.hpp, continued
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace skein {
+
+template <class T>
+class ref;
+template <class T>
+class actor_handle;
+template <class T>
+class shared_actor;
+
+namespace rt::detail {
+
+/// What threads get, as the loop knows it.
+template <class V>
+struct result_inside {
+    using type = V;
+};
+template <class T>
+struct result_inside<shared_actor<T>> {
+    using type = actor_handle<T>;
+};
+
+/// What one call and the threads that wait for it share. An outcome is written once, before `done`; then all read.
+class pending_base : public std::enable_shared_from_this<pending_base> {
+public:
+    pending_base(std::shared_ptr<session_door> through, const function_record* of) noexcept
+        : door(std::move(through)), fn(of) {}
+    pending_base(const pending_base&) = delete;
+    pending_base& operator=(const pending_base&) = delete;
+
+    [[nodiscard]] bool is_done() const noexcept { return done_.load(std::memory_order_acquire); }
+    /// Blocks until it is done.
+    void wait() const;
+    /// The same for so long at most; false: it is not done.
+    [[nodiscard]] bool wait_for(duration limit) const;
+    /// The same; throws timeout.
+    void wait_within(duration limit) const;
+    [[nodiscard]] const failure* failed() const noexcept { return why_ ? &*why_ : nullptr; }
+    void cancel(bool by_force);
+
+    /// Ends it; so does succeed(). One of them, once.
+    void fail(failure why) noexcept;
+
+    const std::shared_ptr<session_door> door;
+    const function_record* const fn;
+    call_base* call = nullptr; ///< the loop's: the call, while it has no outcome
+    /// Copies of pending, also those that calls hold as arguments: who may look at the value.
+    mutable std::atomic<std::uint32_t> readers{0};
+
+protected:
+    void finish() noexcept;
+
+private:
+    mutable std::mutex mutex_; // guards waiting_, and done_ while it is set
+    mutable std::condition_variable ended_;
+    mutable std::uint32_t waiting_ = 0;
+    std::atomic<bool> done_{false};
+    std::optional<failure> why_;
+};
+
+template <class V>
+class pending_state final : public pending_base {
+public:
+    using stored = std::conditional_t<std::is_void_v<V>, std::monostate, V>;
+    using pending_base::pending_base;
+
+    void succeed(stored v) {
+        value.emplace(std::move(v));
+        finish();
+    }
+    std::optional<stored> value;
+};
+
+/// The one who owes an outcome. Without one it ends with `closed`.
+template <class V>
+class pending_writer {
+public:
+    explicit pending_writer(std::shared_ptr<pending_state<V>> to) noexcept : to_(std::move(to)) {}
+    pending_writer(pending_writer&&) noexcept = default;
+    pending_writer& operator=(pending_writer&&) = delete;
+    ~pending_writer() {
+        if (to_ && !to_->is_done()) to_->fail({session_closed(to_->fn, "did not run"), nullptr});
+    }
+    pending_state<V>* operator->() const noexcept { return to_.get(); }
+
+private:
+    std::shared_ptr<pending_state<V>> to_;
+};
+
+} // namespace rt::detail
+
+/// The outcome of one call, for threads. All members are thread-safe, as those of a shared_ptr are: two threads have
+/// a copy each.
+template <class T>
+class pending {
+    using state = rt::detail::pending_state<T>;
+
+public:
+    using value_type = T;
+    /// As an argument: what it is on the loop.
+    using shared_with_threads = ref<typename rt::detail::result_inside<T>::type>;
+
+    pending() noexcept = default;
+    explicit pending(std::shared_ptr<state> of) noexcept : state_(std::move(of)) { enter(); }
+    pending(const pending& other) noexcept : pending(other.state_) {}
+    pending(pending&& other) noexcept = default;
+    pending& operator=(pending other) noexcept {
+        std::swap(state_, other.state_);
+        return *this;
+    }
+    ~pending() {
+        if (state_) state_->readers.fetch_sub(1, std::memory_order_release);
+    }
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
+    /// True when get() would not block.
+    [[nodiscard]] bool ready() const noexcept { return here().is_done(); }
+    /// Blocks this thread until there is an outcome.
+    ///   errors  invalid_argument: on the session's own thread, which would wait for itself
+    void wait() const { here().wait(); }
+    /// The same, for so long at most. False: there is none yet.
+    [[nodiscard]] bool wait_for(duration limit) const { return here().wait_for(limit); }
+
+    /// Blocks this thread until there is an outcome; gives a copy of the value.
+    ///   errors  what co_await of a ref throws: remote_error, worker_lost, timeout (.deadline), cancelled; closed: the
+    ///           session ended first; invalid_argument: on the session's own thread
+    T get() const& {
+        here().wait();
+        return copy();
+    }
+    /// The same, but takes the value out when no other copy is left. This one is empty then.
+    T get() && {
+        here().wait();
+        return take();
+    }
+    /// The same, for so long at most. The call itself goes on; `.deadline` bounds the call.
+    ///   errors  also timeout
+    T get_for(duration limit) const& {
+        here().wait_within(limit);
+        return copy();
+    }
+    T get_for(duration limit) && {
+        here().wait_within(limit);
+        return take();
+    }
+
+    /// Asks the call to end, as ref::cancel() does. Nothing happens if it has ended.
+    void cancel() const { here().cancel(false); }
+    /// The same as ref::cancel_by_force().
+    ///   errors  not_supported: a call of an actor, see kill()
+    void cancel_by_force() const { here().cancel(true); }
+
+    /// What its copies share.
+    [[nodiscard]] const std::shared_ptr<state>& shared() const noexcept { return state_; }
+
+private:
+    void enter() const noexcept {
+        if (state_) state_->readers.fetch_add(1, std::memory_order_relaxed);
+    }
+    [[nodiscard]] state& here() const {
+        SKEIN_CHECK(state_, "an empty skein::pending is asked for its outcome");
+        return *state_;
+    }
+    T copy() const {
+        static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
+                      "skein: this result cannot be copied: std::move(pending).get() takes it out");
+        if (const auto* why = state_->failed()) why->raise();
+        if constexpr (!std::is_void_v<T>) return *state_->value;
+    }
+    T take() {
+        const pending mine(std::move(*this));
+        auto& all = *mine.state_;
+        if (const auto* why = all.failed()) why->raise();
+        if constexpr (!std::is_void_v<T>) {
+            // Who had a copy has read what it wanted before it let go.
+            const bool is_last = all.readers.load(std::memory_order_acquire) == 1;
+            if constexpr (std::is_copy_constructible_v<T>) {
+                if (!is_last) return *all.value;
+            } else {
+                SKEIN_CHECK(is_last, "a result that cannot be copied is taken from one of several "
+                                     "copies of its pending");
+            }
+            return std::move(*all.value);
+        }
+    }
+
+    std::shared_ptr<state> state_;
+};
+
+} // namespace skein
+
+
+// ======== skein/rt/detail/pending.ipp
+// The bodies of rt/pending.hpp: how threads wait for an outcome, and are told.
+
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE void pending_base::wait() const {
+    if (is_done()) return;
+    door->refuse_inside("get()");
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    ended_.wait(lock, [&] { return is_done(); });
+    --waiting_;
+}
+
+SKEIN_INLINE bool pending_base::wait_for(duration limit) const {
+    // Further than a clock counts.
+    if (limit > std::chrono::hours(24 * 365)) return wait(), true;
+    if (is_done()) return true;
+    door->refuse_inside("wait_for()");
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    const bool done = ended_.wait_for(lock, limit, [&] { return is_done(); });
+    --waiting_;
+    return done;
+}
+
+SKEIN_INLINE void pending_base::wait_within(duration limit) const {
+    if (!wait_for(limit))
+        throw error(errc::timeout,
+                    fmt::format("{} has no outcome after {:.3g} s", fn->name, to_seconds(limit)))
+            .with_hint("it goes on; .cancel() ends it, .with({.deadline = ...}) bounds it");
+}
+
+SKEIN_INLINE void pending_base::cancel(bool by_force) {
+    if (by_force) check_force(*fn);
+    if (is_done()) return;
+    // Behind its own submission. What is refused ends with its session.
+    (void)door->post([self = shared_from_this(), by_force] {
+        if (self->call != nullptr) cancel_call(*self->call, by_force);
+    });
+}
+
+SKEIN_INLINE void pending_base::fail(failure why) noexcept {
+    why_.emplace(std::move(why));
+    finish();
+}
+
+SKEIN_INLINE void pending_base::finish() noexcept {
+    // The writer has a share of this until it returns.
+    const std::lock_guard lock(mutex_);
+    done_.store(true, std::memory_order_release);
+    if (waiting_ != 0) ended_.notify_all();
+}
+
+} // namespace skein::rt::detail
 
 // ======== skein/rt/placement_group.hpp
 // placement_group: room for several tasks or actors that is taken together or not at all.
@@ -38336,18 +40839,77 @@ private:
 // SIGINT or SIGTERM stopped it: the app is cancelled, workers leave, a second signal ends it at once.
 
 
+// ======== skein/rt/run_options.hpp
+// How run() and session start workers, where neither the command line nor the environment says it.
+//
+//     skein::run_options how;
+//     how.workers = 2;
+//     return skein::run(argc, argv, app, how);
+
+
+#include <string>
+
+namespace skein {
+
+/// Defaults of run() and session; flags and environment win.
+struct run_options {
+    int workers = 0;        ///< 0: one per core
+    std::string address;    ///< of the head of a cluster, or "local"; empty: workers of this host
+    std::string token_file; ///< the cluster's token; empty: as without --token-file
+    rt::local_workers_options processes;
+};
+
+/// The first line of a main that does what a worker must not do before it comes to run() or its session: in a process
+/// that was started as a worker, or as the keeper of a namespace, it does not return, but in a task that runs there. Elsewhere it does nothing.
+void serve_if_worker();
+
+} // namespace skein
+
+
+// ======== skein/rt/detail/run_options.ipp
+// The body of rt/run_options.hpp.
+
+
+#include <atomic>
+#include <cstdlib>
+
+#include <unistd.h>
+
+namespace skein {
+
+namespace rt::detail {
+
+/// An agent has started this process to keep a namespace; what follows run() is the driver's, as in workers.
+[[noreturn]] SKEIN_INLINE void live_as_keeper() {
+    static constinit std::atomic_flag taken = ATOMIC_FLAG_INIT;
+    while (taken.test_and_set()) ::pause();
+    const auto* const roles = roles_of_program();
+    if (roles == nullptr) {
+        (void)leave_last_words("not supported: this program was compiled without the cluster");
+        std::exit(exit_code::failed);
+    }
+    std::exit(roles->keep());
+}
+
+} // namespace rt::detail
+
+SKEIN_INLINE void serve_if_worker() {
+    rt::open_standard_files();
+    // A task of a worker may be a driver of its own: it has a runtime.
+    if (rt::is_worker() && rt::runtime::try_current() == nullptr) rt::detail::live_as_worker();
+    if (rt::started_as(rt::keeper_role)) rt::detail::live_as_keeper();
+}
+
+} // namespace skein
+
+
+// ======== skein/rt/run.hpp, continued
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace skein {
-
-/// Defaults of run(); flags and environment win.
-struct run_options {
-    int workers = 0; ///< 0: one per core
-    rt::local_workers_options processes;
-};
 
 namespace rt::detail {
 
@@ -38426,35 +40988,19 @@ template <class App>
 
 
 // ======== skein/rt/detail/run.ipp
-// The bodies of rt/run.hpp: the driver's life around its app.
+// The bodies of rt/run.hpp: an app under the signals of its process.
 
 
-#include <algorithm>
-#include <atomic>
-#include <charconv>
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
+// ======== skein/rt/detail/driver.hpp
+// What a process of a program is, and the life of a driver: the one place for run() and session.
+
+
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include <unistd.h>
-
-#include <fmt/format.h>
-
 namespace skein::rt::detail {
-
-/// Watches for the first stop signal and cancels the app.
-SKEIN_INLINE task<void> watch_signals(net::real_loop* loop, const stop_signals* signals,
-                                      cancel_source stop, int* which) {
-    auto readable = net::wait_readable(*loop, signals->fd());
-    co_await readable;
-    *which = signals->which();
-    stop.request();
-}
 
 /// What is left of the command line after skein's own flags.
 struct command_line {
@@ -38462,6 +41008,63 @@ struct command_line {
     std::optional<int> workers;
     cluster_flags cluster;
 };
+
+/// What this process is by its command line, its environment and its launcher. In a worker nothing returns.
+struct driver_plan {
+    std::vector<std::string> rest; ///< of the command line
+    cluster_flags cluster;
+    std::string head;             ///< of the cluster it runs on; empty: workers are of this host
+    part_in_job part;             ///< must outlive the driver
+    std::optional<int> exit_code; ///< it was something else than a driver, and that is over
+};
+/// takes_nothing: other arguments than skein's are wrong, and --help is skein's.
+///   errors  usage, those of the roles
+[[nodiscard]] driver_plan plan_driver(int argc, char** argv, run_options& how, bool takes_nothing);
+
+/// A driver: its runtime and its workers. Made, run and destroyed on the thread of its loop.
+class driver {
+public:
+    ///   errors  usage, not_found, permission_denied, malformed (address and token of a cluster)
+    driver(net::real_loop& on, const driver_plan& plan, const run_options& how);
+    driver(const driver&) = delete;
+    driver& operator=(const driver&) = delete;
+
+    [[nodiscard]] runtime& self() noexcept { return self_; }
+    /// The app, then everything else in order.
+    [[nodiscard]] task<int> drive(task<int> app);
+
+private:
+    runtime self_;
+    const runtime::use current_;
+    net::real_network network_;
+    local_children children_;
+    std::unique_ptr<worker_source> workers_;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/driver.ipp
+// The bodies of rt/detail/driver.hpp: the command line, roles, and a driver's life around its app.
+
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
 
 SKEIN_INLINE int parse_count(std::string_view flag, std::string_view text) {
     int n = 0;
@@ -38550,6 +41153,10 @@ SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
             cluster.token_file = *f;
         } else if (const auto l = is_cluster ? flags.value("--listen", "HOST:PORT") : nothing) {
             cluster.listen = *l;
+        } else if (const auto s = flags.has("--head") || cluster.head
+                                      ? flags.value("--state", "a folder")
+                                      : nothing) {
+            cluster.state = *s;
         } else {
             out.rest.emplace_back(flags.next());
         }
@@ -38596,7 +41203,8 @@ SKEIN_INLINE int print_usage(std::string_view program) {
         "  --address A       run on the cluster whose head is at A (default: SKEIN_ADDRESS,\n"
         "                    else workers of this host, as with --address local; under srun\n"
         "                    and mpirun the processes of the job are a cluster)\n"
-        "  --head            be the head of a cluster; --listen HOST:PORT for other hosts\n"
+        "  --head            be the head of a cluster; --listen HOST:PORT for other hosts,\n"
+        "                    --state DIR remembers drained nodes and past jobs\n"
         "  --join A          be a node of the cluster whose head is at A\n"
         "  --token-file F    the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else\n"
         "                    ~/.config/skein/token)\n"
@@ -38608,30 +41216,130 @@ SKEIN_INLINE int print_usage(std::string_view program) {
     return exit_code::done;
 }
 
-/// The driver: the app under its signals, then everything else in order.
-SKEIN_INLINE task<int> drive(net::real_loop* loop, runtime* self, worker_source* workers,
-                             task<int> app, int* stopped_by) {
-    stop_signals signals;
-    cancel_source stop;
+SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bool takes_nothing) {
+    serve_if_worker();
+    auto line = parse_command_line(argc, argv);
+    driver_plan plan;
+    if (takes_nothing && !line.rest.empty()) { // others have a --help of their own
+        if (line.rest.front() == "--help" || line.rest.front() == "-h") {
+            plan.exit_code = print_usage(argv[0]);
+            return plan;
+        }
+        throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
+            .with_hint("this program takes skein's flags only; see --help");
+    }
+    auto& cluster = line.cluster;
+    if (argc < 1) cluster.program = ::program_invocation_name;
+    cluster.workers = line.workers.value_or(how.workers);
+    if (const char* said = std::getenv("SKEIN_ADDRESS"); cluster.address.empty() &&
+                                                         (said == nullptr || *said == '\0') &&
+                                                         !cluster.head && cluster.join.empty())
+        cluster.address = how.address;
+    if (cluster.token_file.empty()) cluster.token_file = how.token_file;
+    plan.head = cluster_address(cluster);
+    if (cluster.head) {
+        plan.exit_code = roles_of_program()->head(cluster);
+    } else if (!cluster.join.empty()) {
+        plan.exit_code = roles_of_program()->join(cluster);
+    } else {
+        if (plan.head.empty()) plan.part = take_part_in_job(cluster);
+        if (plan.part.exit_code)
+            std::exit(*plan.part.exit_code); // what follows is the driver's, as in workers
+        if (plan.part.leads) plan.head = cluster.address = plan.part.leads->address();
+    }
+    how.processes.count = cluster.workers;
+    how.processes.program = cluster.program;
+    plan.rest = std::move(line.rest);
+    plan.cluster = std::move(cluster);
+    return plan;
+}
+
+SKEIN_INLINE runtime_options this_process() {
+    runtime_options who;
+    who.host = host_name();
+    who.pid = ::getpid();
+    return who;
+}
+
+SKEIN_INLINE driver::driver(net::real_loop& on, const driver_plan& plan, const run_options& how)
+    : self_(this_process()), current_(self_), network_(on), children_(on) {
+    if (!plan.head.empty()) {
+        workers_ = roles_of_program()->workers(on, network_, self_, plan.cluster);
+        return;
+    }
+    auto processes = how.processes;
+    if (plan.cluster.prefix_output.value_or(false) && !processes.print)
+        processes.print = print_to_standard_files(true);
+    workers_ =
+        std::make_unique<local_workers>(on, network_, children_, self_, std::move(processes));
+}
+
+SKEIN_INLINE task<int> driver::drive(task<int> app) {
     scope services;
-    services.spawn(watch_signals(loop, &signals, stop, stopped_by));
-    self->on_first_call([&services, workers] { services.spawn(workers->serve()); });
-    self->ask(workers);
+    self_.on_first_call([&services, this] { services.spawn(workers_->serve()); });
+    self_.ask(workers_.get());
 
     int code = exit_code::failed;
     std::exception_ptr failure;
     try {
-        auto guarded = with_cancel(stop.token(), std::move(app));
-        code = co_await guarded;
+        code = co_await app;
     } catch (...) {
         failure = std::current_exception();
     }
-    workers->stop();
-    auto goodbye = self->close();
+    workers_->stop();
+    auto goodbye = self_.close();
     co_await goodbye;
     services.cancel();
     try {
         auto joined = services.join();
+        co_await joined;
+    } catch (const error& e) {
+        if (!failure && e.code() != errc::cancelled) failure = std::current_exception();
+    }
+    if (failure) std::rethrow_exception(failure);
+    co_return code;
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/run.ipp, continued
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+/// Watches for the first stop signal and cancels the app.
+SKEIN_INLINE task<void> watch_signals(net::real_loop* loop, const stop_signals* signals,
+                                      cancel_source stop, int* which) {
+    auto readable = net::wait_readable(*loop, signals->fd());
+    co_await readable;
+    *which = signals->which();
+    stop.request();
+}
+
+/// The driver, whose app is cancelled by the first signal.
+SKEIN_INLINE task<int> drive_under_signals(net::real_loop* loop, driver* by, task<int> app,
+                                           int* stopped_by) {
+    stop_signals signals;
+    cancel_source stop;
+    scope watching;
+    watching.spawn(watch_signals(loop, &signals, stop, stopped_by));
+
+    int code = exit_code::failed;
+    std::exception_ptr failure;
+    try {
+        auto driving = by->drive(with_cancel(stop.token(), std::move(app)));
+        code = co_await driving;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    watching.cancel();
+    try {
+        auto joined = watching.join();
         co_await joined;
     } catch (const error& e) {
         if (!failure && e.code() != errc::cancelled) failure = std::current_exception();
@@ -38660,62 +41368,15 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
     return exit_code::failed;
 }
 
-/// An agent has started this process to keep a namespace; what follows run() is the driver's, as in workers.
-[[noreturn]] SKEIN_INLINE void live_as_keeper() {
-    static constinit std::atomic_flag taken = ATOMIC_FLAG_INIT;
-    while (taken.test_and_set()) ::pause();
-    const auto* const roles = roles_of_program();
-    if (roles == nullptr) {
-        (void)leave_last_words("not supported: this program was compiled without the cluster");
-        std::exit(exit_code::failed);
-    }
-    std::exit(roles->keep());
-}
-
 SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
-    open_standard_files();
-    // A task of a worker may be a driver of its own: it has a runtime.
-    if (is_worker() && runtime::try_current() == nullptr) live_as_worker();
-    if (started_as(keeper_role)) live_as_keeper();
-
     int stopped_by = 0;
     try {
-        auto line = parse_command_line(argc, argv);
-        if (app.takes_nothing && !line.rest.empty()) { // others have a --help of their own
-            if (line.rest.front() == "--help" || line.rest.front() == "-h")
-                return print_usage(argv[0]);
-            throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
-                .with_hint("this program takes skein's flags only; see --help");
-        }
-        line.cluster.workers = line.workers.value_or(how.workers);
-        auto head = cluster_address(line.cluster);
-        if (line.cluster.head) return roles_of_program()->head(line.cluster);
-        if (!line.cluster.join.empty()) return roles_of_program()->join(line.cluster);
-        part_in_job part;
-        if (head.empty()) part = take_part_in_job(line.cluster);
-        if (part.exit_code)
-            std::exit(*part.exit_code); // what follows run() is the driver's, as in workers
-        if (part.leads) head = line.cluster.address = part.leads->address();
-        how.processes.count = line.workers.value_or(how.workers);
-        if (argc > 0) how.processes.program = argv[0];
+        auto plan = plan_driver(argc, argv, how, app.takes_nothing);
+        if (plan.exit_code) return *plan.exit_code;
         net::real_loop loop;
-        runtime_options who;
-        who.host = host_name();
-        who.pid = ::getpid();
-        runtime self(who);
-        const runtime::use current(self);
-        net::real_network network(loop);
-        local_children children(loop);
-        std::unique_ptr<worker_source> workers;
-        if (head.empty()) {
-            if (line.cluster.prefix_output.value_or(false) && !how.processes.print)
-                how.processes.print = print_to_standard_files(true);
-            workers = std::make_unique<local_workers>(loop, network, children, self, how.processes);
-        } else {
-            workers = roles_of_program()->workers(loop, network, self, line.cluster);
-        }
-        auto work = app.start(std::move(line.rest));
-        return loop.run(drive(&loop, &self, workers.get(), std::move(work), &stopped_by));
+        driver here(loop, plan, how);
+        auto work = app.start(std::move(plan.rest));
+        return loop.run(drive_under_signals(&loop, &here, std::move(work), &stopped_by));
     } catch (...) {
         return tell_failure(stopped_by);
     }
@@ -38787,6 +41448,704 @@ SKEIN_INLINE runtime_info runtime_context() {
         out.time_left =
             std::max(duration::zero(), context->who.until - loop::current().exact_now());
     return out;
+}
+
+} // namespace skein
+
+// ======== skein/rt/session.hpp
+// session: a driver for programs whose threads are no coroutines: a plain main, a thread pool, a rank that trains.
+//
+//     int main(int argc, char** argv) {
+//         skein::session cluster(argc, argv);              // in a worker it does not return
+//         auto p = cluster.submit<&square>(7);             // on any thread
+//         auto c = cluster.actor<counter>(10);             // blocks; the handle is for any thread, too
+//         auto q = c.call<&counter::add>(5);
+//         int n = cluster.get(p) + cluster.get(q);
+//         cluster.run([] { return app(); });               // a task on the driver's loop, which may do all that run()'s may
+//     }                                                    // workers leave
+//
+// The driver's loop has a thread of its own. Options come before the call, as elsewhere:
+// remote<&f>.with({...}).on(cluster)(7), remote<&counter::add>.with({...})(c, 5), actor<counter>.with({...}).on(cluster)(10).
+
+
+// ======== skein/rt/detail/session_call.hpp
+// The templates behind rt/session.hpp: how a call gets from a thread to the loop, and its outcome back.
+//
+// Arguments are converted to the parameter types on the calling thread, once, and move to the loop, which encodes them:
+// only there can a pending be resolved, and a handle be kept until the call has ended.
+
+
+#include <concepts>
+#include <exception>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+template <class T>
+class shared_actor;
+class placement_group;
+
+namespace rt::detail {
+
+// ---- types on both sides -----------------------------------------------------------------------
+
+/// What belongs to a loop, or has such a thing inside, and must not be seen by other threads.
+template <class T>
+inline constexpr bool is_of_a_loop = std::is_same_v<T, placement_group>;
+template <class T>
+inline constexpr bool is_of_a_loop<ref<T>> = true;
+template <class T>
+inline constexpr bool is_of_a_loop<actor_handle<T>> = true;
+
+template <class T, class... Above>
+consteval bool holds_loops_own() {
+    if constexpr (std::is_void_v<T>)
+        return false;
+    else if constexpr (is_of_a_loop<T>)
+        return true;
+    else if constexpr (wire::detail::is_one_of<T, Above...>)
+        return false;
+    else if constexpr (wire::detail::is_array<T>)
+        return holds_loops_own<typename T::value_type, T, Above...>();
+    else if constexpr (requires(const T* t) {
+                           []<template <class...> class Template, class... Items>(
+                               const Template<Items...>*) {}(t);
+                       })
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return (false || ... || holds_loops_own<std::remove_cvref_t<Items>, T, Above...>());
+        }(static_cast<const T*>(nullptr));
+    else if constexpr (wire::encodable<T> && !wire::detail::custom<T> && plain_aggregate<T>)
+        return !wire::detail::all_fields<T>(
+            []<class F>() { return !holds_loops_own<std::remove_cvref_t<F>, T, Above...>(); });
+    else
+        return false;
+}
+
+/// A result as threads see it.
+template <class R>
+struct shared_result {
+    using type = R;
+};
+template <class T>
+struct shared_result<actor_handle<T>> {
+    using type = shared_actor<T>;
+};
+
+/// An argument of a thread as the loop sees it.
+template <class A>
+struct argument_inside {
+    using type = A;
+    static constexpr bool is_shared = false;
+    static_assert(!is_of_a_loop<std::remove_cvref_t<A>>,
+                  "skein: a ref or an actor_handle belongs to the loop it was made on: give a "
+                  "session's call a skein::pending or a skein::shared_actor");
+};
+template <class A>
+    requires(requires { typename std::remove_cvref_t<A>::shared_with_threads; })
+struct argument_inside<A> {
+    using type = typename std::remove_cvref_t<A>::shared_with_threads;
+    static constexpr bool is_shared = true;
+};
+
+/// Whether a value may leave its loop: as it is, or as what threads see of it.
+template <class R>
+consteval bool check_shared_result() {
+    constexpr bool can_leave =
+        !std::is_same_v<typename shared_result<R>::type, R> || !holds_loops_own<R>();
+    static_assert(can_leave,
+                  "skein: not supported: a value that belongs to its loop (a ref, a "
+                  "placement_group, something with a handle inside) cannot leave it; return the "
+                  "actor_handle itself, or use it inside of session::run()");
+    return can_leave;
+}
+
+// ---- the calling thread ------------------------------------------------------------------------
+
+/// Options that outlive the statement they were written in. Empty: none were.
+template <class Options>
+class kept_options {
+public:
+    kept_options() noexcept = default;
+    explicit kept_options(Options how) : parts_(std::make_unique<parts>(std::move(how))) {
+        auto& mine = parts_->how;
+        for (auto* text : {&mine.resources, &mine.env, &mine.cwd, &mine.name}) *text = keep(*text);
+        if (!mine.on.is_any() && !mine.on.is_group()) {
+            const auto where = keep(mine.on.text());
+            mine.on = mine.on.is_node() ? node_named(where) : label(where);
+        }
+        if constexpr (requires { mine.deadline; })
+            if (mine.deadline != no_deadline) parts_->made = system_clock().now();
+    }
+    /// On the loop: what is left of a deadline counts from the call.
+    [[nodiscard]] Options take() const {
+        if (!parts_) return {};
+        Options how = parts_->how;
+        if constexpr (requires { how.deadline; })
+            if (how.deadline != no_deadline)
+                how.deadline -= loop::current().exact_now() - parts_->made;
+        return how;
+    }
+
+private:
+    struct parts {
+        explicit parts(Options h) : how(std::move(h)) {}
+        Options how;
+        std::vector<std::unique_ptr<std::string>> texts;
+        time_point made{};
+    };
+    std::string_view keep(std::string_view text) {
+        if (text.empty()) return {};
+        parts_->texts.push_back(std::make_unique<std::string>(text));
+        return *parts_->texts.back();
+    }
+    std::unique_ptr<parts> parts_;
+};
+
+/// An argument that is shared, or a P of its own.
+template <class P, class A>
+auto carry(A&& a) {
+    using given = std::remove_cvref_t<A>;
+    if constexpr (argument_inside<A>::is_shared) {
+        if constexpr (requires { a.shared(); })
+            SKEIN_CHECK(a, "an empty skein::pending is an argument");
+        return given(std::forward<A>(a));
+    } else {
+        return hold_argument<P>(std::forward<A>(a));
+    }
+}
+
+// ---- the loop's thread -------------------------------------------------------------------------
+
+/// A call whose outcome a thread waits for.
+template <class R>
+class session_call final : public ref_state<R> {
+    using shared = typename shared_result<R>::type;
+
+public:
+    explicit session_call(pending_writer<shared> to) noexcept : to_(std::move(to)) {
+        to_->call = this;
+        this->watchers_ = 1; // the thread
+    }
+    ~session_call() override { to_->call = nullptr; }
+
+    /// An argument of another call, which may read the value later.
+    [[nodiscard]] ref<R> lend() {
+        lent_ = true;
+        return ref<R>(counted_ptr<ref_state<R>>(this));
+    }
+
+protected:
+    void take_failure(const failure&) override {
+        if (!lent_ && to_->readers.load(std::memory_order_relaxed) == 0) this->watchers_ = 0;
+    }
+    void on_finished() override {
+        to_->call = nullptr;
+        if (this->failed()) return to_->fail(this->why());
+        try {
+            if constexpr (std::is_void_v<R>) {
+                to_->succeed({});
+            } else if constexpr (is_of_a_loop<R>) {
+                to_->succeed(shared(to_->door->adopt(this->value->lane())));
+            } else if constexpr (std::is_copy_constructible_v<R>) {
+                to_->succeed(lent_ ? R(*this->value) : R(std::move(*this->value)));
+            } else {
+                to_->succeed(std::move(*this->value));
+            }
+        } catch (...) { // a copy failed
+            to_->fail({to_error(std::current_exception()), nullptr});
+        }
+    }
+
+private:
+    const pending_writer<shared> to_;
+    bool lent_ = false;
+};
+
+[[noreturn]] inline void refuse_other_session(const char* what) {
+    throw error(errc::invalid_argument, std::string(what) + " of another session is an argument")
+        .with_hint("make both through one session, or give it the value");
+}
+
+/// The ref behind an argument that was a pending.
+template <class R, class V>
+ref<R> ref_of(const pending_state<V>& from, const session_door& here) {
+    static_assert(std::is_void_v<R> || std::is_copy_constructible_v<R>,
+                  "skein: not supported: a pending as an argument whose value cannot be copied");
+    if (from.door.get() != &here) refuse_other_session("a pending");
+    if (from.call != nullptr) return static_cast<session_call<R>*>(from.call)->lend();
+    counted_ptr<ref_state<R>> done(new ref_state<R>);
+    if (const auto* why = from.failed()) {
+        done->fail(*why);
+    } else {
+        if constexpr (is_of_a_loop<R>)
+            done->value.emplace(R(from.value->cell()->lane));
+        else
+            done->value.emplace(*from.value);
+        done->state = phase::done;
+    }
+    return ref<R>(std::move(done));
+}
+
+template <class V>
+auto inside_of(const pending<V>& held, const session_door& here) {
+    return ref_of<typename result_inside<V>::type>(*held.shared(), here);
+}
+template <class T>
+actor_handle<T> inside_of(const shared_actor<T>& held, const session_door& here) {
+    if (!held) return {};
+    if (held.cell()->door.get() != &here) refuse_other_session("an actor");
+    return actor_handle<T>(held.cell()->lane);
+}
+
+/// An argument as the loop's own submission takes it.
+template <class A>
+decltype(auto) bring_in(std::remove_reference_t<A>& held, const session_door& here) {
+    if constexpr (argument_inside<A>::is_shared) {
+        return inside_of(held, here);
+    } else {
+        (void)here;
+        return static_cast<A&&>(held);
+    }
+}
+
+[[nodiscard]] inline error not_submitted(const function_record& fn, const error& why) {
+    error told(why.code(), fn.name + " did not run: " + why.text());
+    if (!why.hint().empty()) told.with_hint(why.hint());
+    return told;
+}
+
+/// Made on a thread, run on the loop.
+template <auto F, class T, class R, class Arguments>
+struct session_order {
+    pending_writer<typename shared_result<R>::type> to;
+    kept_options<call_options> how;
+    std::shared_ptr<actor_cell> actor; ///< of a method
+    Arguments arguments;
+
+    void operator()() noexcept {
+        auto& door = *to->door;
+        const auto* const fn = to->fn;
+        counted_ptr<actor_state> lane;
+        if (actor) lane = actor->lane;
+        if (actor && !lane) return; // too late
+        counted_ptr<ref_state<R>> call;
+        try {
+            const auto options = how.take();
+            call = counted_ptr<ref_state<R>>(new session_call<R>(std::move(to)));
+            std::apply(
+                [&]<class... H>(H&... a) {
+                    begin_call<F, T>(*door.self, options, call, std::move(lane),
+                                     bring_in<H>(a, door)...);
+                },
+                arguments);
+        } catch (...) { // it was not submitted
+            failure why{not_submitted(*fn, to_error(std::current_exception())), nullptr};
+            if (!call) return to->fail(std::move(why));
+            if (!call->is_done()) call->fail(std::move(why));
+        }
+    }
+};
+
+/// Submits from any thread.
+template <auto F, class T, class... A>
+auto submit_from_thread(const std::shared_ptr<session_door>& door, kept_options<call_options> how,
+                        std::shared_ptr<actor_cell> actor, A&&... args) {
+    using traits = signature<decltype(F)>;
+    using R = typename traits::result;
+    using shared = typename shared_result<R>::type;
+    if constexpr (check_call<F, T, typename argument_inside<A>::type...>() &&
+                  check_shared_result<R>()) {
+        (void)record<F, T>::registered;
+        auto state = std::make_shared<pending_state<shared>>(door, &record<F, T>::entry());
+        pending<shared> mine(state);
+        [&]<class... P>(std::type_identity<std::tuple<P...>>) {
+            using held = std::tuple<decltype(carry<P>(std::forward<A>(args)))...>;
+            std::unique_ptr<session_order<F, T, R, held>> what(new session_order<F, T, R, held>{
+                pending_writer<shared>(std::move(state)), std::move(how), std::move(actor),
+                held(carry<P>(std::forward<A>(args))...)});
+            (void)door->post([what = std::move(what)] { (*what)(); });
+        }(std::type_identity<typename traits::arguments>());
+        return mine;
+    } else {
+        return pending<shared>(); // a static_assert has said why
+    }
+}
+
+} // namespace rt::detail
+} // namespace skein
+
+
+// ======== skein/rt/session.hpp, continued
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// A counted handle to an actor of type T that threads share; also an argument of calls.
+template <class T>
+class shared_actor {
+public:
+    using actor_type = T;
+    /// As an argument: what it is on the loop.
+    using shared_with_threads = actor_handle<T>;
+
+    shared_actor() noexcept = default;
+    explicit shared_actor(std::shared_ptr<rt::detail::actor_cell> cell) noexcept
+        : cell_(std::move(cell)) {}
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(cell_); }
+    /// Which actor; the same in all processes of one run.
+    [[nodiscard]] actor_id id() const noexcept { return cell_ ? cell_->id : actor_id{}; }
+
+    /// Submits a call of a method from any thread. Calls that one thread makes through one handle, or copies of it, run
+    /// in the order in which they were made. The pending may be dropped.
+    template <auto M, class... A>
+    auto call(A&&... args) const {
+        return call_with<M>(call_options(), std::forward<A>(args)...);
+    }
+    /// The same with options: remote<&T::m>.with({...})(actor, args...) calls it.
+    template <auto M, class... A>
+    auto call_with(const call_options& how, A&&... args) const {
+        static_assert(std::is_member_function_pointer_v<decltype(M)>,
+                      "skein: call<&T::m> needs a member function of the actor's own type");
+        SKEIN_CHECK(cell_, "a method is called through an empty shared_actor");
+        return rt::detail::submit_from_thread<M, T>(cell_->door,
+                                                    rt::detail::kept_options<call_options>(how),
+                                                    cell_, std::forward<A>(args)...);
+    }
+    /// Copies of one handle are equal.
+    friend bool operator==(const shared_actor&, const shared_actor&) = default;
+
+    /// What its copies share.
+    [[nodiscard]] const std::shared_ptr<rt::detail::actor_cell>& cell() const noexcept {
+        return cell_;
+    }
+
+private:
+    std::shared_ptr<rt::detail::actor_cell> cell_;
+};
+
+/// Ends an actor at once, from any thread: see kill(const actor_handle&).
+template <class T>
+void kill(const shared_actor<T>& actor) {
+    if (actor)
+        (void)actor.cell()->door->post([cell = actor.cell()] {
+            if (cell->lane) rt::detail::runtime_of(cell->lane).kill_actor(cell->id);
+        });
+}
+
+/// A driver on a thread of its own, and its workers. Its members may be called from any thread but that one, at the same
+/// time; it is made and destroyed by one. A program may have several, one after the other or at once.
+class session {
+public:
+    /// What run() does with a command line: --workers, --address, SKEIN_ADDRESS and so on; what is left is arguments().
+    /// As a worker, a head or a node this process lives here and exits: nothing that follows is done there. Signals are
+    /// the program's: none is caught.
+    ///   errors  usage and those of the roles; of an address that nobody answers the first call tells
+    session(int argc, char** argv, run_options how = {});
+    /// The same without a command line.
+    explicit session(run_options how = {});
+    session(const session&) = delete;
+    session& operator=(const session&) = delete;
+    /// close(). Not on the session's own thread: that ends the program.
+    ~session();
+
+    /// The command line without the program and without skein's flags.
+    [[nodiscard]] const std::vector<std::string>& arguments() const noexcept { return arguments_; }
+
+    /// Submits a call of F and returns at once; the arguments are those of remote<F>, or pendings of this session.
+    ///   errors  none here: pending::get() has them
+    template <auto F, class... A>
+    [[nodiscard]] auto submit(A&&... args) {
+        return rt::detail::submit_from_thread<F, void>(door_, {}, nullptr,
+                                                       std::forward<A>(args)...);
+    }
+    /// The outcome of a call: blocks this thread. See pending::get().
+    template <class T>
+    T get(pending<T> one) {
+        return std::move(one).get();
+    }
+    /// All of them, in their order; the first error is thrown.
+    template <class T>
+        requires(!std::is_void_v<T>)
+    std::vector<T> get(std::vector<pending<T>> many) {
+        std::vector<T> out;
+        out.reserve(many.size());
+        for (auto& one : many) out.push_back(std::move(one).get());
+        return out;
+    }
+
+    /// Makes an actor; blocks until its constructor has returned. Errors as of skein::actor<T>, and closed.
+    template <class T, class... A>
+    [[nodiscard]] shared_actor<T> actor(A&&... args) {
+        return make<T>({}, std::forward<A>(args)...);
+    }
+    /// The actor of that name; blocks. Errors as of skein::get_actor<T>, and closed.
+    template <class T>
+    [[nodiscard]] shared_actor<T> get_actor(std::string_view name) {
+        return run([name] { return skein::get_actor<T>(name); });
+    }
+
+    /// Calls f() on the session's thread; f returns a task, which is run to its end there. Blocks this thread. What f
+    /// refers to lives until then. The task may do all that an app of run() may.
+    ///   result  the task's value; an actor_handle comes out as a shared_actor
+    ///   errors  those of f and the task; closed: the session ended, and the task was cancelled; invalid_argument: on
+    ///           the session's own thread
+    template <class F>
+        requires(rt::detail::unwrap_task<std::invoke_result_t<F&>>::is_coroutine)
+    auto run(F f) {
+        using T = typename std::invoke_result_t<F&>::value_type;
+        if constexpr (rt::detail::check_shared_result<T>()) {
+            door_->refuse_inside("run()");
+            return thread().run([this, &f] { return visit<T>(this, &f); });
+        }
+    }
+    /// The same for a task that has not begun. A task that begins with a call that its maker makes (actor<T>(...))
+    /// needs the other form.
+    template <class T>
+    auto run(task<T> work) {
+        return run([&work] { return std::move(work); });
+    }
+
+    /// Ends it: calls without an outcome fail with closed, threads that wait for one wake, tasks of run() are cancelled,
+    /// workers leave. Blocks until all of that is done; nothing happens the second time.
+    ///   errors  invalid_argument: on the session's own thread
+    void close();
+
+    /// What its pendings and handles share with it.
+    [[nodiscard]] const std::shared_ptr<rt::detail::session_door>& door() const noexcept {
+        return door_;
+    }
+
+private:
+    template <class T>
+    friend class session_actor_maker;
+    class impl;
+    /// Counts a task of run().
+    class visitor {
+    public:
+        explicit visitor(session& to);
+        visitor(const visitor&) = delete;
+        visitor& operator=(const visitor&) = delete;
+        ~visitor();
+        [[nodiscard]] cancel_token until_closed() const noexcept;
+
+    private:
+        impl& to_;
+    };
+
+    template <class T, class F>
+    static task<typename rt::detail::shared_result<T>::type> visit(session* self, F* f) {
+        const visitor here(*self);
+        try {
+            auto work = with_cancel(here.until_closed(), (*f)());
+            if constexpr (rt::detail::is_of_a_loop<T>) {
+                const auto handle = co_await work;
+                co_return
+                    typename rt::detail::shared_result<T>::type(self->door_->adopt(handle.lane()));
+            } else {
+                co_return co_await work;
+            }
+        } catch (const error& e) {
+            if (e.code() == errc::cancelled && here.until_closed().requested())
+                throw rt::detail::session_closed(nullptr, "of session::run() did not end");
+            throw;
+        }
+    }
+    template <class T, class... A>
+    shared_actor<T> make(const actor_options& how, A&&... args) {
+        return run([&] {
+            return rt::detail::make_actor<T>(how, rt::detail::bring_in<A>(args, *door_)...);
+        });
+    }
+    void open(int argc, char** argv, run_options how);
+    [[nodiscard]] net::loop_thread& thread() noexcept;
+
+    std::vector<std::string> arguments_;
+    std::unique_ptr<impl> impl_;
+    std::shared_ptr<rt::detail::session_door> door_;
+};
+
+/// remote<&f>.with({...}).on(session): call it like f, from any thread.
+template <auto F>
+class session_function {
+public:
+    session_function(session& by, const call_options& how) : door_(by.door()), how_(how) {}
+
+    /// Submits the call and returns at once.
+    template <class... A>
+        requires(!rt::detail::signature<
+                 decltype(F)>::is_member) // remote<&T::m>.with({...})(actor, args...)
+    [[nodiscard]] auto operator()(A&&... args) const {
+        return rt::detail::submit_from_thread<F, void>(
+            door_, rt::detail::kept_options<call_options>(how_), nullptr, std::forward<A>(args)...);
+    }
+
+private:
+    std::shared_ptr<rt::detail::session_door> door_;
+    call_options how_;
+};
+
+/// actor<T>.with({...}).on(session): call it with the constructor's arguments, from any thread.
+template <class T>
+class session_actor_maker {
+public:
+    session_actor_maker(session& by, const actor_options& how) noexcept : by_(by), how_(how) {}
+
+    /// Makes the actor; blocks until its constructor has returned.
+    template <class... A>
+    [[nodiscard]] shared_actor<T> operator()(A&&... args) const {
+        return by_.make<T>(how_, std::forward<A>(args)...);
+    }
+
+private:
+    session& by_;
+    actor_options how_;
+};
+
+} // namespace skein
+
+
+// ======== skein/rt/detail/session.ipp
+// The bodies of rt/session.hpp: a driver on a thread of its own, from its first call to its end.
+
+
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace skein {
+
+/// What outlives the driver, and the driver, which is the loop's.
+class session::impl {
+public:
+    explicit impl(rt::detail::driver_plan plan) : plan_(std::move(plan)) {}
+    impl(const impl&) = delete;
+    impl& operator=(const impl&) = delete;
+
+    std::shared_ptr<rt::detail::session_door> open(const run_options& how) {
+        thread.run([&] { return begin(&how); });
+        return door_;
+    }
+    void close() {
+        const std::lock_guard one_at_a_time(closing_);
+        door_->close();
+        thread.run([this] { return end(); });
+    }
+
+private:
+    rt::detail::driver_plan plan_; // a job that it leads ends last
+
+public:
+    net::loop_thread thread{"skein-driver"};
+
+    // All below are the loop's.
+    std::size_t visitors = 0;
+    event nobody;
+    cancel_source stop;
+
+private:
+    struct life {
+        life(net::real_loop& on, const rt::detail::driver_plan& plan, const run_options& how)
+            : driver(on, plan, how) {}
+        rt::detail::driver driver;
+        event over;
+        scope driving;
+    };
+
+    task<void> begin(const run_options* how) {
+        life_ = std::make_unique<life>(thread.loop(), plan_, *how);
+        door_ = std::make_shared<rt::detail::session_door>(thread.loop(), life_->driver.self());
+        life_->driving.spawn(drive(this));
+        co_return;
+    }
+    /// What the driver has for an app.
+    static task<int> stay(impl* self) {
+        auto over = self->life_->over.wait();
+        co_await over;
+        self->door_->drop_handles(); // as an app's, before the goodbye
+        co_return exit_code::done;
+    }
+    static task<void> drive(impl* self) {
+        auto driving = self->life_->driver.drive(stay(self));
+        auto ended = as_result(std::move(driving));
+        if (const auto code = co_await ended; !code)
+            logging::warn("rt", "a session ended with an error", {{"why", code.error().what()}});
+    }
+
+    task<void> end() {
+        if (!life_) co_return;
+        stop.request();
+        while (visitors != 0) {
+            nobody.reset();
+            auto left = nobody.wait();
+            co_await left;
+        }
+        life_->over.set();
+        auto joined = life_->driving.join();
+        co_await joined;
+        door_->shut();
+        // What threads have given back until now is in the loop's line ahead of this.
+        event drained;
+        thread.loop().post_from_any_thread([&drained] { drained.set(); });
+        auto all = drained.wait();
+        co_await all;
+        life_.reset();
+    }
+
+    std::mutex closing_; // closers take turns
+    std::shared_ptr<rt::detail::session_door> door_;
+    std::unique_ptr<life> life_;
+};
+
+SKEIN_INLINE session::session(int argc, char** argv, run_options how) {
+    open(argc, argv, std::move(how));
+}
+SKEIN_INLINE session::session(run_options how) { open(0, nullptr, std::move(how)); }
+
+SKEIN_INLINE void session::open(int argc, char** argv, run_options how) {
+    auto plan = rt::detail::plan_driver(argc, argv, how, false);
+    if (plan.exit_code) std::exit(*plan.exit_code); // what follows is the driver's, as in workers
+    arguments_ = std::move(plan.rest);
+    impl_ = std::make_unique<impl>(std::move(plan));
+    door_ = impl_->open(how);
+}
+
+SKEIN_INLINE session::~session() {
+    SKEIN_CHECK(!door_->is_inside(), "a session is destroyed on its own thread, which would wait "
+                                     "for itself: destroy it where it was made");
+    impl_->close();
+}
+
+SKEIN_INLINE void session::close() {
+    door_->refuse_inside("close()");
+    impl_->close();
+}
+
+SKEIN_INLINE net::loop_thread& session::thread() noexcept { return impl_->thread; }
+
+SKEIN_INLINE session::visitor::visitor(session& to) : to_(*to.impl_) {
+    if (to_.stop.requested())
+        throw rt::detail::session_closed(nullptr, "of session::run() did not begin");
+    ++to_.visitors;
+}
+SKEIN_INLINE session::visitor::~visitor() {
+    if (--to_.visitors == 0) to_.nobody.set();
+}
+SKEIN_INLINE cancel_token session::visitor::until_closed() const noexcept {
+    return to_.stop.token();
 }
 
 } // namespace skein
