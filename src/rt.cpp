@@ -18,7 +18,6 @@
 #include <skein/rt/detail/demand_table.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/process.hpp>
-#include <skein/rt/detail/runtime_credits.hpp>
 #include <skein/rt/detail/scheduler.hpp>
 #include <skein/rt/detail/starter.hpp>
 #include <skein/rt/failures.hpp>

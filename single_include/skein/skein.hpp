@@ -23618,6 +23618,50 @@ struct actor_books {
 } // namespace detail
 } // namespace skein::rt
 
+// ======== skein/rt/detail/credit_books.hpp
+// How much a process sends to actors and workers ahead of what they have begun. Part of detail/runtime_books.hpp; how it works stands in
+// detail/runtime_credits.ipp.
+
+
+#include <cstddef>
+#include <cstdint>
+
+namespace skein::rt {
+
+/// How much this process sends ahead of what has begun; in runtime_credits.ipp.
+struct runtime::credits {
+    [[nodiscard]] static bool has(const books& of, const detail::credit_line& line) noexcept;
+    [[nodiscard]] static byte_buffer body_to_keep(books& of);
+    static void take_memory(books& of, byte_buffer body);
+    [[nodiscard]] static bool is_spent(const books& of, const detail::actor_state& lane) noexcept;
+    static void look_ahead(const detail::actor_state& lane) noexcept;
+    [[nodiscard]] static bool stands_aside(const books& of, const detail::actor_state& lane,
+                                           const detail::call_base& call) noexcept;
+    static void take(books& of, peer& to, detail::call_base& call, std::size_t bytes) noexcept;
+    [[nodiscard]] static counted_ptr<detail::actor_state> give(books& of, peer& from,
+                                                               detail::call_base& call) noexcept;
+    static void on_started(runtime& self, peer& from, slot_id id);
+    static void on_held(runtime& self, peer& from, slot_id id);
+    static void on_passed(runtime& self, peer& from, slot_id id);
+    static void pass_by(peer& from, slot_id id, const detail::call_head& head);
+    static void keep(detail::call_base& call);
+    static void leave(books& of, detail::actor_state& lane);
+    static void sort(detail::actor_state& lane);
+    static void send_held(runtime& self, detail::actor_state& lane);
+    static void forget(detail::actor_state& lane, detail::call_base& call);
+    static void fail_all(runtime& self, const error& why);
+    static void tell_room(const books& of, detail::actor_state& lane) noexcept;
+    [[nodiscard]] static bool has_room(const books& of, const detail::actor_state& lane) noexcept;
+    static void waits_here(runtime& self, detail::call_base& call);
+
+private:
+    [[nodiscard]] static detail::actor_state* lane_of(books& of, actor_id id,
+                                                      detail::actor_state* known,
+                                                      std::uint32_t line) noexcept;
+};
+
+} // namespace skein::rt
+
 // ======== skein/rt/detail/demand_table.hpp
 // The different demands of a runtime's calls, each with a number: calls carry the number alone.
 
@@ -23949,50 +23993,6 @@ private:
 };
 
 } // namespace skein::rt::detail
-
-// ======== skein/rt/detail/runtime_credits.hpp
-// How much a process sends to actors and workers ahead of what they have begun. Part of detail/runtime_books.hpp; how it works stands in
-// detail/runtime_credits.ipp.
-
-
-#include <cstddef>
-#include <cstdint>
-
-namespace skein::rt {
-
-/// How much this process sends ahead of what has begun; in runtime_credits.ipp.
-struct runtime::credits {
-    [[nodiscard]] static bool has(const books& of, const detail::credit_line& line) noexcept;
-    [[nodiscard]] static byte_buffer body_to_keep(books& of);
-    static void take_memory(books& of, byte_buffer body);
-    [[nodiscard]] static bool is_spent(const books& of, const detail::actor_state& lane) noexcept;
-    static void look_ahead(const detail::actor_state& lane) noexcept;
-    [[nodiscard]] static bool stands_aside(const books& of, const detail::actor_state& lane,
-                                           const detail::call_base& call) noexcept;
-    static void take(books& of, peer& to, detail::call_base& call, std::size_t bytes) noexcept;
-    [[nodiscard]] static counted_ptr<detail::actor_state> give(books& of, peer& from,
-                                                               detail::call_base& call) noexcept;
-    static void on_started(runtime& self, peer& from, slot_id id);
-    static void on_held(runtime& self, peer& from, slot_id id);
-    static void on_passed(runtime& self, peer& from, slot_id id);
-    static void pass_by(peer& from, slot_id id, const detail::call_head& head);
-    static void keep(detail::call_base& call);
-    static void leave(books& of, detail::actor_state& lane);
-    static void sort(detail::actor_state& lane);
-    static void send_held(runtime& self, detail::actor_state& lane);
-    static void forget(detail::actor_state& lane, detail::call_base& call);
-    static void fail_all(runtime& self, const error& why);
-    static void tell_room(const books& of, detail::actor_state& lane) noexcept;
-    [[nodiscard]] static bool has_room(const books& of, const detail::actor_state& lane) noexcept;
-    static void waits_here(runtime& self, detail::call_base& call);
-
-private:
-    [[nodiscard]] static detail::actor_state* lane_of(books& of, actor_id id,
-                                                      detail::actor_state* known,
-                                                      std::uint32_t line) noexcept;
-};
-
-} // namespace skein::rt
 
 
 // ======== skein/rt/detail/runtime_books.hpp, continued
