@@ -19,7 +19,6 @@
 #include <skein/rt/detail/driver.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/process.hpp>
-#include <skein/rt/detail/runtime_credits.hpp>
 #include <skein/rt/detail/scheduler.hpp>
 #include <skein/rt/detail/session_door.hpp>
 #include <skein/rt/detail/starter.hpp>

@@ -12,12 +12,12 @@
 #include <skein/rt/detail/actor_books.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/claims.hpp>
+#include <skein/rt/detail/credit_books.hpp>
 #include <skein/rt/detail/demand_table.hpp>
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/group_books.hpp>
 #include <skein/rt/detail/id_map.hpp>
 #include <skein/rt/detail/message.hpp>
-#include <skein/rt/detail/runtime_credits.hpp>
 #include <skein/rt/scheduler.hpp>
 #include <skein/rt/worker_source.hpp>
 
