@@ -3264,6 +3264,11 @@ public:
         if (!bytes.empty()) std::memcpy(buffer_.data() + size_, bytes.data(), bytes.size());
         size_ += bytes.size();
     }
+    /// Appends so many bytes for the caller to fill in; they are there until more is appended.
+    [[nodiscard]] std::byte* extend(std::size_t bytes) {
+        if (buffer_.size() - size_ < bytes) grow(bytes);
+        return buffer_.data() + std::exchange(size_, size_ + bytes);
+    }
     /// Appends the memory of a value: sizeof(T) bytes, little endian.
     template <class T>
         requires std::is_trivially_copyable_v<T>
@@ -5074,11 +5079,16 @@ struct time_constants {
     ms farewell_stopping{300};    ///< the same when it was told to
     ms idle_probe{5000};          ///< at least so often a link to a worker carries something
     ms unconfirmed_after{15'000}; ///< the other host's kernel answers nothing on such a link
+    ms force_after{100};          ///< for a task cancelled by force to end by itself
     ms worker_resume{30'000};     ///< for a broken link to a worker, then its host is asked
     ms worker_computes{86'400'000}; ///< the same while its host answers
     ms worker_refused{500};         ///< after which nobody will ever listen there again
+    ms keeper_idle{60'000};         ///< a namespace without actors and guests ends
     ms idle_worker{250};            ///< a worker for one demand that has nothing to do leaves
-    ms child_restart_first{50};     ///< before a worker is started again; doubles
+    ms space_enter{90'000}; ///< for a namespace's keeper to be found or started, and reached
+    ms space_settle{2500};  ///< a head that has just started waits so long for keepers that live
+    ms space_fence{45'000}; ///< one that nobody saw end has surely ended: its agent has no head
+    ms child_restart_first{50}; ///< before a worker is started again; doubles
     ms child_restart_most{60000};
     ms rendezvous_timeout{60000};
     ms join_first{5}; ///< before a second attempt to join: ranks of a host start together; doubles
@@ -6070,14 +6080,15 @@ public:
     void post(F call) {
         ready_.push_back({&run_call, new unique_function<void()>(std::move(call))});
     }
-    /// Queues a call from any thread and wakes the loop. The only thread-safe member. The call must not
-    /// throw.
+    /// Queues a call from any thread and wakes the loop, once for all that come before it has. The only
+    /// thread-safe member. The call must not throw.
     void post_from_any_thread(unique_function<void()> call) {
         // All under the lock: once the loop has taken the call it may end and be destroyed.
         const std::lock_guard lock(remote_mutex_);
         remote_.push_back(std::move(call));
-        has_remote_.store(true, std::memory_order_seq_cst);
-        if (blocked_.load(std::memory_order_seq_cst)) notify();
+        // Who found nothing has woken the loop, or has kept it from waiting.
+        const bool is_first = !has_remote_.exchange(true, std::memory_order_seq_cst);
+        if (is_first && blocked_.load(std::memory_order_seq_cst)) notify();
     }
 
     /// The time of this turn.
@@ -6927,11 +6938,13 @@ struct crc32c_shift {
     }
 };
 
+inline constexpr std::size_t crc32c_lane = 1024;
+
 /// The instruction has latency 3 and throughput 1: three streams side by side, joined by shifts. It goes by the name that
-/// compilers give it: <nmmintrin.h> is 2,400 lines for these two.
-__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
-    std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
-    constexpr std::size_t lane = 1024;
+/// compilers give it: <nmmintrin.h> is 2,400 lines for these few. Of the whole triples of lanes at p.
+__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_lanes(
+    std::uint32_t crc, const std::byte*& p, std::size_t& n) noexcept {
+    constexpr std::size_t lane = crc32c_lane;
     static const crc32c_shift shift(lane);
     std::uint64_t c = crc;
     for (; n >= 3 * lane; n -= 3 * lane, p += 3 * lane) {
@@ -6944,9 +6957,25 @@ __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
         c = shift(static_cast<std::uint32_t>(c)) ^ c1;
         c = shift(static_cast<std::uint32_t>(c)) ^ c2;
     }
+    return static_cast<std::uint32_t>(c);
+}
+
+/// Most are of a header or a small body: a few instructions, one after the other.
+__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
+    std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
+    if (n >= 3 * crc32c_lane) crc = crc32c_lanes(crc, p, n);
+    std::uint64_t c = crc;
     for (; n >= 8; n -= 8, p += 8) c = __builtin_ia32_crc32di(c, load_le<std::uint64_t>(p));
     auto r = static_cast<std::uint32_t>(c);
-    for (; n > 0; --n, ++p) r = __builtin_ia32_crc32qi(r, std::to_integer<unsigned char>(*p));
+    if ((n & 4) != 0) {
+        r = __builtin_ia32_crc32si(r, load_le<std::uint32_t>(p));
+        p += 4;
+    }
+    if ((n & 2) != 0) {
+        r = __builtin_ia32_crc32hi(r, load_le<std::uint16_t>(p));
+        p += 2;
+    }
+    if ((n & 1) != 0) r = __builtin_ia32_crc32qi(r, std::to_integer<unsigned char>(*p));
     return r;
 }
 #endif
@@ -6955,8 +6984,7 @@ __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
 
 SKEIN_INLINE bool crc32c_is_hardware() noexcept {
 #if defined(__x86_64__)
-    static const bool has = __builtin_cpu_supports("sse4.2") != 0;
-    return has;
+    return __builtin_cpu_supports("sse4.2") != 0; // a look at what was asked before main
 #else
     return false;
 #endif
@@ -7028,7 +7056,7 @@ struct frame_header {
     }
 
     /// Reads a header from `bytes` bytes.
-    ///   errors  malformed (CRC), too_large (body above max_body): nothing was allocated
+    ///   errors  corrupt (CRC), too_large (body above max_body): nothing was allocated
     [[nodiscard]] static result<frame_header> decode(const std::byte* from, std::size_t max_body);
 
     /// The same without a result object, for the hot path: nothing = good.
@@ -7057,8 +7085,8 @@ SKEIN_INLINE std::optional<error> frame_header::read(const std::byte* from, std:
     id = load_le<std::uint64_t>(from + 8);
     body_crc = load_le<std::uint32_t>(from + 16);
     if (load_le<std::uint32_t>(from + 20) != crc32c(byte_span(from, 20))) [[unlikely]] {
-        return error(errc::malformed, "frame header with a wrong checksum")
-            .with_hint("the stream is out of step or the peer does not speak this protocol");
+        return error(errc::corrupt, "frame header with a wrong checksum")
+            .with_hint("the network has damaged it, or the stream is out of step");
     }
     if (length > max_body) [[unlikely]] {
         return error(errc::too_large,
@@ -7814,7 +7842,7 @@ SKEIN_INLINE frame_header connection::header_for(std::uint16_t kind, std::uint16
     h.id = id;
     if (options_.checksum_bodies && bytes > 0) {
         h.flags |= body_crc_flag;
-        h.body_crc = crc32c(body, crc32c(head));
+        h.body_crc = crc32c(body, head.empty() ? 0 : crc32c(head));
     }
     return h;
 }
@@ -8601,7 +8629,9 @@ template <class T>
 //
 // proof = HMAC-SHA256(token, label of the role, both hellos): the nonces make it fresh, the label
 // keeps a peer from sending our own proof back. The token never travels. Before the peer's proof is
-// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs. The
+// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs, but for
+// one wrong bit. Each part carries a CRC, the identities their mac: what the way has damaged is errc::corrupt
+// and worth another try, and never taken for another token, build or protocol. The
 // identities name a purpose, so that two protocols that share a token never take each other's streams.
 
 
@@ -8612,7 +8642,9 @@ template <class T>
 namespace skein::net {
 
 /// Both ends must have the same one, or the handshake refuses.
-inline constexpr std::uint16_t protocol_version = 2;
+inline constexpr std::uint16_t protocol_version = 4;
+/// Its hello had no checksum. One wrong bit makes no other version of ours of it.
+inline constexpr std::uint16_t version_without_checksum = 2;
 
 /// Which end of the stream this is.
 enum class side : std::uint16_t { connecting = 1, accepting = 2 };
@@ -8624,7 +8656,7 @@ inline constexpr std::size_t hello_bytes = 48;
 ///   first   what the caller has read of the stream already, at most hello_bytes; valid until the end
 ///   result  the peer's identity
 ///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, purpose, build),
-///           too_large, reset
+///           corrupt (damaged on the way), too_large, reset
 task<identity> handshake(stream& with, side mine, const connection_options& options,
                          byte_span first = {});
 
@@ -8670,17 +8702,19 @@ namespace skein::net::detail {
 
 enum class handshake_status : std::uint32_t { good = 0, token_differs = 1, build_differs = 2 };
 
-/// magic(8) version(2) zero(2) role(2) zero(2) nonce(32)
+/// magic(8) version(2) zero(2) role(2) zero(2) nonce(28) crc of all before(4)
 struct hello {
     static constexpr std::size_t bytes = 48; // hello_bytes
     static constexpr std::array<char, 8> magic = {'s', 'k', 'e', 'i', 'n', '\r', '\n', '\0'};
+    static constexpr std::size_t sealed = bytes - 4; ///< the CRC covers so many
     std::array<std::byte, bytes> raw{};
 
     void fill(side mine, std::uint16_t version, random_source& random) {
         std::memcpy(raw.data(), magic.data(), magic.size());
         store_le(raw.data() + 8, version);
         store_le(raw.data() + 12, static_cast<std::uint16_t>(mine));
-        random.fill(mut_byte_span(raw).subspan(16));
+        random.fill(mut_byte_span(raw).subspan(16, sealed - 16));
+        store_le(raw.data() + sealed, crc32c(byte_span(raw).first(sealed)));
     }
     [[nodiscard]] std::uint16_t version() const noexcept {
         return load_le<std::uint16_t>(raw.data() + 8);
@@ -8690,15 +8724,20 @@ struct hello {
     }
 };
 
-/// What comes with each side's verdict: status(4) proof(32) identity length(4).
+/// The accepting side's proof, behind its hello: proof(32) crc(4).
+inline constexpr std::size_t sealed_proof_bytes = 36;
+
+/// What comes with each side's verdict: status(4) proof(32) identity length(4) crc of all before(4).
 struct verdict {
-    static constexpr std::size_t bytes = 40;
+    static constexpr std::size_t bytes = 44;
+    static constexpr std::size_t sealed = bytes - 4; ///< the CRC covers so many
     std::array<std::byte, bytes> raw{};
 
     void fill(handshake_status status, byte_span proof, std::size_t identity_bytes) {
         store_le(raw.data(), static_cast<std::uint32_t>(status));
         std::copy(proof.begin(), proof.end(), raw.begin() + 4);
         store_le(raw.data() + 36, static_cast<std::uint32_t>(identity_bytes));
+        store_le(raw.data() + sealed, crc32c(byte_span(raw).first(sealed)));
     }
     [[nodiscard]] std::uint32_t status() const noexcept {
         return load_le<std::uint32_t>(raw.data());
@@ -8711,6 +8750,10 @@ struct verdict {
 
 /// Judges a hello as far as it has arrived; nothing = good so far.
 [[nodiscard]] std::optional<error> check_hello(byte_span so_far, side from);
+/// Something of a handshake does not fit its checksum: another try may go well.
+[[nodiscard]] error changed_on_the_way(const char* what);
+/// Throws it unless the last four bytes are the CRC of those before.
+void check_sealed(byte_span bytes, const char* what);
 task<void> read_exactly(stream* from, mut_byte_span into);
 task<void> write_one(stream* to, byte_span bytes);
 
@@ -8720,6 +8763,7 @@ task<void> write_one(stream* to, byte_span bytes);
 // ======== skein/net/detail/handshake.ipp, continued
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -8767,15 +8811,43 @@ SKEIN_INLINE std::string describe_foreign(byte_span first) {
            skein::to_hex(first.first(std::min<std::size_t>(first.size(), 8)));
 }
 
+SKEIN_INLINE error changed_on_the_way(const char* what) {
+    return error(errc::corrupt, fmt::format("the peer's {} was changed on the way", what))
+        .with_hint(
+            "the network damages what it carries, or another release of skein is at the other end");
+}
+
+SKEIN_INLINE void check_sealed(byte_span bytes, const char* what) {
+    const std::size_t n = bytes.size() - 4;
+    if (load_le<std::uint32_t>(bytes.data() + n) != crc32c(bytes.first(n)))
+        throw changed_on_the_way(what);
+}
+
+/// In how many bits the first bytes differ from ours.
+SKEIN_INLINE int magic_distance(byte_span so_far) {
+    int bits = 0;
+    for (std::size_t i = 0; i < std::min(so_far.size(), hello::magic.size()); ++i)
+        bits += std::popcount(static_cast<unsigned char>(
+            static_cast<unsigned char>(so_far[i]) ^ static_cast<unsigned char>(hello::magic[i])));
+    return bits;
+}
+
+/// One wrong bit among the first is damage, not another protocol: it is judged when all of them are there.
 SKEIN_INLINE std::optional<error> check_hello(byte_span so_far, side from) {
-    const std::size_t known = std::min(so_far.size(), hello::magic.size());
-    if (std::memcmp(so_far.data(), hello::magic.data(), known) != 0) {
+    const int wrong = magic_distance(so_far);
+    if (wrong == 1 && so_far.size() < hello::bytes) return std::nullopt;
+    if (wrong == 1) return changed_on_the_way("hello");
+    if (wrong > 1) {
         return error(errc::malformed,
                      "the peer does not speak this protocol: " + describe_foreign(so_far))
             .with_hint("another program is at the other end; check address and port");
     }
     if (so_far.size() < hello::bytes) return std::nullopt;
-    if (const auto theirs = load_le<std::uint16_t>(so_far.data() + 8); theirs != protocol_version) {
+    const auto theirs = load_le<std::uint16_t>(so_far.data() + 8);
+    const bool whole = load_le<std::uint32_t>(so_far.data() + hello::sealed) ==
+                       crc32c(so_far.first(hello::sealed));
+    if (!whole && theirs != version_without_checksum) return changed_on_the_way("hello");
+    if (theirs != protocol_version) {
         return error(errc::mismatch, fmt::format("the peer speaks protocol version {}, we speak {}",
                                                  theirs, protocol_version))
             .with_hint("build both sides from the same version of skein");
@@ -8838,7 +8910,7 @@ SKEIN_INLINE task<identity> read_identity(stream* from, std::size_t bytes, std::
     auto reading_mac = read_exactly(from, mac);
     co_await reading_mac;
     if (!equal_constant_time(mac, keys->mac(sender, block))) {
-        throw error(errc::permission_denied, "the peer's identity was changed on the way");
+        throw changed_on_the_way("identity"); // it has proven the token already
     }
     identity peer;
     const auto decoded = wire::decode(block, peer);
@@ -8873,10 +8945,11 @@ SKEIN_INLINE task<identity> finish_connecting(stream* with, const connection_opt
                                               const handshake_keys* keys, byte_buffer self) {
     const sha256_digest none{};
     verdict v;
-    sha256_digest proof{};
-    auto reading_proof = read_exactly(with, proof);
+    std::array<std::byte, sealed_proof_bytes> sealed{};
+    auto reading_proof = read_exactly(with, sealed);
     co_await reading_proof;
-    const bool good = equal_constant_time(proof, keys->accepting_proof);
+    check_sealed(sealed, "proof");
+    const bool good = equal_constant_time(byte_span(sealed).first(32), keys->accepting_proof);
     if (!good) {
         auto refusing =
             send_verdict(with, handshake_status::token_differs, none, byte_buffer(), none);
@@ -8889,6 +8962,7 @@ SKEIN_INLINE task<identity> finish_connecting(stream* with, const connection_opt
     co_await sending;
     auto reading_verdict = read_exactly(with, v.raw);
     co_await reading_verdict;
+    check_sealed(v.raw, "verdict");
     if (v.status() == static_cast<std::uint32_t>(handshake_status::token_differs)) {
         throw token_refused(options->secret);
     }
@@ -8911,10 +8985,14 @@ SKEIN_INLINE task<identity> finish_accepting(stream* with, const connection_opti
     verdict v;
     byte_buffer answer = to_buffer(byte_span(out));
     append(answer, keys->accepting_proof);
+    std::array<std::byte, 4> crc{};
+    store_le(crc.data(), crc32c(keys->accepting_proof));
+    append(answer, crc);
     auto answering = write_one(with, answer);
     co_await answering;
     auto reading_verdict = read_exactly(with, v.raw);
     co_await reading_verdict;
+    check_sealed(v.raw, "verdict");
     if (v.status() != static_cast<std::uint32_t>(handshake_status::good)) {
         throw token_refused(options->secret);
     }
@@ -10025,7 +10103,7 @@ struct reconnect_policy {
     /// The pause after the given failed try (from 1 on).
     [[nodiscard]] duration delay(int tries, random_source& random) const;
 
-    /// Nobody there yet, or the way broke. A wrong token or build is not.
+    /// Nobody there yet, or the way broke, or has damaged something. A wrong token or build is not.
     [[nodiscard]] static bool is_transient(errc code) noexcept;
     /// All but a clear no (wrong token, other build or purpose) and cancellation: a name that is not
     /// known yet, a port that somebody else still holds.
@@ -10083,7 +10161,7 @@ SKEIN_INLINE duration reconnect_policy::delay(int tries, random_source& random) 
 
 SKEIN_INLINE bool reconnect_policy::is_transient(errc code) noexcept {
     return code == errc::refused || code == errc::timeout || code == errc::reset ||
-           code == errc::closed || code == errc::exhausted;
+           code == errc::closed || code == errc::exhausted || code == errc::corrupt;
 }
 
 SKEIN_INLINE bool reconnect_policy::is_no_refusal(errc code) noexcept {
@@ -13564,6 +13642,8 @@ struct worker_group {
 struct worker_room {
     std::uint32_t kind = 0; ///< it is for this demand alone, one task at a time; 0: for all
     std::vector<std::string> labels; ///< of its node, and "node=n1"
+    bool is_guest =
+        false; ///< another program: it calls, finds and makes actors, and nothing runs there
 };
 
 /// Brings workers to a driver's runtime. Its serve() must have ended before it is destroyed.
@@ -13584,12 +13664,24 @@ public:
     /// The task on a worker that is for one demand alone waits for calls that it has made, or no longer: its cpus are
     /// free meanwhile. Returns at once.
     virtual void rests(const net::channel& worker, bool on) = 0;
+    /// The worker's process is to end at once: a task there was cancelled by force. Returns at once; the end is seen
+    /// as that of any worker, and it is replaced.
+    virtual void end_now(const net::channel& worker) = 0;
     /// Room for all bundles is wanted, together or not at all. Returns at once; what becomes of it the runtime is told
     /// (group_placed, group_refused).
     virtual void want_group(const worker_group& what) = 0;
     /// Nobody holds it any more: its workers end when what runs there has ended, then the runtime is told (group_gone).
     /// Returns at once.
     virtual void drop_group(std::uint64_t number) = 0;
+
+    /// Whether there is a cluster with namespaces behind it.
+    [[nodiscard]] virtual bool has_spaces() const noexcept { return false; }
+    /// The runtime through which actors of that namespace are called: a guest of its keeper, which is started if there
+    /// is none. It lives as long as this object, and is over when the keeper has ended.
+    ///   errors  see get_actor
+    [[nodiscard]] virtual task<runtime*> enter(std::string space);
+    /// There are calls for workers of the program's own. Until then serve() need not get any, if enter() came first.
+    virtual void need() {}
 };
 
 /// What a program's command line asks of a cluster.
@@ -13600,6 +13692,7 @@ struct cluster_flags {
     bool head = false;  ///< --head: this process is the head
     std::string listen; ///< --listen A: where the head listens
     std::string token_file; ///< --token-file F
+    std::string state;      ///< --state DIR: where the head keeps its log
     int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
     std::string program;    ///< argv[0]
     /// Lines of workers say which worker it was. On a cluster they do if nothing is said; on one host they are not read
@@ -13609,6 +13702,9 @@ struct cluster_flags {
 
 /// Set for workers, and for what a process of a job starts: none of them is a part of what a launcher has started.
 inline constexpr const char* in_job_variable = "SKEIN_IN_JOB";
+
+/// What a keeper of a namespace is asked for when it is started, see rt::take_boot().
+inline constexpr const char* keeper_role = "keeper";
 
 /// A cluster of the processes that a launcher has started together, led by this one; it ends with the object.
 class job_cluster {
@@ -13639,6 +13735,8 @@ struct cluster_roles {
     int (*join)(const cluster_flags& flags);
     /// Asked where neither flags nor environment name a cluster. Throws error.
     part_in_job (*take_part)(const cluster_flags& flags);
+    /// The whole life of a namespace's keeper, with the boot message of this process; gives the exit code.
+    int (*keep)();
 };
 
 #if defined(SKEIN_COMPILED)
@@ -13661,12 +13759,22 @@ inline constinit const cluster_roles* provided_roles = nullptr;
 // ======== skein/rt/detail/worker_source.ipp
 // The bodies of rt/worker_source.hpp.
 
+
 #include <charconv>
 #include <system_error>
 
 #include <fmt/format.h>
 
 namespace skein::rt {
+
+SKEIN_INLINE task<runtime*> worker_source::enter(std::string space) {
+    throw error(errc::not_supported,
+                fmt::format("not supported: namespace \"{}\" on this host alone: a detached actor "
+                            "needs a cluster that outlives its program",
+                            space))
+        .with_hint("start one with skein head and skein join, and run the program with --address");
+    co_return nullptr;
+}
 
 SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
     return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
@@ -13785,7 +13893,8 @@ private:
 //     driver -> head  driver_hello      the same for a driver, with all leases it has or waits for
 //                     want_lease, return_lease, keep_lease, lease_rests, want_group, drop_group
 //     head -> driver  lease_granted, lease_waits, lease_recalled, lease_ended, cluster_changed,
-//                     group_placed, group_waits, group_refused
+//                     group_placed, group_waits, group_refused, space_lost
+//     driver -> head  enter_space       answered by space_entered when the namespace has a keeper
 //     tool -> head    ask_status, ask_drain, ask_stop
 //
 // What workers print goes the same way, if its driver wants it, and only as fast as that prints: node_output is what an
@@ -19911,7 +20020,7 @@ SKEIN_INLINE print_lines print_to_standard_files(bool prefix) {
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 5;
+inline constexpr std::uint32_t cluster_version = 6;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -19924,6 +20033,7 @@ struct held_lease {
     lease_name lease;
     std::string demand;     ///< as rt::parse_resources() reads it
     std::uint64_t gpus = 0; ///< bits of rt::gpu_set
+    std::string space;      ///< it is the keeper of this namespace
 };
 
 /// How a worker ended.
@@ -19947,6 +20057,7 @@ struct node_hello {
     std::vector<held_lease> holds;
     std::vector<ended_lease> ended; ///< since the last link
     bool draining = false;          ///< see node_drains
+    bool again = false;             ///< a head has welcomed it before
 };
 /// The head takes the node in.
 struct node_welcome {
@@ -19978,6 +20089,15 @@ struct known_group {
     std::vector<placed_bundle> placed; ///< of each, as the head said last; none: it waits
 };
 
+/// A driver calls actors of a namespace through its keeper, a driver of this incarnation.
+struct visited_space {
+    std::string space;
+    std::uint64_t keeper = 0;
+};
+
+/// The lease of a keeper's own process, among those of its workers.
+inline constexpr std::uint64_t keeper_lease = 0;
+
 /// A driver says who it is and which leases it has or waits for; answered by driver_welcome.
 struct driver_hello {
     static constexpr std::uint16_t number = 3;
@@ -19997,6 +20117,10 @@ struct driver_hello {
     std::vector<known_group> groups;
     bool prints =
         false; ///< it takes what its workers print; else that appears where their agent does
+    bool again = false;      ///< a head has welcomed it before
+    std::string space;       ///< it is the keeper of this namespace; "": it is a program
+    std::uint64_t build = 0; ///< rt::build_id() of its executable
+    std::vector<visited_space> visits;
 };
 /// The head takes the driver in, and says how large the cluster is.
 struct driver_welcome {
@@ -20021,6 +20145,7 @@ struct want_lease {
 struct return_lease {
     static constexpr std::uint16_t number = 6;
     std::uint64_t lease = 0;
+    bool at_once = false; ///< its worker is to be killed, not asked
 };
 /// There is room, and the worker is being started.
 struct lease_granted {
@@ -20094,6 +20219,27 @@ struct group_refused {
     std::uint64_t group = 0;
     std::string why;
 };
+/// A driver asks for the keeper of a namespace, which is started if there is none, from the driver's executable.
+struct enter_space {
+    static constexpr std::uint16_t number = 30;
+    std::string space;
+};
+/// Where the keeper listens; as in start_worker_order.
+struct space_entered {
+    static constexpr std::uint16_t number = 31;
+    std::uint64_t keeper = 0; ///< its incarnation
+    std::string who;          ///< "app (pid 7 at host)"
+    std::string host;
+    std::uint16_t port = 0;
+    std::string address;
+};
+/// A keeper that the driver visits has ended.
+struct space_lost {
+    static constexpr std::uint16_t number = 32;
+    std::string space;
+    std::uint64_t keeper = 0;
+    std::string how;
+};
 /// Nodes have come or gone.
 struct cluster_changed {
     static constexpr std::uint16_t number = 10;
@@ -20116,11 +20262,13 @@ struct start_worker_order {
     std::string driver_address; ///< instead of both
     bool prints = false;        ///< see driver_hello
     std::string env;            ///< see want_lease; its folder is `folder`
+    std::string space;          ///< not a worker: the keeper of this namespace
 };
 /// An agent is to end a worker; the answer is worker_ended.
 struct stop_worker_order {
     static constexpr std::uint16_t number = 12;
     lease_name lease;
+    bool at_once = false; ///< it is killed
 };
 /// A worker has ended, or did not start.
 struct worker_ended {
@@ -20194,11 +20342,35 @@ struct job_status {
     std::uint32_t workers = 0, waiting = 0;
     std::string why; ///< why the first of those that wait does
     bool connected = true;
+    std::string space; ///< it is the keeper of this namespace
+};
+/// A node that was there, in cluster_status.
+struct missing_node {
+    std::string name, host, resources;
+    std::vector<std::string> labels;
+    bool draining = false;
+    bool left = false;      ///< in order; it is remembered because it is drained
+    std::int64_t since = 0; ///< seconds since 1970
+};
+/// How a driver's time in the cluster ended.
+enum class job_end : std::uint8_t {
+    none,
+    left,    ///< it said goodbye
+    lost,    ///< its link broke, and it did not come back
+    stopped, ///< the cluster was stopped
+};
+/// A driver that was there, in cluster_status.
+struct past_job {
+    std::string name, host;
+    std::int64_t pid = 0;
+    std::int64_t started = 0, ended = 0; ///< seconds since 1970
+    std::uint8_t how = 0;                ///< job_end
 };
 /// Asks for cluster_status.
 struct ask_status {
     static constexpr std::uint16_t number = 15;
     std::uint32_t version = cluster_version;
+    bool past = false; ///< with the drivers that were there
 };
 /// What there is.
 struct cluster_status {
@@ -20208,6 +20380,11 @@ struct cluster_status {
     std::int64_t up_ms = 0;
     std::vector<node_status> nodes;
     std::vector<job_status> jobs;
+    std::vector<missing_node> missing; ///< that were there, and are not
+    std::vector<past_job> past;        ///< the last one first; if asked for
+    std::string state;                 ///< the folder of the head's log; "": it keeps none
+    std::string trouble;               ///< why changes are not durable now
+    std::uint64_t generation = 0;      ///< how many heads have begun with this log
 };
 /// A node is to get no new workers, and to get rid of those that it has.
 struct ask_drain {
@@ -20215,12 +20392,15 @@ struct ask_drain {
     std::string node;
     bool on = true; ///< false: it takes new workers again
     std::uint32_t version = cluster_version;
+    bool forget = false; ///< instead: a node that is missing is no more remembered
 };
 /// The answer to ask_drain.
 struct drain_reply {
     static constexpr std::uint16_t number = 18;
     std::uint32_t workers = 0; ///< that still run there
     std::uint32_t open = 0;    ///< nodes that take new workers now, of all
+    bool missing = false;      ///< the node is not there; it is drained when it comes
+    std::string not_durable;   ///< why a head that is started again will not know of it
 };
 /// The cluster is to end.
 struct ask_stop {
@@ -20234,14 +20414,13 @@ struct stop_reply {
 };
 
 /// All of them: every decoder by its number.
-using cluster_messages =
-    net::message_table<node_hello, node_welcome, driver_hello, driver_welcome, want_lease,
-                       return_lease, lease_granted, lease_waits, lease_ended, lease_recalled,
-                       keep_lease, lease_rests, want_group, drop_group, group_placed, group_waits,
-                       group_refused, cluster_changed, start_worker_order, stop_worker_order,
-                       worker_ended, leave_cluster, node_drains, ask_status, cluster_status,
-                       ask_drain, drain_reply, ask_stop, stop_reply, output_waits, take_output,
-                       node_output, worker_output, output_printed>;
+using cluster_messages = net::message_table<
+    node_hello, node_welcome, driver_hello, driver_welcome, want_lease, return_lease, lease_granted,
+    lease_waits, lease_ended, lease_recalled, keep_lease, lease_rests, want_group, drop_group,
+    group_placed, group_waits, group_refused, enter_space, space_entered, space_lost,
+    cluster_changed, start_worker_order, stop_worker_order, worker_ended, leave_cluster,
+    node_drains, ask_status, cluster_status, ask_drain, drain_reply, ask_stop, stop_reply,
+    output_waits, take_output, node_output, worker_output, output_printed>;
 
 } // namespace skein::cluster
 
@@ -20447,7 +20626,9 @@ namespace skein::cluster::detail {
 
 /// What a head says of itself before any message: identity::extra of its links, encoded.
 struct head_notice {
-    bool this_host_only = false; ///< it listens on loopback
+    bool this_host_only = false;  ///< it listens on loopback
+    std::uint64_t state = 0;      ///< which log it has; 0: none
+    std::uint64_t generation = 0; ///< how many heads have begun with that
 };
 
 /// Whom to join, as whom, and what its messages do here.
@@ -20458,6 +20639,7 @@ struct head_link_options {
     std::int64_t pid = 0;
     std::uint64_t incarnation = 0;
     duration join_within{}; ///< the first time
+    bool abandons = false; ///< a keep() that fails or is cancelled waits for no goodbye, as a crash
     time_constants times;
 
     /// For each link.
@@ -20503,13 +20685,29 @@ public:
         }
     }
 
+    /// Asks the head.
+    ///   errors  those of net::requests::call; closed: there is no link that the head has welcomed
+    template <class Reply, class M>
+    [[nodiscard]] task<Reply> ask(M m) {
+        if (!joined_ || way_ == nullptr) throw error(errc::closed, "there is no link to the head");
+        return way_->template call<Reply>(std::move(m));
+    }
+    /// A head has welcomed this process before.
+    [[nodiscard]] bool was_welcomed() const noexcept { return ever_; }
     [[nodiscard]] bool is_joined() const noexcept { return joined_; }
     /// While it is not joined: since when.
     [[nodiscard]] time_point alone_since() const noexcept { return alone_since_; }
     /// What the head says of itself; while there is a link.
     [[nodiscard]] head_notice notice() const;
+    /// The newest head that it has heard of.
+    [[nodiscard]] std::uint64_t generation() const noexcept { return newest_.generation; }
 
 private:
+    void check_generation();
+    /// Ends the link without a goodbye: part() waits for nobody.
+    void abandon() noexcept {
+        if (way_ != nullptr) way_->abort(error(errc::aborted, "cancelled"));
+    }
     static task<void> keep_joined(head_link* self);
     static task<void> one_link(head_link* self);
     static task<void> part_from(head_link* self);
@@ -20518,7 +20716,7 @@ private:
         auto asking = with_timeout(self->way_->template call<Welcome>(std::move(hello)),
                                    self->how_.times.handshake_timeout);
         auto welcome = co_await asking;
-        self->joined_ = self->welcomed_ = true;
+        self->joined_ = self->welcomed_ = self->ever_ = true;
         co_return welcome;
     }
 
@@ -20529,9 +20727,11 @@ private:
     net::link::handle below_;
     net::requests::handle way_;
     std::shared_ptr<net::request_service> service_;
+    head_notice newest_;
     time_point alone_since_;
     bool joined_ = false;   ///< the head has welcomed this link
     bool welcomed_ = false; ///< the same, until keep() has seen its end
+    bool ever_ = false;
 };
 
 } // namespace skein::cluster::detail
@@ -20543,6 +20743,8 @@ private:
 
 #include <algorithm>
 #include <exception>
+
+#include <fmt/format.h>
 
 namespace skein::cluster::detail {
 
@@ -20556,6 +20758,18 @@ SKEIN_INLINE head_notice head_link::notice() const {
     if (below_ == nullptr) return {};
     const auto read = wire::decode<head_notice>(below_->peer().extra);
     return read ? *read : head_notice{};
+}
+
+/// A head whose place another one has taken, with the same log, may not know that yet: its orders are not for us.
+SKEIN_INLINE void head_link::check_generation() {
+    const auto told = notice();
+    if (told.state != 0 && told.state == newest_.state && told.generation < newest_.generation)
+        throw error(errc::aborted,
+                    fmt::format("the head at {} is of generation {}, one of generation {} was "
+                                "here before",
+                                to_string(how_.head), told.generation, newest_.generation))
+            .with_hint("a newer head has taken its place: end the older one");
+    newest_ = told;
 }
 
 SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
@@ -20602,12 +20816,14 @@ SKEIN_INLINE task<void> head_link::one_link(head_link* self) {
     self->way_ = net::requests::over(self->below_, self->service_, cluster_requests());
     std::exception_ptr failure;
     try {
+        self->check_generation();
         auto saying = how.say_hello();
         co_await saying;
         auto ended = wait_end(self->below_, self->stopping_);
         co_await ended;
     } catch (...) {
         failure = std::current_exception();
+        if (how.abandons && !self->stopping_->is_set()) self->abandon();
     }
     if (self->stopping_->is_set() && !failure) co_return; // its owner says goodbye
     auto parted = shield(part_from(self));
@@ -20644,8 +20860,9 @@ struct agent::books {
         start_worker_order order;
         cancel_source stop;
         bool asked_to_stop = false;
-        rt::line_queue said; ///< that its driver has not been sent
-        event all_sent;      ///< of what it has said; look again
+        rt::child* process = nullptr; ///< while it runs
+        rt::line_queue said;          ///< that its driver has not been sent
+        event all_sent;               ///< of what it has said; look again
     };
     /// What a driver's workers have printed, as far as the head knows of it.
     struct driver_output {
@@ -20677,10 +20894,11 @@ struct agent::books {
     static task<void> say_hello(books* self);
 
     void start(start_worker_order order);
-    void stop_one(const lease_name& lease);
+    void stop_one(const lease_name& lease, bool at_once);
     void stop_all();
     static task<void> live(books* self, lease_name lease);
     static task<ended_lease> run(books* self, worker* w);
+    [[nodiscard]] rt::child_options keeper_to_start(const start_worker_order& order) const;
     [[nodiscard]] rt::child_options what_to_start(const start_worker_order& order) const;
     void tell_end(ended_lease what);
 
@@ -20696,273 +20914,1033 @@ struct agent::books {
 
 } // namespace skein::cluster
 
-// ======== skein/rt/worker_link.hpp
-// How a worker and its driver meet: what the worker is told when it starts, and how both shake hands.
-
-
-#include <cstdint>
-#include <optional>
-#include <string>
-
-namespace skein::rt {
-
-class runtime;
-
-/// What a worker is asked for when it is started, see rt::take_boot().
-inline constexpr const char* worker_role = "worker";
-
-/// The boot message of a worker.
-struct worker_order {
-    byte_buffer token;   ///< net::token::size bytes
-    std::string address; ///< where to connect; empty: the inherited socket is the link
-    std::uint16_t cpus = 1;
-    bool direct = true;   ///< it calls actors on other workers without the driver, and is called so
-    bool resumes = false; ///< the driver awaits a link, which survives broken connections
-    bool is_read = false; ///< somebody reads what it prints: by lines
-};
-
-/// What one side says to the other.
-struct worker_link {
-    net::token secret;
-    std::uint16_t cpus = 0;     ///< of the worker; the driver says 0
-    bool in_memory = false;     ///< a socket pair: bytes need no checksum
-    bool shares_memory = false; ///< the driver gave it a page
-    /// For the other side to load its program, or to compute.
-    duration start = duration::zero();
-};
-
-/// The options of the connection between them, for both sides.
-[[nodiscard]] net::connection_options worker_connection(const runtime& self,
-                                                        const worker_link& how);
-/// How two processes live through a broken connection between hosts: for how long each waits for the other, which
-/// may compute. It is dead before that when an agent or the head says so, or when nobody listens there any more.
-[[nodiscard]] net::link_options worker_links(const runtime& self, duration resume_within);
-/// Where a worker can be dialled from another host, by what it has said of itself; nothing: nowhere.
-[[nodiscard]] std::optional<net::address> door_of(const net::channel& worker);
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/worker_link.ipp
-// The bodies of rt/worker_link.hpp.
-
-
-// ======== skein/rt/build_id.hpp
-// Which build of the program this is: equal for two processes of one executable, different as soon as
-// one byte of code or constants differs. Compared before anything is decoded from a worker.
+// ======== skein/cluster/keeper.hpp
+// The keeper of a namespace: the driver of the actors that outlive the program which made them.
 //
-// The linker's GNU build-id note if there is one; else a hash over the read-only segments in memory.
-
-
-#include <cstdint>
-
-namespace skein::rt {
-
-namespace detail {
-
-/// The build-id note inside a note segment; empty if there is none.
-[[nodiscard]] byte_span find_build_id(byte_span notes) noexcept;
-
-} // namespace detail
-
-/// The id of the running program; computed once.
-[[nodiscard]] std::uint64_t build_id();
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/build_id.ipp
-// The bodies of rt/build_id.hpp.
-
-
-#include <cstring>
-
-#include <elf.h>
-#include <link.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-SKEIN_INLINE byte_span find_build_id(byte_span notes) noexcept {
-    const auto padded = [](std::size_t n) { return (n + 3) & ~std::size_t{3}; };
-    while (notes.size() >= sizeof(ElfW(Nhdr))) {
-        ElfW(Nhdr) head;
-        std::memcpy(&head, notes.data(), sizeof head);
-        const std::size_t name = sizeof head, desc = name + padded(head.n_namesz);
-        const std::size_t end = desc + padded(head.n_descsz);
-        if (end > notes.size()) return {};
-        if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 &&
-            std::memcmp(notes.data() + name, "GNU", 4) == 0)
-            return notes.subspan(desc, head.n_descsz);
-        notes = notes.subspan(end);
-    }
-    return {};
-}
-
-SKEIN_INLINE int hash_program(dl_phdr_info* program, std::size_t, void* out) {
-    std::uint32_t low = 1, high = 2;
-    const auto add = [&](byte_span bytes) {
-        low = crc32c(bytes, low);
-        high = crc32c(bytes, high ^ 0x5bd1e995u ^ static_cast<std::uint32_t>(bytes.size()));
-    };
-    const auto segment = [&](const ElfW(Phdr) & h) {
-        return byte_span(reinterpret_cast<const std::byte*>(program->dlpi_addr + h.p_vaddr),
-                         h.p_memsz);
-    };
-    byte_span note;
-    for (int i = 0; i < program->dlpi_phnum; ++i)
-        if (program->dlpi_phdr[i].p_type == PT_NOTE && note.empty())
-            note = find_build_id(segment(program->dlpi_phdr[i]));
-    if (!note.empty()) {
-        add(note);
-    } else {
-        for (int i = 0; i < program->dlpi_phnum; ++i) {
-            const auto& h = program->dlpi_phdr[i];
-            if (h.p_type == PT_LOAD && (h.p_flags & PF_W) == 0) add(segment(h));
-        }
-    }
-    *static_cast<std::uint64_t*>(out) = std::uint64_t{high} << 32 | low;
-    return 1; // the first entry is the program itself
-}
-
-} // namespace detail
-
-SKEIN_INLINE std::uint64_t build_id() {
-    static const std::uint64_t id = [] {
-        std::uint64_t found = 0;
-        ::dl_iterate_phdr(&detail::hash_program, &found);
-        return found;
-    }();
-    return id;
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/message.hpp
-// What nodes say to each other: frame kinds, the head of a call, and how a failure travels.
+//     cluster::keeper_options how;                   // of a process that an agent has started
+//     how.order = wire::decode<cluster::keeper_order>(boot.message).value();
+//     cluster::keeper k(loop, network, how);
+//     auto serving = k.serve();                      // until stop(), the cluster's end, or nobody needs it any more
+//     co_await serving;
 //
-//     call     id = the call, body = call_head + arguments         submitter -> executor
-//     reply    id = the call, flags: ok or failed, body = value or wire_failure
-//     started  id = the call: it runs and has suspended            executor -> submitter
-//     held     id = the call: it waits for others of its method_group, or of .max_concurrency   executor -> submitter
-//     passed   id = a call that was taken back: its place has come, and was passed by            worker -> driver
-//     cancel   id = the call                                       submitter -> executor
-//     drop     body = the actor: its last handle is gone            driver -> worker
-//     kill     body = the actor: it ends at once                     worker -> driver -> worker
-//
-// Of actors, from a worker to its driver; each body begins with the actor's number:
-//
-//     snapshot   its state, after a call whose reply follows
-//     hold       there are handles to it here, once more
-//     release    and so often there are none any more
-//     left       it has ended by itself
-//     find       id = who asks, body = type and name                a reply brings its number
-//
-// Workers call the actors of each other over links of their own, which carry call, cancel, reply, started and held alone;
-// what they need their driver for is in detail/direct_message.hpp.
-//
-// A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the value.
-
-
-// ======== skein/rt/detail/call.hpp
-// One remote call as its submitter sees it, from remote<&f>(...) to its one outcome.
-//
-//     preparing  an argument is a ref that is not there yet, or an earlier call of the same actor waits
-//     queued     complete, waits for a worker                              (did not run)
-//     sent       handed to a worker                                        (may have run)
-//     started    the worker said that it is in the middle of it            (had started)
-//     done       value or failure is there; final
-//
-// A call is counted (not atomically: everything belongs to one loop). The runtime's slot table holds one
-// count from submit to done, refs hold the others.
-
-
-// ======== skein/rt/detail/call_context.hpp
-// The context of a task in the runtime: which runtime it calls through, and which call it is part of.
+// The head starts it when a program asks for a namespace that has none, from that program's executable: both must know
+// the same functions. It runs nothing of the program. Programs are its guests (rt::runtime::visit), and each of its
+// actors has a worker process of its own. docs/design/0018-detached-actors.md
 
 
 #include <cstddef>
 #include <cstdint>
-#include <utility>
+#include <memory>
+#include <string>
+
+namespace skein {
+class loop;
+}
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::cluster {
+
+/// The boot message of a keeper.
+struct keeper_order {
+    byte_buffer token;             ///< of the cluster: it is a driver
+    std::string head;              ///< as the agent reaches it
+    std::string space;             ///< the namespace
+    std::uint64_t incarnation = 0; ///< by which the head knows it
+    std::uint64_t node = 0;        ///< that of its agent
+    std::string executable, program, folder;
+};
+
+/// Which namespace, and as which process.
+struct keeper_options {
+    keeper_order order;
+    std::string host;
+    std::int64_t pid = 0;
+    net::address listen; ///< where workers and guests connect; see leased_workers_options
+    time_constants times;
+};
+
+/// Belongs to one loop. Its serve() must have ended before it is destroyed.
+class keeper {
+public:
+    /// All of them must outlive it.
+    ///   errors  malformed: the order is none
+    keeper(loop& on, net::network& via, keeper_options how);
+    keeper(const keeper&) = delete;
+    keeper& operator=(const keeper&) = delete;
+    ~keeper();
+
+    /// Joins the head and keeps the namespace. Returns after stop(), when the cluster has ended or does not count on
+    /// it any more, and when it has had neither actors nor guests for time_constants::keeper_idle.
+    [[nodiscard]] task<void> serve();
+    void stop() noexcept;
+
+    /// Actors of the namespace, and programs that are connected.
+    [[nodiscard]] std::size_t actors() const noexcept;
+    [[nodiscard]] std::size_t guests() const noexcept;
+
+private:
+    struct books; // in detail/keeper.ipp
+    std::unique_ptr<books> books_;
+};
+
+/// The life of this process, which was started as rt::keeper_role. Gives the exit code.
+[[nodiscard]] int run_keeper();
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/keeper.ipp
+// The bodies of cluster/keeper.hpp.
+
+
+// ======== skein/cluster/detail/serve_role.hpp
+// The life of a process that is a head, or an agent.
+
+
+// ======== skein/core/stop_signals.hpp
+// SIGINT and SIGTERM as a request to end in order: the first one is taken down, the second one ends
+// the process as if nobody had asked for it, or is counted where there is more to end than one process.
+//
+//     skein::stop_signals stops;
+//     while (!stops.asked().load()) step();
+//     return stops.exit_code();          // 0, or 130 or 143 as a shell would say
+//
+// A loop waits for stops.fd() to become readable. The handler acts at once, also while the program's own
+// code keeps the loop busy, so that a second Ctrl-C always works.
+
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <tuple>
+
+#include <unistd.h>
+
+namespace skein {
+
+/// What the second signal does.
+enum class second_signal : bool {
+    ends_the_process, ///< also while the program's own code keeps everything busy
+    is_counted,
+};
+
+/// Takes the two signals over while it lives; then the handlers before it are back. One inside another
+/// works, the inner one hears. Made and destroyed by one thread; signals may reach any.
+class stop_signals {
+public:
+    explicit stop_signals(second_signal second = second_signal::ends_the_process) {
+        std::tie(read_, write_) = make_pipe();
+        before_target_ = target().exchange(write_.get());
+        before_asked_ = asked_flag().exchange(false);
+        before_number_ = number().exchange(0);
+        before_count_ = counter().exchange(0);
+        before_counts_ = counts().exchange(second == second_signal::is_counted);
+        struct sigaction how{};
+        how.sa_handler = &on_signal;
+        how.sa_flags = SA_RESTART;
+        ::sigaction(SIGINT, &how, &before_int_);
+        ::sigaction(SIGTERM, &how, &before_term_);
+    }
+    stop_signals(const stop_signals&) = delete;
+    stop_signals& operator=(const stop_signals&) = delete;
+    ~stop_signals() {
+        ::sigaction(SIGINT, &before_int_, nullptr);
+        ::sigaction(SIGTERM, &before_term_, nullptr);
+        target().store(before_target_);
+        asked_flag().store(before_asked_);
+        number().store(before_number_);
+        counter().store(before_count_);
+        counts().store(before_counts_);
+    }
+
+    /// Readable from the first signal on; nobody has to read it. One byte for each signal.
+    [[nodiscard]] int fd() const noexcept { return read_.get(); }
+    /// True from the first signal on. For code that looks now and then.
+    [[nodiscard]] const std::atomic<bool>& asked() const noexcept { return asked_flag(); }
+    /// The signal that came first, or 0.
+    [[nodiscard]] int which() const noexcept { return number().load(); }
+    /// How many have come; at most 1 where the second one ends the process.
+    [[nodiscard]] int count() const noexcept { return counter().load(); }
+    /// 0, or 128 + the signal.
+    [[nodiscard]] int exit_code() const noexcept { return which() == 0 ? 0 : 128 + which(); }
+
+private:
+    // What a handler may touch: nothing of the object, which another thread may be destroying.
+    static std::atomic<int>& target() noexcept {
+        static constinit std::atomic<int> fd{-1};
+        return fd;
+    }
+    static std::atomic<bool>& asked_flag() noexcept {
+        static constinit std::atomic<bool> value{false};
+        return value;
+    }
+    static std::atomic<int>& number() noexcept {
+        static constinit std::atomic<int> value{0};
+        return value;
+    }
+    static std::atomic<int>& counter() noexcept {
+        static constinit std::atomic<int> value{0};
+        return value;
+    }
+    static std::atomic<bool>& counts() noexcept {
+        static constinit std::atomic<bool> value{false};
+        return value;
+    }
+    static void on_signal(int signal) {
+        const int saved = errno;
+        if (!counts().load()) {
+            ::signal(SIGINT, SIG_DFL); // the second one may be the other
+            ::signal(SIGTERM, SIG_DFL);
+        }
+        if (counter().fetch_add(1) == 0) number().store(signal);
+        asked_flag().store(true);
+        const char byte = 0;
+        [[maybe_unused]] const auto n = ::write(target().load(), &byte, 1);
+        errno = saved;
+    }
+    static_assert(std::atomic<int>::is_always_lock_free &&
+                  std::atomic<bool>::is_always_lock_free); // or a handler must not touch them
+
+    unique_fd read_, write_;
+    int before_target_ = -1, before_number_ = 0, before_count_ = 0;
+    bool before_asked_ = false, before_counts_ = false;
+    struct sigaction before_int_{}, before_term_{};
+};
+
+} // namespace skein
+
+
+// ======== skein/cluster/detail/serve_role.hpp, continued
+#include <exception>
+
+namespace skein::cluster::detail {
+
+/// Runs a role until it ends; the first stop signal asks it to.
+template <class Role>
+task<int> serve_role(net::real_loop* loop, Role* role) {
+    stop_signals signals;
+    scope beside;
+    beside.spawn([](net::real_loop* on, const stop_signals* from, Role* which) -> task<void> {
+        auto readable = net::wait_readable(*on, from->fd());
+        co_await readable;
+        which->stop();
+    }(loop, &signals, role));
+    std::exception_ptr failure;
+    try {
+        auto serving = role->serve();
+        co_await serving;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    beside.cancel();
+    auto ended = as_result(shield(beside.join()));
+    (void)co_await ended;
+    if (failure) std::rethrow_exception(failure);
+    co_return exit_code::done;
+}
+
+} // namespace skein::cluster::detail
+
+// ======== skein/cluster/leased_workers.hpp
+// A driver's workers on the nodes of a cluster: leases that the head grants, kept alive while the driver runs.
+//
+//     cluster::leased_workers_options how;
+//     how.head = net::address::parse("tcp:10.0.0.1:7117").value();
+//     how.secret = secret;
+//     how.executable = "/shared/app";               // the same build on every node
+//     cluster::leased_workers workers(loop, network, driver, how);
+//     scope.spawn(workers.serve());
+//
+// Workers connect to the driver, and calls go directly between them. When the head is away they go on; what nodes
+// are lost meanwhile is learned when it is back. A worker that has ended is replaced, on whichever node has room.
+
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace skein {
+class loop;
+}
+
+namespace skein::net {
+class network;
+}
 
 namespace skein::rt {
-
 class runtime;
-struct function_record;
+}
+
+namespace skein::cluster {
+
+/// Which cluster, and what a driver wants of it.
+struct leased_workers_options {
+    net::address head;
+    net::token secret;
+    int workers = 0; ///< 0: as many as the cluster has room for, more when nodes join
+    int most_workers = 4096;
+    rt::resources demand; ///< of each; empty: one cpu
+    std::uint32_t weight = 1;
+    std::string name;              ///< of the job, for people
+    std::string executable;        ///< absolute; the agents start it, and it must be this build
+    std::string program = "skein"; ///< argv[0] that `ps` shows
+    std::string folder;            ///< the workers' working directory, on each node
+    /// Where workers connect. Port 0: any. Empty host: this host alone when the head listens there alone, else all
+    /// addresses.
+    net::address listen;
+    /// The address that workers are told; empty: the host by which the head knows this one, and the port.
+    std::string advertise;
+    duration join_within = std::chrono::seconds(10); ///< the first time
+    /// No worker has started for so long, and three or more have failed to: the calls fail.
+    duration start_within = std::chrono::seconds(20);
+    time_constants times;
+    /// Prints what workers print; empty: that appears where their agents were started.
+    rt::print_lines print;
+    /// It is the keeper of this namespace: other programs are its guests, and each worker is for one demand.
+    std::string space;
+    std::uint64_t space_node = 0; ///< the incarnation of the agent that holds the keeper's process
+    std::function<void()> on_give_up; ///< told once, when no worker comes any more
+};
+
+/// Belongs to the driver's loop. Its serve() must have ended before it is destroyed.
+class leased_workers final : public rt::worker_source {
+public:
+    /// All of them must outlive it.
+    leased_workers(loop& on, net::network& via, rt::runtime& driver, leased_workers_options how);
+    ~leased_workers() override;
+
+    /// Joins the head, and serves workers until stop() and the runtime's close(). That no head answers, that it
+    /// refuses this driver, that no worker starts, or that the cluster was stopped, is told to the runtime
+    /// (give_up), whose calls fail with it.
+    [[nodiscard]] task<void> serve() override;
+    /// No worker comes from now on; the leases are given back.
+    void stop() noexcept override;
+    /// Asks the head for leases that hold what a demand asks for, in place of others where there is no room.
+    void want(const rt::worker_demand& what) override;
+    void rests(const net::channel& worker, bool on) override;
+    /// Has its agent kill its process, now or when the head is back.
+    void end_now(const net::channel& worker) override;
+    /// Asks the head for a placement group, and gives it back.
+    void want_group(const rt::worker_group& what) override;
+    void drop_group(std::uint64_t number) override;
+    /// A guest of that namespace's keeper, which the head starts if there is none.
+    [[nodiscard]] bool has_spaces() const noexcept override { return true; }
+    [[nodiscard]] task<rt::runtime*> enter(std::string space) override;
+    void need() override;
+
+    /// Workers that are connected; leases that the head has granted, and all that were asked for.
+    [[nodiscard]] std::size_t connected() const noexcept;
+    [[nodiscard]] std::size_t granted() const noexcept;
+    [[nodiscard]] std::size_t wanted() const noexcept;
+
+private:
+    struct books; // in detail/leased_workers_books.hpp
+    std::unique_ptr<books> books_;
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/leased_groups.ipp
+// Part of the bodies of cluster/leased_workers.hpp: a driver's placement groups.
+
+
+// ======== skein/cluster/detail/leased_workers_books.hpp
+// What a driver knows of its leases.
+
+
+// ======== skein/net/link_endpoint.hpp
+// The accepting side of links: a table that gives returning peers back to their links, and a whole server.
+//
+//     net::link_endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
+//     auto serving = server.serve([](net::link::handle l) { return talk(std::move(l)); });
+//
+// A peer is authenticated on every connection. A hello of an older generation than the present connection's
+// is refused; one of a newer generation takes its place.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace skein::net {
 
 namespace detail {
+class link_books;
+}
 
-class call_base;
+/// How many links a table takes.
+struct link_table_bounds {
+    std::size_t most_links = 4096;
+    std::size_t most_waiting =
+        1024; ///< for their peers to come back; beyond, the oldest is given up
+};
 
-/// Says where a runtime is, and that it has ended, to those who may outlive it.
-class runtime_anchor {
+/// The links of one accepting process. Links may outlive it; then a broken connection ends them.
+class link_table {
 public:
-    explicit runtime_anchor(runtime& of) noexcept : self(&of) {}
-    void add_use() noexcept { ++uses_; }
-    void drop_use() noexcept {
-        if (--uses_ == 0) delete this;
-    }
-    runtime* self; ///< nullptr: it has ended
+    explicit link_table(connection_options options, link_options how = {},
+                        link_table_bounds bounds = {});
+    link_table(const link_table&) = delete;
+    link_table& operator=(const link_table&) = delete;
+    ~link_table();
+
+    /// Reads the hello on a fresh connection and answers it.
+    ///   result  a new link; nothing when the connection went to a link that is known, or was refused
+    ///   errors  those of connection::receive; malformed, mismatch, too_large (no hello), timeout
+    [[nodiscard]] task<link::handle> admit(connection::handle over);
+
+    /// Of this process, as links tell it to their peers.
+    [[nodiscard]] std::uint64_t incarnation() const noexcept;
+    [[nodiscard]] std::size_t links() const noexcept;
+    /// Links whose peer may come back.
+    [[nodiscard]] std::size_t waiting() const noexcept;
+    /// Hellos so far that were refused, and those that a link has resumed with.
+    [[nodiscard]] std::uint64_t refused() const noexcept;
+    [[nodiscard]] std::uint64_t resumed() const noexcept;
 
 private:
-    std::uint32_t uses_ = 0;
+    std::shared_ptr<detail::link_books> books_;
 };
 
-/// How the call that asks is related to others: goes along with it.
-struct lineage {
-    call_id id;
-    call_id trace;  ///< the first call of the tree; its own id if it has no parent
-    call_id parent; ///< none: made by a task that is no call
-    time_point until = time_point::max(); ///< its deadline, in the time of this loop; max: none
-};
-
-/// A call that runs here, or (id: none) the tasks of a driver that are no call.
-class call_context final : public task_context, public list_node<call_context> {
+/// Listens and serves links until it is closed or cancelled.
+class link_endpoint {
 public:
-    explicit call_context(counted_ptr<runtime_anchor> where) noexcept
-        : task_context(&tag_), where_(std::move(where)) {}
+    using handler = unique_function<task<void>(link::handle)>;
 
-    // Each coroutine call has one.
-    static void* operator new(std::size_t bytes) {
-        return skein::detail::frame_pool::allocate(bytes);
-    }
-    static void operator delete(void* p, std::size_t bytes) noexcept {
-        skein::detail::frame_pool::release(p, bytes);
-    }
+    /// Binds at once.
+    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
+    ///           without a token
+    link_endpoint(network& via, const address& at, connection_options options,
+                  link_options how = {}, link_table_bounds links = {},
+                  acceptor_options bounds = {});
+    ~link_endpoint();
 
-    /// Of the task that runs now; nullptr if it belongs to no runtime.
-    [[nodiscard]] static call_context* current() noexcept {
-        auto* c = task_context::current();
-        return c != nullptr && c->kind() == &tag_ ? static_cast<call_context*>(c) : nullptr;
-    }
-    /// The runtime it calls through; nullptr when that has ended.
-    [[nodiscard]] runtime* where() const noexcept { return where_->self; }
-    [[nodiscard]] bool is_call() const noexcept { return static_cast<bool>(who.id); }
+    [[nodiscard]] address local() const { return door_.local(); }
+    [[nodiscard]] link_table& table() noexcept { return table_; }
 
-    void add_child(call_base& call) noexcept { children_.push_back(call); }
-    /// Cancels what it has called and what has no outcome yet.
-    void cancel_children();
+    /// What the peers of later connections read in link::peer().extra.
+    void introduce(byte_buffer extra) { options_.self.extra = std::move(extra); }
 
-    lineage who;
-    const function_record* fn = nullptr;
-    actor_id actor; ///< of a method or constructor
+    /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call, and is
+    /// closed when that ends; an error of one is logged and ends that one only. Returns when all ended.
+    ///   errors  as endpoint::serve
+    [[nodiscard]] task<void> serve(handler serve_one);
 
-    void unlink_wait() noexcept { list_node<call_context>::unlink(); }
-    // Of a coroutine task on a worker, see detail/runtime_direct.ipp.
-    std::uint32_t direct_calls =
-        0;              ///< its calls that do not go through the driver and have no outcome
-    bool rests = false; ///< the driver knows that it waits for them
-    time_point waits_since{};
+    /// Stops accepting; links that are served go on, until their connection breaks.
+    void close() noexcept { door_.close(); }
 
 private:
-    static constexpr char tag_ = 0;
-    counted_ptr<runtime_anchor> where_;
-    intrusive_list<call_base, call_base> children_;
+    static task<void> one(link_endpoint* self, std::unique_ptr<stream> from, admission* place);
+
+    connection_options options_;
+    acceptor door_;
+    link_table table_;
+    handler handler_;
+    std::uint64_t failed_ = 0; ///< links whose handler threw
 };
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/link_endpoint.ipp
+// Who a hello belongs to, and what it is told.
+
+
+// ======== skein/net/endpoint.hpp
+// The listening side of connections as a whole: an acceptor, the handshake, one task per connection.
+//
+//     net::endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
+//     auto serving = server.serve([](net::connection::handle c) { return talk(std::move(c)); });
+
+
+#include <cstdint>
+#include <memory>
+
+namespace skein::net {
+
+/// Listens and serves until it is closed or cancelled.
+class endpoint {
+public:
+    using handler = unique_function<task<void>(connection::handle)>;
+
+    /// Binds at once.
+    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
+    ///           without a token
+    endpoint(network& via, const address& at, connection_options options,
+             acceptor_options bounds = {});
+    ~endpoint();
+
+    [[nodiscard]] address local() const { return door_.local(); }
+
+    /// Accepts until close(). Every connection gets a task of `serve_one` in the scope of this call; an
+    /// error of one (handshake or handler) is logged and ends that one only, whatever its code. Streams
+    /// that cannot be accepted are logged, too, and accepting goes on. Returns when all ended.
+    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
+    ///           (invalid_argument, not_supported)
+    [[nodiscard]] task<void> serve(handler serve_one);
+
+    /// Stops accepting; connections that are served go on.
+    void close() noexcept { door_.close(); }
+
+    /// Streams that were not authenticated, and connections served so far.
+    [[nodiscard]] std::uint64_t refused() const noexcept { return door_.refused(); }
+    [[nodiscard]] std::uint64_t accepted() const noexcept { return door_.authenticated(); }
+
+private:
+    static task<void> one(endpoint* self, std::unique_ptr<stream> from, admission* place);
+
+    connection_options options_;
+    acceptor door_;
+    handler handler_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/endpoint.ipp
+// What an endpoint does with a stream: handshake, handler, an orderly end.
+
+
+#include <exception>
+#include <optional>
+#include <utility>
+
+namespace skein::net {
+namespace detail {
+
+/// A door without a lock must not stand where others can reach it.
+SKEIN_INLINE const address& check_guarded(const address& at, const token& secret) {
+    if (secret.empty() && !at.is_loopback()) {
+        throw error(errc::permission_denied, "listen " + to_string(at) + " without a token")
+            .with_hint("give a token, or listen on 127.0.0.1");
+    }
+    return at;
+}
+
+/// The handshake has a limit of its own.
+SKEIN_INLINE acceptor_options without_deadline(acceptor_options bounds) {
+    bounds.deadline.reset();
+    return bounds;
+}
 
 } // namespace detail
-} // namespace skein::rt
+
+SKEIN_INLINE endpoint::endpoint(network& via, const address& at, connection_options options,
+                                acceptor_options bounds)
+    : options_(std::move(options)),
+      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)) {}
+SKEIN_INLINE endpoint::~endpoint() = default;
+
+SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
+    handler_ = std::move(serve_one);
+    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
+        return one(this, std::move(from), place);
+    });
+}
+
+SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> from,
+                                      admission* place) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    auto greeting = connection::accept(std::move(from), self->options_);
+    const connection::handle c = co_await greeting;
+    place->authenticated();
+    std::optional<error> fault;
+    try {
+        auto serving = self->handler_(c);
+        co_await serving;
+    } catch (...) {
+        fault = to_error(std::current_exception());
+    }
+    if (fault) c->abort(*fault);
+    auto closing = shield(c->close());
+    co_await closing;
+    if (!fault) co_return;
+    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
+    logging::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
+}
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/link_endpoint.ipp, continued
+#include <bit>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE link_books::link_books(connection_options options, link_options how,
+                                    std::size_t most_links, std::size_t most_waiting,
+                                    std::uint64_t incarnation)
+    : options_(std::move(options)), how_(how), most_links_(most_links), most_waiting_(most_waiting),
+      incarnation_(incarnation) {
+    how_.incarnation = incarnation;
+}
+
+SKEIN_INLINE link_answer link_books::answer(link_verdict verdict, std::string why) const {
+    link_answer a;
+    a.verdict = static_cast<std::uint8_t>(verdict);
+    a.incarnation = incarnation_;
+    a.window_messages = how_.window_messages;
+    a.window_bytes = how_.window_bytes;
+    a.why = std::move(why);
+    return a;
+}
+
+SKEIN_INLINE link_answer link_books::judge(const connection& over, const link_hello& h,
+                                           link* known) const {
+    if (h.to != 0 && h.to != incarnation_) return answer(link_verdict::restarted);
+    if (known == nullptr) {
+        if (const auto found = epitaphs_.find({h.from, h.number}); found != epitaphs_.end()) {
+            auto a = answer(found->second.verdict, found->second.why);
+            a.received = found->second.received;
+            a.generation = found->second.generation;
+            return a;
+        }
+        if (!h.fresh) return answer(link_verdict::forgotten);
+        if (h.received != 0) return answer(link_verdict::not_allowed, "messages of a new link");
+        if (shut_) return answer(link_verdict::no_place, "it is closing");
+        if (links_.size() >= most_links_) {
+            return answer(link_verdict::no_place, fmt::format("{} are there", links_.size()));
+        }
+        return answer(link_verdict::good);
+    }
+    auto a = answer(link_verdict::good);
+    a.generation = known->generation_;
+    a.received = known->received_;
+    a.resume = known->resumes_;
+    const auto refuse = [&](link_verdict v, std::string why) {
+        a.verdict = static_cast<std::uint8_t>(v);
+        a.why = std::move(why);
+    };
+    if (h.generation <= known->generation_) {
+        refuse(link_verdict::stale,
+               fmt::format("generation {} after {}", h.generation, known->generation_));
+    } else if (over.peer().name != known->peer_.name) {
+        refuse(link_verdict::not_allowed, "the link is that of " + known->peer_name_);
+    } else if (!known->resumes_ || !known->window_.can_acknowledge(h.received) ||
+               (h.fresh && known->received_ != 0)) {
+        refuse(link_verdict::not_allowed,
+               fmt::format("{} messages received of {} sent, {} confirmed", h.received,
+                           known->window_.pushed(), known->window_.acknowledged()));
+    }
+    return a;
+}
+
+SKEIN_INLINE link::handle link_books::admit(connection::handle over, const link_hello& h,
+                                            bool& refused) {
+    forget_old();
+    if (!over->is_open()) { // it has ended behind its hello: nothing may change for that
+        throw over->failure().value_or(error(errc::reset, over->peer_name() + " has left"));
+    }
+    const auto found = links_.find({h.from, h.number});
+    link* const known = found == links_.end() ? nullptr : found->second;
+    const auto keep = known != nullptr ? known->self_ : nullptr;
+    auto a = judge(*over, h, known);
+    if (static_cast<link_verdict>(a.verdict) != link_verdict::good) {
+        ++refused_;
+        refused = true;
+        over->send(link_answer_kind, 0, 0, wire::encode(a));
+        return nullptr;
+    }
+    if (known == nullptr) return make(std::move(over), h);
+    ++resumed_;
+    a.generation = known->generation_ = h.generation;
+    if (known->connected_) {
+        ++known->statistics_.breaks;
+        known->break_ = error(errc::reset, "the peer has dialled again");
+    }
+    over->send(link_answer_kind, 0, 0, wire::encode(a));
+    known->attach(std::move(over), h.received);
+    return nullptr;
+}
+
+SKEIN_INLINE link::handle link_books::make(connection::handle over, const link_hello& h) {
+    const link::core made(new link(options_, how_, false));
+    made->self_ = made;
+    made->books_ = shared_from_this();
+    made->number_ = h.number;
+    made->generation_ = h.generation;
+    const bool resumes = h.resume && (how_.resume == resume_mode::on ||
+                                      (how_.resume == resume_mode::automatic && !over->is_local()));
+    made->begin(over->peer(), over->peer_name(), h.from, resumes, h.window_messages,
+                h.window_bytes);
+    links_.emplace(key(h.from, h.number), made.get());
+    auto a = answer(link_verdict::good);
+    a.generation = h.generation;
+    a.resume = resumes;
+    over->send(link_answer_kind, 0, 0, wire::encode(a));
+    auto out = link::handle_of(made);
+    made->attach(std::move(over), 0);
+    return out;
+}
+
+SKEIN_INLINE void link_books::leave(link& l) noexcept {
+    const key k(l.theirs_, l.number_);
+    const auto found = links_.find(k);
+    if (found == links_.end() || found->second != &l) return;
+    links_.erase(found);
+    const bool closed = l.ending_ == link_end::orderly;
+    const bool dead = l.ending_ == link_end::declared_dead;
+    epitaph e{closed ? link_verdict::closed
+              : dead ? link_verdict::dead
+                     : link_verdict::ended,
+              l.received_, l.generation_, l.failure_ ? l.failure_->what() : "",
+              deadline_after(l.loop_.now(), 4 * how_.resume_within)};
+    if (dead && l.failure_) e.why = l.failure_->cause();
+    if (e.why.size() > 1024) e.why.resize(1024);
+    try {
+        epitaphs_.insert_or_assign(k, std::move(e));
+        order_.push_back(k);
+        if (order_.size() > most_epitaphs) {
+            epitaphs_.erase(order_.front());
+            order_.pop_front();
+        }
+    } catch (const std::bad_alloc&) { // then it is forgotten
+    }
+}
+
+SKEIN_INLINE void link_books::forget_old() noexcept {
+    const auto now = loop::current().now();
+    while (!order_.empty()) {
+        const auto first = epitaphs_.find(order_.front());
+        if (first != epitaphs_.end() && first->second.until > now) return;
+        if (first != epitaphs_.end()) epitaphs_.erase(first);
+        order_.pop_front();
+    }
+}
+
+SKEIN_INLINE std::size_t link_books::waiting() const noexcept {
+    std::size_t n = 0;
+    for (const auto& [k, l] : links_) n += !l->connected_;
+    return n;
+}
+
+SKEIN_INLINE bool link_books::wait_for(link& l) {
+    if (shut_) return false;
+    std::erase(broken_, key(l.theirs_, l.number_));
+    broken_.emplace_back(l.theirs_, l.number_);
+    const auto is_waiting = [&](const key& k) {
+        const auto found = links_.find(k);
+        return found != links_.end() && !found->second->connected_;
+    };
+    if (broken_.size() <= most_waiting_) return true;
+    std::erase_if(broken_, [&](const key& k) { return !is_waiting(k); });
+    while (broken_.size() > most_waiting_) { // each once, and each of them waits
+        link* const oldest = links_.find(broken_.front())->second;
+        broken_.pop_front();
+        oldest->end(error(errc::exhausted,
+                          fmt::format("more than {} links wait for their peers; that of {} has "
+                                      "waited longest",
+                                      most_waiting_, oldest->peer_name_)),
+                    link_end::deadline);
+    }
+    return l.state_ != link::state::ended;
+}
+
+} // namespace detail
+
+SKEIN_INLINE link_table::link_table(connection_options options, link_options how,
+                                    link_table_bounds bounds) {
+    const std::uint64_t mine =
+        how.incarnation != 0 ? how.incarnation : detail::draw_number(loop::current().random());
+    books_ = std::make_shared<detail::link_books>(std::move(options), how, bounds.most_links,
+                                                  bounds.most_waiting, mine);
+}
+SKEIN_INLINE link_table::~link_table() { books_->shut(); }
+
+SKEIN_INLINE std::uint64_t link_table::incarnation() const noexcept {
+    return books_->incarnation();
+}
+SKEIN_INLINE std::size_t link_table::links() const noexcept { return books_->links(); }
+SKEIN_INLINE std::size_t link_table::waiting() const noexcept { return books_->waiting(); }
+SKEIN_INLINE std::uint64_t link_table::refused() const noexcept { return books_->refused(); }
+SKEIN_INLINE std::uint64_t link_table::resumed() const noexcept { return books_->resumed(); }
+
+SKEIN_INLINE task<link::handle> link_table::admit(connection::handle over) {
+    const auto books = books_;
+    auto reading = with_timeout(over->receive(), books->hello_deadline());
+    const auto first = co_await reading;
+    if (!first) throw error(errc::reset, over->peer_name() + " said goodbye instead of hello");
+    const auto hello = detail::read_greeting<detail::link_hello>(*first);
+    if (!hello) throw hello.error();
+    bool refused = false;
+    auto made = books->admit(over, *hello, refused);
+    if (refused) {
+        auto closing = over->close();
+        co_await closing;
+    }
+    co_return made;
+}
+
+SKEIN_INLINE link_endpoint::link_endpoint(network& via, const address& at,
+                                          connection_options options, link_options how,
+                                          link_table_bounds links, acceptor_options bounds)
+    : options_(std::move(options)),
+      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)),
+      table_(options_, how, links) {}
+SKEIN_INLINE link_endpoint::~link_endpoint() = default;
+
+SKEIN_INLINE task<void> link_endpoint::serve(handler serve_one) {
+    handler_ = std::move(serve_one);
+    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
+        return one(this, std::move(from), place);
+    });
+}
+
+SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<stream> from,
+                                           admission* place) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    link::handle l;
+    {
+        auto greeting = connection::accept(std::move(from), self->options_);
+        const connection::handle c = co_await greeting;
+        place->authenticated();
+        auto admitting = self->table_.admit(c);
+        l = co_await admitting;
+    }
+    if (!l) co_return;
+    std::optional<error> fault;
+    try {
+        auto serving = self->handler_(l);
+        co_await serving;
+    } catch (...) {
+        fault = to_error(std::current_exception());
+    }
+    if (fault) l->abort(*fault);
+    auto closing = shield(l->close());
+    co_await closing;
+    if (!fault) co_return;
+    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
+    constexpr std::uint64_t all_of_the_first =
+        8; // then ever fewer: how many there are is up to the peers
+    if (++self->failed_ > all_of_the_first && !std::has_single_bit(self->failed_)) co_return;
+    logging::warn("net", "link failed",
+                  {{"peer", l->peer_name()}, {"why", fault->what()}, {"so_far", self->failed_}});
+}
+
+} // namespace skein::net
+
+
+// ======== skein/cluster/detail/leased_workers_books.hpp, continued
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+namespace skein::cluster {
+
+struct leased_workers::books {
+    struct lease {
+        std::uint64_t number = 0;
+        std::uint64_t node = 0; ///< the incarnation of its agent; 0: not granted yet
+        std::string node_name;
+        std::vector<std::string> labels;        ///< of its node
+        std::uint32_t kind = 0;                 ///< of the only demand it is for; 0: all
+        net::link::handle wire;                 ///< to its worker, while that is served
+        std::optional<time_point> broken_since; ///< its connection is
+        bool ended = false;                     ///< the head says so
+        bool retiring = false;
+        bool rests = false;      ///< its task waits for others
+        bool ends_now = false;   ///< its process is to be killed
+        bool impossible = false; ///< no node could hold it, the head says
+        std::string how;         ///< it ended
+        event end_told;
+    };
+    using lease_ptr = std::shared_ptr<lease>; // its tasks may outlive its place in the table
+    /// Leases for one demand.
+    struct own_leases {
+        rt::worker_demand what;
+        std::string demand;      ///< what.need as text
+        int failures = 0;        ///< starts, in a row
+        time_point idle_since{}; ///< since when `what` is as it is
+        bool watched = false;    ///< release_idle() is at work
+    };
+
+    /// A placement group.
+    struct group {
+        known_group known;
+        rt::amount cpus; ///< of all its bundles
+        bool placed = false, impossible = false;
+        bool closing = false; ///< nobody holds it: close_group() is at work
+    };
+
+    books(loop& on, net::network& via, rt::runtime& of, leased_workers_options given);
+
+    loop& on_loop;
+    net::network& network;
+    rt::runtime& driver;
+    leased_workers_options how;
+    std::unique_ptr<net::link_endpoint> door;
+    std::map<std::uint64_t, lease_ptr> leases;
+    std::map<std::uint32_t, own_leases> kinds;
+    std::map<std::uint64_t, group> groups;
+    std::uint64_t last_number = 0;
+    std::uint64_t cluster_cpus = 0;
+    std::uint32_t cluster_nodes = 0;
+    event stopping;
+    detail::head_link head;
+    bool gave_up = false;
+    std::optional<error> gave_up_why;
+    bool visits_only = false;   ///< there are no calls for workers of its own yet
+    int failed_starts = 0;      ///< in a row
+    time_point first_failure{}; ///< of them
+    std::string last_failure;
+    scope served; ///< the door, and the workers that came by it
+    scope later;  ///< what follows a pause
+    /// This driver at the keeper of a namespace.
+    struct visit : std::enable_shared_from_this<visit> {
+        std::string space;
+        std::uint64_t keeper = 0;
+        std::unique_ptr<rt::runtime> self; ///< handles point to it also when it is over
+        net::link::handle wire;
+        std::optional<error> failed; ///< no keeper could be reached
+        bool is_over = false;
+        std::string how; ///< the keeper has ended, as the head says
+        event settled, told, over;
+    };
+    using visit_ptr = std::shared_ptr<visit>;
+    std::map<std::string, visit_ptr> visits;
+    std::vector<visit_ptr> past_visits;
+    scope visiting;
+    /// A keeper's guests.
+    struct guest {
+        net::link::handle wire;
+        std::optional<time_point> broken_since;
+    };
+    std::vector<guest> guests;
+    /// What a worker has printed, until the head has told its end.
+    struct heard_lines {
+        std::uint64_t next = 1; ///< the number of its next line
+        std::string node;
+        bool is_lost = false; ///< nobody will tell its end
+    };
+    std::map<std::uint64_t, heard_lines> heard; ///< by lease
+    event all_heard, all_printed;               ///< look again
+    std::size_t printing_now = 0;
+    bool is_deaf = false; ///< nothing is printed any more
+    scope printing;
+
+    task<void> serve();
+    [[nodiscard]] detail::head_link_options link_options();
+    void open_door();
+    static task<void> keep_joined(books* self);
+    static task<void> say_hello(books* self);
+    [[nodiscard]] bool is_joined() const noexcept;
+    [[nodiscard]] std::shared_ptr<net::request_service> make_service();
+    [[nodiscard]] driver_hello hello() const;
+    void give_up(error why);
+
+    [[nodiscard]] std::size_t target() const noexcept;
+    [[nodiscard]] std::size_t shared() const noexcept;
+    [[nodiscard]] known_lease known(const lease& l) const;
+    void want_workers(const rt::worker_demand& what);
+    void fill_own(own_leases& kind);
+    static task<void> release_idle(books* self, std::uint32_t kind);
+    void fill();
+    void want(const lease_ptr& l);
+    void give_back(const lease_ptr& l);
+    void count_expected();
+    void on_granted(const lease_granted& m);
+    void on_ended(const lease_ended& m);
+    void on_failed_start(const lease_ptr& l, bool is_lasting);
+    [[nodiscard]] bool refuse_own(const lease& l, bool is_lasting);
+    static task<void> fill_later(books* self, duration pause);
+    void on_recalled(const lease_recalled& m);
+    static task<void> retire(books* self, lease_ptr l, std::string why);
+    static task<void> watch_broken(books* self);
+    static task<void> ask_host(books* self, lease_ptr l);
+    static task<void> cut_later(books* self, lease_ptr l);
+    static task<void> serve_one(books* self, net::link::handle wire);
+    static task<std::string> how_it_ended(books* self, lease_ptr l);
+    [[nodiscard]] lease_ptr lease_of(const std::string& worker) const;
+
+    // leased_groups.ipp
+    void want(const rt::worker_group& what);
+    void tell(const group& g);
+    void drop(std::uint64_t number);
+    static task<void> close_group(books* self, std::uint64_t number);
+    void serve_groups(net::request_service& of);
+    void tell_changed_groups(const driver_hello& h);
+    [[nodiscard]] std::int64_t group_cpus(bool any_rests) const noexcept;
+
+    // leased_guests.ipp: namespaces
+    static task<rt::runtime*> enter(books* self, std::string space);
+    static task<void> reach(books* self, visit_ptr v);
+    static task<void> try_once(books* self, visit_ptr v);
+    static task<void> live(books* self, visit_ptr v);
+    static task<std::string> how_it_ended(books* self, visit_ptr v);
+    void tell_spaces(driver_hello& h) const;
+    static task<void> leave_spaces(books* self);
+    static task<void> serve_guest(books* self, net::link::handle wire);
+    void look_at_guests(time_point now);
+    void on_space_lost(const space_lost& m);
+
+    // leased_output.ipp: what workers print
+    void on_output(worker_output m);
+    void hear_end(const lease_ended& m);
+    void mark_unknown();
+    static task<void> print(books* self, std::vector<rt::worker_lines> what, std::uint64_t node);
+    static task<void> until_printed(books* self, duration most);
+    static task<void> hear_out(books* self, bool waits);
+};
+
+} // namespace skein::cluster
+
+// ======== skein/rt/runtime.hpp
+// runtime: what one process needs to call and to be called. It turns calls into frames, frames into calls, and keeps the
+// books: which call is where, which actor lives on which worker, what was lost when one died.
+//
+// A driver has one link to each of its workers, places tasks on them and knows every actor. A worker
+// has a link to its driver, executes what arrives in order on its loop, sends its own tasks to the driver,
+// and calls actors on other workers over links to these (detail/runtime_direct.ipp). Both run unchanged on the real and on the simulated loop.
+//
+//     rt::runtime driver(rt::runtime_options{"driver", "here", 1});
+//     auto serving = driver.serve_worker(connection, nullptr);   // one task per worker
+//     auto r = skein::remote<&f>.on(driver)(7);                  // or remote<&f>(7): the current one
+//
+// Programs use skein::run, which makes the runtime and its workers.
+
+
+// ======== skein/rt/actor_options.hpp
+// What a program may say about one actor when it makes it.
+//
+//     auto table = co_await skein::actor<counts>.with({.restarts = 3, .name = "table"})(10);
+//     auto same = co_await skein::get_actor<counts>("table");      // in any process of the program
+//
+// With .restarts the actor is made again on another worker when its own dies. A type that has save() and
+// load() gets its state back, as it was before the last call that was answered:
+//
+//     struct counts {
+//         std::map<std::string, int> of;
+//         int add(std::string word) { return ++of[word]; }
+//         auto save() const { return of; }
+//         void load(std::map<std::string, int> saved) { of = std::move(saved); }
+//     };
+//
+// What an actor asks for it holds until it has ended, in a worker process of its own that ends with it:
+//
+//     auto model = co_await skein::actor<server>.with({.gpus = 1, .restarts = 3})(weights);
+//
+// A detached actor lives on when its program has ended, in a namespace of the cluster, until it is killed or leaves:
+//
+//     auto t = co_await skein::actor<counts>.with({.name = "table", .space = "prod", .detached = true})(10);
+//     auto same = co_await skein::get_actor<counts>("table", {.space = "prod"});   // in another program
+//
+// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
+
 
 // ======== skein/rt/options.hpp
 // What a caller may say about one call.
@@ -21295,6 +22273,460 @@ static_assert(std::is_trivially_destructible_v<call_options>);
 inline constexpr int default_task_retries = 3;
 
 } // namespace skein
+
+
+// ======== skein/rt/actor_options.hpp, continued
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+namespace skein {
+
+/// Options of one actor.
+struct actor_options {
+    quantity cpus = 0; ///< cores that it holds; with nothing at all it shares a worker with others
+    quantity gpus = 0; ///< its process sees these alone; more than one: a whole number
+    std::uint64_t memory = 0;     ///< bytes; counted, not enforced
+    std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
+    location on{};          ///< where it lives; alone: in a process of its own that holds nothing
+    std::string_view env{}; ///< variables of its process, and its folder: see call_options
+    std::string_view cwd{};
+    int restarts = 0; ///< times it is made again after its worker died; -1: for ever
+    /// With restarts: times a call that was under way is sent again. 0: it fails with worker_lost; else it may run
+    /// more than once.
+    int call_retries = 0;
+    int snapshot_every = 1; ///< a restorable actor is saved after so many calls
+    int max_pending = 0;    ///< calls of one process without an outcome; one more fails; 0: any
+    /// Coroutine methods under way at a time, of those that are in no method_group; 0: any.
+    int max_concurrency = 0;
+    std::string_view name{};    ///< unique among the actors of the program; copied at submit
+    bool get_if_exists = false; ///< gives the actor that has the name already, if there is one
+    std::string_view space{};   ///< the namespace of a detached actor
+    /// It outlives its program, on a cluster: get_actor finds it by name and namespace.
+    bool detached = false;
+};
+static_assert(std::is_trivially_destructible_v<actor_options>);
+
+/// Where get_actor looks for a name.
+struct actor_search {
+    std::string_view space{}; ///< a namespace of the cluster; empty: the actors of this program
+};
+static_assert(std::is_trivially_destructible_v<actor_search>);
+
+/// An actor whose state can be saved and put into a new instance.
+///   laws  what load(save()) gives behaves as the one that was saved; save() changes nothing
+template <class T>
+concept restorable = requires(const T& from, T& into) {
+    requires wire::encodable<std::remove_cvref_t<decltype(from.save())>>;
+    into.load(from.save());
+};
+
+} // namespace skein
+
+// ======== skein/rt/detail/actor_box.hpp
+// An actor where it lives: its value, the order in which its calls start, and what is kept of its options.
+
+
+// ======== skein/net/offload.hpp
+// Work that would block the loop (a file, a long computation) on a small pool of threads.
+//
+//     auto sum = net::offload([data] { return checksum(data); });
+//     auto value = co_await sum;           // resumed on the loop it was called from
+//
+// On a simulated loop the work runs inline and its end comes after a drawn time.
+
+
+#include <concepts>
+#include <condition_variable>
+#include <coroutine>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein::net {
+
+/// A pool of threads for blocking work. The destructor waits for the work in it.
+class offload_pool {
+public:
+    explicit offload_pool(unsigned threads);
+    offload_pool(const offload_pool&) = delete;
+    offload_pool& operator=(const offload_pool&) = delete;
+    ~offload_pool();
+
+    /// Thread-safe.
+    void submit(unique_function<void()> work);
+
+    /// The process's own pool: as many threads as there are cores, two at least, made when first used.
+    static offload_pool& shared();
+
+private:
+    void main();
+
+    std::mutex mutex_; // guards queue_ and stopping_
+    std::condition_variable wake_;
+    std::deque<unique_function<void()>> queue_;
+    bool stopping_ = false;
+    std::vector<std::thread> threads_;
+};
+
+namespace detail {
+
+/// Suspends until the pool has run the call. Not cancellable: the work refers to the frame.
+class pool_wait : public waiter {
+public:
+    pool_wait(offload_pool& pool, unique_function<void()> call)
+        : pool_(pool), call_(std::move(call)) {}
+    bool await_ready() const noexcept { return false; }
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        (void)arm(h, false);
+        loop* const home = &loop::current();
+        pool_.submit([this, home] {
+            call_();
+            home->post_from_any_thread([this] { wake(); });
+        });
+        return true;
+    }
+    void await_resume() const noexcept {}
+
+private:
+    offload_pool& pool_;
+    unique_function<void()> call_;
+};
+
+task<void> pause(duration length);
+
+} // namespace detail
+
+/// Runs f on a thread of the pool; gives its result or rethrows its exception.
+///   f       must not touch the loop's objects; it is destroyed on the loop's thread
+///   errors  those of f. A cancelled task still waits for the end of f, then throws cancelled at its
+///           next await
+///   resumes the caller, on its own loop
+template <class F>
+    requires std::invocable<F&>
+[[nodiscard]] task<std::invoke_result_t<F&>> offload(F f, offload_pool* pool = nullptr) {
+    using T = std::invoke_result_t<F&>;
+    std::exception_ptr failure;
+    std::conditional_t<std::is_void_v<T>, std::optional<bool>, std::optional<T>> value;
+    const auto work = [&f, &value, &failure] {
+        try {
+            if constexpr (std::is_void_v<T>) {
+                f();
+                value = true;
+            } else {
+                value.emplace(f());
+            }
+        } catch (...) {
+            failure = std::current_exception();
+        }
+    };
+    if (const auto length = loop::current().simulated_work_time()) {
+        work();
+        auto pausing = detail::pause(*length);
+        auto shielded = shield(std::move(pausing));
+        co_await shielded;
+    } else {
+        detail::pool_wait done(pool != nullptr ? *pool : offload_pool::shared(), work);
+        co_await done;
+    }
+    if (failure) std::rethrow_exception(std::move(failure));
+    if constexpr (!std::is_void_v<T>) co_return std::move(*value);
+}
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/offload.ipp
+// The threads of an offload_pool.
+
+
+#include <algorithm>
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace skein::net {
+
+SKEIN_INLINE offload_pool::offload_pool(unsigned threads) {
+    SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
+    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
+}
+
+SKEIN_INLINE offload_pool::~offload_pool() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    wake_.notify_all();
+    for (auto& t : threads_) t.join();
+}
+
+SKEIN_INLINE void offload_pool::submit(unique_function<void()> work) {
+    {
+        const std::lock_guard lock(mutex_);
+        queue_.push_back(std::move(work));
+    }
+    wake_.notify_one();
+}
+
+SKEIN_INLINE offload_pool& offload_pool::shared() {
+    static offload_pool pool(static_cast<unsigned>(std::max(2, available_cores())));
+    return pool;
+}
+
+SKEIN_INLINE void offload_pool::main() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+        if (queue_.empty()) return;
+        auto work = std::move(queue_.front());
+        queue_.pop_front();
+        lock.unlock();
+        work();
+        work = nullptr;
+        lock.lock();
+    }
+}
+
+SKEIN_INLINE task<void> detail::pause(duration length) {
+    auto sleeping = sleep_for(length);
+    co_await sleeping;
+}
+
+} // namespace skein::net
+
+
+// ======== skein/rt/detail/actor_box.hpp, continued
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <typeinfo>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// The line in front of methods of which few may be under way at a time: first come, first started.
+class start_gate {
+public:
+    /// Calls under way at a time; 0: any number, and nobody waits here.
+    std::uint32_t limit = 0;
+
+    /// A call that takes a seat would have to wait for one.
+    [[nodiscard]] bool is_full() const noexcept { return limit != 0 && taken_ >= limit; }
+
+    /// A place in the line. A plain call that is in no group takes no seat: it starts when all before it have.
+    class turn : public waiter {
+    public:
+        turn(start_gate& at, bool takes_seat) noexcept : at_(at), takes_seat_(takes_seat) {}
+        bool await_ready() noexcept {
+            if (!at_.waiting_.empty() || at_.woken_ != 0 || (takes_seat_ && at_.is_full()))
+                return false;
+            at_.taken_ += takes_seat_ ? 1U : 0U;
+            return true;
+        }
+        template <skein::detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            at_.waiting_.push_back(*this);
+            at_.admit(); // it may have waited only for those that have been woken
+            return true;
+        }
+        void await_resume() {
+            at_.woken_ -= is_admitted_ ? 1U : 0U;
+            throw_if_cancelled();
+        }
+
+    protected:
+        void cancel_requested() noexcept override {
+            auto& at = at_;
+            end_cancelled();
+            at.admit();
+        }
+
+    private:
+        friend class start_gate;
+        start_gate& at_;
+        bool takes_seat_;
+        bool is_admitted_ = false;
+    };
+
+    /// A seat, given back at the end. Of a gate without a limit: nothing.
+    class seat {
+    public:
+        explicit seat(start_gate* at) noexcept : at_(at) {}
+        seat(const seat&) = delete;
+        seat& operator=(const seat&) = delete;
+        ~seat() {
+            if (at_ == nullptr || at_->limit == 0) return;
+            --at_->taken_;
+            at_->admit();
+        }
+
+    private:
+        start_gate* at_;
+    };
+
+private:
+    void admit() noexcept {
+        while (!waiting_.empty()) {
+            auto& next = static_cast<turn&>(waiting_.front());
+            if (next.takes_seat_ && is_full()) return;
+            taken_ += next.takes_seat_ ? 1U : 0U;
+            next.is_admitted_ = true;
+            ++woken_;
+            next.wake();
+        }
+    }
+
+    intrusive_list<waiter, waiter> waiting_;
+    std::uint32_t taken_ = 0;
+    std::uint32_t woken_ = 0; ///< admitted, in the run queue: who comes now stands behind them
+};
+
+/// An actor of any type.
+struct actor_box {
+    explicit actor_box(const std::type_info& t) noexcept : type(t) {}
+    virtual ~actor_box() = default;
+    /// Appends the state that load() takes.
+    virtual void save(wire::writer&) const {}
+    virtual result<void> load(wire::reader&) { return {}; }
+    [[nodiscard]] virtual bool is_restorable() const noexcept { return false; }
+    /// Of a group of its methods, by group_number().
+    [[nodiscard]] start_gate& gate_of(std::uint16_t group) noexcept {
+        return group == 0 ? gate : groups[group - 1U];
+    }
+
+    /// The threads of a blocking_group, made when its first call starts. One that has a seat finds one free.
+    [[nodiscard]] net::offload_pool& threads_of(std::uint16_t group) {
+        if (threads.size() < group) threads.resize(group);
+        auto& mine = threads[group - 1U];
+        if (!mine) mine = std::make_unique<net::offload_pool>(gate_of(group).limit);
+        return *mine;
+    }
+
+    const std::type_info& type;
+    std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
+    actor_id id;
+    const char* over = nullptr;   ///< why no more calls start: "was killed"
+    bool lasts = false;           ///< it is made again elsewhere: its calls go through the driver
+    call_id last;                 ///< the actor ends after this one, which has called leave_actor()
+    std::uint32_t save_every = 0; ///< calls; 0: nobody keeps its state
+    std::uint32_t not_saved = 0;  ///< calls since it was saved
+    start_gate gate;              ///< .max_concurrency: of the methods that are in no group
+    std::unique_ptr<start_gate[]> groups; ///< of its type, see rt/method_group.hpp
+    std::vector<std::unique_ptr<net::offload_pool>> threads; ///< of its blocking groups, by number
+};
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/call.hpp
+// One remote call as its submitter sees it, from remote<&f>(...) to its one outcome.
+//
+//     preparing  an argument is a ref that is not there yet, or an earlier call of the same actor waits
+//     queued     complete, waits for a worker                              (did not run)
+//     sent       handed to a worker                                        (may have run)
+//     started    the worker said that it is in the middle of it            (had started)
+//     done       value or failure is there; final
+//
+// A call is counted (not atomically: everything belongs to one loop). The runtime's slot table holds one
+// count from submit to done, refs hold the others.
+
+
+// ======== skein/rt/detail/call_context.hpp
+// The context of a task in the runtime: which runtime it calls through, and which call it is part of.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace skein::rt {
+
+class runtime;
+struct function_record;
+
+namespace detail {
+
+class call_base;
+
+/// Says where a runtime is, and that it has ended, to those who may outlive it.
+class runtime_anchor {
+public:
+    explicit runtime_anchor(runtime& of) noexcept : self(&of) {}
+    void add_use() noexcept { ++uses_; }
+    void drop_use() noexcept {
+        if (--uses_ == 0) delete this;
+    }
+    runtime* self; ///< nullptr: it has ended
+
+private:
+    std::uint32_t uses_ = 0;
+};
+
+/// How the call that asks is related to others: goes along with it.
+struct lineage {
+    call_id id;
+    call_id trace;  ///< the first call of the tree; its own id if it has no parent
+    call_id parent; ///< none: made by a task that is no call
+    time_point until = time_point::max(); ///< its deadline, in the time of this loop; max: none
+};
+
+/// A call that runs here, or (id: none) the tasks of a driver that are no call.
+class call_context final : public task_context, public list_node<call_context> {
+public:
+    explicit call_context(counted_ptr<runtime_anchor> where) noexcept
+        : task_context(&tag_), where_(std::move(where)) {}
+
+    // Each coroutine call has one.
+    static void* operator new(std::size_t bytes) {
+        return skein::detail::frame_pool::allocate(bytes);
+    }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        skein::detail::frame_pool::release(p, bytes);
+    }
+
+    /// Of the task that runs now; nullptr if it belongs to no runtime.
+    [[nodiscard]] static call_context* current() noexcept {
+        auto* c = task_context::current();
+        return c != nullptr && c->kind() == &tag_ ? static_cast<call_context*>(c) : nullptr;
+    }
+    /// The runtime it calls through; nullptr when that has ended.
+    [[nodiscard]] runtime* where() const noexcept { return where_->self; }
+    [[nodiscard]] bool is_call() const noexcept { return static_cast<bool>(who.id); }
+
+    void add_child(call_base& call) noexcept { children_.push_back(call); }
+    /// Cancels what it has called and what has no outcome yet.
+    void cancel_children(bool by_force);
+
+    lineage who;
+    const function_record* fn = nullptr;
+    actor_id actor; ///< of a method or constructor
+
+    void unlink_wait() noexcept { list_node<call_context>::unlink(); }
+    // Of a coroutine task on a worker, see detail/runtime_direct.ipp.
+    std::uint32_t direct_calls =
+        0;              ///< its calls that do not go through the driver and have no outcome
+    bool rests = false; ///< the driver knows that it waits for them
+    time_point waits_since{};
+
+private:
+    static constexpr char tag_ = 0;
+    counted_ptr<runtime_anchor> where_;
+    intrusive_list<call_base, call_base> children_;
+};
+
+} // namespace detail
+} // namespace skein::rt
 
 // ======== skein/rt/registry.hpp
 // Which functions of this program can be called from another process, and under which number.
@@ -21892,22 +23324,27 @@ using slot_id = strong_id<struct slot_tag>;
 
 namespace detail {
 
-/// What appends arguments or a result to a message: any callable, borrowed for one call of a function.
-class encoder {
+/// Any callable that takes a To&, borrowed for one call of a function.
+template <class To>
+class borrowed {
 public:
     template <class F>
-        requires(std::is_invocable_v<F&, wire::writer&>)
-    encoder(F&& append) noexcept // NOLINT: F is borrowed, not taken
-        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(append)))),
-          call_([](void* o, wire::writer& to) {
-              (*static_cast<std::remove_reference_t<F>*>(o))(to);
-          }) {}
-    void operator()(wire::writer& to) const { call_(object_, to); }
+        requires(std::is_invocable_v<F&, To&>)
+    borrowed(F&& work) noexcept // NOLINT: F is borrowed, not taken
+        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(work)))),
+          call_([](void* o, To& to) { (*static_cast<std::remove_reference_t<F>*>(o))(to); }) {}
+    void operator()(To& to) const { call_(object_, to); }
 
 private:
     void* object_;
-    void (*call_)(void*, wire::writer&);
+    void (*call_)(void*, To&);
 };
+
+class call_base;
+/// What appends arguments or a result to a message.
+using encoder = borrowed<wire::writer>;
+/// What ends a call of this process with a value.
+using finisher = borrowed<call_base>;
 
 enum class phase : std::uint8_t { preparing, queued, sent, started, done };
 enum class call_kind : std::uint8_t { task, method, create };
@@ -22023,10 +23460,10 @@ protected:
     virtual result<void> take_value(byte_span value) = 0;
     virtual void take_failure(const failure&) {}
     virtual void on_finished() {}
+    void finished();
     std::uint32_t watchers_ = 0; ///< refs and awaiters: those who may look at the outcome
 
 private:
-    void finished();
     void tell_unseen() const noexcept;
     void release_dependents();
 
@@ -22082,752 +23519,14 @@ void apply_options(runtime& by, call_base& call, const function_record& fn, cons
                    call_kind kind);
 /// Failures after which a task runs again, as failures::text() has them. Others fail the call when it is submitted.
 void keep_failures(call_base& call, std::string_view text);
+/// A handle may only be sent where its actor is known.
+///   errors  not_supported: the call goes to other workers than those of the actor's program or namespace
+void check_home(const call_base& call, const actor_state& lane);
 /// The runtime that a handle's calls go through; checks that there is one.
 [[nodiscard]] runtime& runtime_of(const counted_ptr<actor_state>& lane);
 
 } // namespace detail
 } // namespace skein::rt
-
-
-// ======== skein/rt/detail/message.hpp, continued
-#include <algorithm>
-#include <cstdint>
-#include <exception>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::rt::detail {
-
-enum message : std::uint16_t {
-    message_call = 1,
-    message_reply = 2,
-    message_started = 3,
-    message_cancel = 4,
-    message_drop = 5,
-    message_snapshot = 6,
-    message_hold = 7,
-    message_release = 8,
-    message_kill = 10,
-    message_left = 11,
-    message_find = 12,
-    message_where = 13,
-    message_there = 14,
-    message_lost = 15,
-    message_end = 16,
-    message_relay = 17,
-    message_busy = 18,
-    message_waits = 19,
-    message_cut = 20,
-    message_held = 21,
-    message_passed = 22,
-};
-inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
-
-/// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
-/// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, the text of a
-/// demand that is more than a number of cpus, and that of failures after which the task runs again.
-struct call_head {
-    std::uint32_t function = 0;
-    call_kind kind = call_kind::task;
-    std::uint8_t retries = 0;
-    std::uint16_t cpus = 0;
-    actor_id target; ///< none for tasks
-    lineage who;
-    bool is_told = false; ///< who travels, not its number alone
-    // Texts of what is decoded are in its bytes.
-    std::string_view demand{};   ///< see demand_table::text(); "": `cpus` says it all
-    std::string_view retry_on{}; ///< see failures::text(); "": none
-
-    static constexpr std::size_t most_retry_on = 4096; ///< bytes
-    static constexpr std::uint8_t told_bit = 0x80, demand_bit = 0x40, retry_on_bit = 0x20;
-    /// Where what is left of the deadline stands, in a call that tells who asks.
-    [[nodiscard]] static constexpr std::size_t left_at(call_kind kind) noexcept {
-        return kind == call_kind::task ? 24 : 40;
-    }
-
-    void encode(wire::writer& to, time_point now) const {
-        to.fixed(function);
-        to.fixed(static_cast<std::uint8_t>(
-            static_cast<std::uint8_t>(kind) | (is_told ? told_bit : 0) |
-            (demand.empty() ? 0 : demand_bit) | (retry_on.empty() ? 0 : retry_on_bit)));
-        to.fixed(retries);
-        to.fixed(cpus);
-        to.fixed(who.id.value().number);
-        if (kind != call_kind::task) put(to, target.value());
-        if (is_told) {
-            to.fixed(who.id.value().incarnation);
-            // Clocks of hosts differ: what is left of the time travels.
-            const bool has_end = who.until != time_point::max();
-            to.fixed(has_end ? std::max<std::int64_t>((who.until - now).count(), 0)
-                             : std::int64_t{-1});
-            put(to, who.trace.value());
-            put(to, who.parent.value());
-        }
-        if (!demand.empty()) put(to, demand);
-        if (!retry_on.empty()) put(to, retry_on);
-    }
-    /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
-    bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
-        std::uint8_t how = 0;
-        unique_number id{sender, 0}, actor;
-        if (!from.fixed(function) || !from.fixed(how) || !from.fixed(retries) ||
-            !from.fixed(cpus) || !from.fixed(id.number))
-            return false;
-        is_told = (how & told_bit) != 0;
-        kind = static_cast<call_kind>(how & ~(told_bit | demand_bit | retry_on_bit));
-        if (kind > call_kind::create) return false;
-        if (kind != call_kind::task && !get(from, actor)) return false;
-        target = actor_id(actor);
-        who.id = who.trace = call_id(id);
-        if (is_told && !decode_who(from, id, now)) return false;
-        return ((how & demand_bit) == 0 || get(from, demand)) &&
-               ((how & retry_on_bit) == 0 || get(from, retry_on));
-    }
-
-private:
-    bool decode_who(wire::reader& from, unique_number id, time_point now) {
-        unique_number trace, parent;
-        std::int64_t left = -1;
-        if (!from.fixed(id.incarnation) || !from.fixed(left) || !get(from, trace) ||
-            !get(from, parent) || left < -1)
-            return false;
-        who = {call_id(id), call_id(trace), call_id(parent)};
-        if (left >= 0) who.until = deadline_after(now, duration(left));
-        return true;
-    }
-    static void put(wire::writer& to, std::string_view text) {
-        to.fixed(static_cast<std::uint16_t>(text.size()));
-        to.raw(as_bytes(text));
-        for (auto n = padding(text.size()); n > 0; --n) to.fixed(std::uint8_t{0});
-    }
-    static bool get(wire::reader& from, std::string_view& text) {
-        std::uint16_t size = 0;
-        byte_span read, rest;
-        if (!from.fixed(size) || size == 0 || !from.raw(size, read) ||
-            !from.raw(padding(size), rest))
-            return false;
-        text = as_text(read);
-        return true;
-    }
-    [[nodiscard]] static constexpr std::size_t padding(std::size_t text) noexcept {
-        return (16 - (sizeof(std::uint16_t) + text) % 16) % 16;
-    }
-    static void put(wire::writer& to, const unique_number& n) {
-        to.fixed(n.incarnation);
-        to.fixed(n.number);
-    }
-    static bool get(wire::reader& from, unique_number& n) {
-        return from.fixed(n.incarnation) && from.fixed(n.number);
-    }
-};
-
-/// What a worker tells of itself in identity::extra.
-struct worker_hello {
-    std::uint16_t cpus = 1;
-    bool shares_memory = false;    ///< it has the page of claims that its driver gave it
-    std::uint64_t incarnation = 0; ///< of its process, see unique_number
-    /// Where other workers reach it: on its host, and from others. Empty: nowhere. tcp:*:port has its host from the
-    /// link to the driver.
-    std::string near_address, far_address;
-};
-
-/// The parts of the body of a reply that lends.
-struct lending_reply {
-    byte_span value;
-    std::vector<actor_id> actors;
-
-    static void append(wire::writer& to, const std::vector<actor_id>& actors);
-    /// False if the bytes are too short.
-    [[nodiscard]] bool decode(byte_span body);
-};
-
-void encode_failure(wire::writer& to, const failure& f);
-[[nodiscard]] failure decode_failure(byte_span body);
-
-/// The exception that a call of `function` threw here, ready to travel.
-[[nodiscard]] failure failure_of(const std::exception_ptr& thrown, const function_record& function,
-                                 const process_name& here);
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/message.ipp
-// The bodies of rt/detail/message.hpp: how a failure travels.
-
-
-// ======== skein/rt/detail/actor_terms.hpp
-// What travels of an actor's options: in front of a constructor's arguments, if any is set.
-
-
-#include <cstdint>
-#include <string>
-
-namespace skein::rt::detail {
-
-/// A multiple of 16 bytes, so that what follows stays aligned. A saved state follows the arguments.
-struct actor_terms {
-    std::int32_t restarts = 0;
-    std::uint32_t snapshot_every = 1, max_concurrency = 0, max_pending = 0;
-    std::uint16_t call_retries = 0;
-    bool get_if_exists = false;
-    bool has_snapshot = false;
-    std::uint64_t snapshot_bytes = 0;
-    std::string name;
-
-    static constexpr std::size_t longest_name = 255;
-
-    void encode(wire::writer& to) const {
-        to.fixed(restarts);
-        to.fixed(snapshot_every);
-        to.fixed(max_concurrency);
-        to.fixed(max_pending);
-        to.fixed(call_retries);
-        to.fixed(static_cast<std::uint8_t>((get_if_exists ? 1 : 0) | (has_snapshot ? 2 : 0)));
-        to.fixed(static_cast<std::uint8_t>(name.size()));
-        to.fixed(std::uint32_t{0});
-        to.fixed(snapshot_bytes);
-        to.raw(as_bytes(name));
-        for (auto rest = name.size(); rest % 16 != 0; ++rest) to.fixed(std::uint8_t{0});
-    }
-    /// False if the bytes are no terms.
-    bool decode(wire::reader& from) {
-        std::uint8_t flags = 0, length = 0, padding = 0;
-        std::uint32_t zero = 0;
-        byte_span text;
-        if (!from.fixed(restarts) || !from.fixed(snapshot_every) || !from.fixed(max_concurrency) ||
-            !from.fixed(max_pending) || !from.fixed(call_retries) || !from.fixed(flags) ||
-            !from.fixed(length) || !from.fixed(zero) || !from.fixed(snapshot_bytes) ||
-            !from.raw(length, text))
-            return false;
-        for (std::size_t rest = length; rest % 16 != 0; ++rest)
-            if (!from.fixed(padding) || padding != 0) return false;
-        get_if_exists = (flags & 1) != 0;
-        has_snapshot = (flags & 2) != 0;
-        name = skein::to_string(text); // rt has others
-        return flags < 4 && zero == 0 && restarts >= -1 && snapshot_every > 0 &&
-               snapshot_bytes <= from.remaining() && (has_snapshot || snapshot_bytes == 0);
-    }
-};
-
-/// The number of an actor in a message.
-inline void put_actor(wire::writer& to, actor_id id) {
-    to.fixed(id.value().incarnation);
-    to.fixed(id.value().number);
-}
-[[nodiscard]] inline bool get_actor_id(wire::reader& from, actor_id& into) {
-    unique_number id;
-    if (!from.fixed(id.incarnation) || !from.fixed(id.number)) return false;
-    into = actor_id(id);
-    return true;
-}
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/message.ipp, continued
-#include <memory>
-#include <string>
-#include <typeinfo>
-#include <utility>
-
-#include <cxxabi.h>
-
-namespace skein::rt::detail {
-
-/// A failure on its way.
-struct wire_failure {
-    skein::error what{errc::unknown, ""};
-    bool thrown = false; ///< the four fields below say who threw what
-    std::string worker, host, type, text;
-    std::int64_t pid = 0;
-};
-
-SKEIN_INLINE void lending_reply::append(wire::writer& to, const std::vector<actor_id>& actors) {
-    for (const auto id : actors) put_actor(to, id);
-    to.fixed(static_cast<std::uint32_t>(actors.size()));
-}
-
-SKEIN_INLINE bool lending_reply::decode(byte_span body) {
-    std::uint32_t n = 0;
-    if (body.size() < sizeof(n)) return false;
-    wire::reader end(body.last(sizeof(n)));
-    (void)end.fixed(n);
-    const auto rest = body.first(body.size() - sizeof(n));
-    if (n > rest.size() / sizeof(unique_number)) return false;
-    value = rest.first(rest.size() - n * sizeof(unique_number));
-    wire::reader numbers(rest.last(n * sizeof(unique_number)));
-    actors.resize(n);
-    for (auto& id : actors) (void)get_actor_id(numbers, id);
-    return true;
-}
-
-SKEIN_INLINE void encode_failure(wire::writer& to, const failure& f) {
-    wire_failure out;
-    out.what = f.what;
-    if (f.from) {
-        out.thrown = true;
-        out.worker = f.from->worker;
-        out.host = f.from->host;
-        out.type = f.from->type;
-        out.text = f.from->text;
-        out.pid = f.from->pid;
-    }
-    wire::encode(to, out.what);
-    wire::encode(to, out.thrown);
-    if (!out.thrown) return;
-    for (const auto* s : {&out.worker, &out.host, &out.type, &out.text}) wire::encode(to, *s);
-    wire::encode(to, out.pid);
-}
-
-SKEIN_INLINE failure decode_failure(byte_span body) {
-    wire::reader in(body);
-    wire_failure got;
-    wire::detail::read(in, got.what);
-    wire::detail::read(in, got.thrown);
-    if (in.ok() && got.thrown) {
-        for (auto* s : {&got.worker, &got.host, &got.type, &got.text}) wire::detail::read(in, *s);
-        wire::detail::read(in, got.pid);
-    }
-    if (!in.finish()) return {in.status().error(), nullptr};
-    failure out{std::move(got.what), nullptr};
-    if (got.thrown) {
-        auto from = std::make_shared<remote_error::origin>();
-        from->worker = std::move(got.worker);
-        from->host = std::move(got.host);
-        from->type = std::move(got.type);
-        from->text = std::move(got.text);
-        from->pid = got.pid;
-        out.from = std::move(from);
-    }
-    return out;
-}
-
-/// Puts "function on worker-1 (pid 7 at host)" in front of an error's where.
-SKEIN_INLINE error located(const error& e, const std::string& place) {
-    error out(e.code(), e.text());
-    out.with_where(e.where().empty() ? place : place + ": " + e.where());
-    if (!e.cause().empty()) out.with_cause(e.cause());
-    if (!e.hint().empty()) out.with_hint(e.hint());
-    return out;
-}
-
-SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function_record& function,
-                                const process_name& here) {
-    const auto place = function.name + " on " + here.describe();
-    auto from = std::make_shared<remote_error::origin>();
-    from->worker = here.name;
-    from->host = here.host;
-    from->pid = here.pid;
-    try {
-        std::rethrow_exception(thrown);
-    } catch (const remote_error& e) { // of a call that this call made
-        from->worker = e.worker();
-        from->host = e.host();
-        from->pid = e.pid();
-        from->type = e.remote_type();
-        from->text = e.remote_text();
-        return {located(e, place), std::move(from)};
-    } catch (const error& e) {
-        from->type = readable_name(typeid(e).name());
-        from->text = e.what();
-        return {located(e, place), std::move(from)};
-    } catch (const std::exception& e) {
-        from->type = readable_name(typeid(e).name());
-        from->text = e.what();
-    } catch (...) {
-        const auto* type = abi::__cxa_current_exception_type();
-        from->type = type != nullptr ? readable_name(type->name()) : "unknown";
-        from->text = "not a std::exception";
-    }
-    error shown(errc::remote_exception, from->type + ": " + from->text);
-    shown.with_where(place);
-    return {std::move(shown), std::move(from)};
-}
-
-} // namespace skein::rt::detail
-
-// ======== skein/rt/runtime.hpp
-// runtime: what one process needs to call and to be called. It turns calls into frames, frames into calls, and keeps the
-// books: which call is where, which actor lives on which worker, what was lost when one died.
-//
-// A driver has one link to each of its workers, places tasks on them and knows every actor. A worker
-// has a link to its driver, executes what arrives in order on its loop, sends its own tasks to the driver,
-// and calls actors on other workers over links to these (detail/runtime_direct.ipp). Both run unchanged on the real and on the simulated loop.
-//
-//     rt::runtime driver(rt::runtime_options{"driver", "here", 1});
-//     auto serving = driver.serve_worker(connection, nullptr);   // one task per worker
-//     auto r = skein::remote<&f>.on(driver)(7);                  // or remote<&f>(7): the current one
-//
-// Programs use skein::run, which makes the runtime and its workers.
-
-
-// ======== skein/rt/actor_options.hpp
-// What a program may say about one actor when it makes it.
-//
-//     auto table = co_await skein::actor<counts>.with({.restarts = 3, .name = "table"})(10);
-//     auto same = co_await skein::get_actor<counts>("table");      // in any process of the program
-//
-// With .restarts the actor is made again on another worker when its own dies. A type that has save() and
-// load() gets its state back, as it was before the last call that was answered:
-//
-//     struct counts {
-//         std::map<std::string, int> of;
-//         int add(std::string word) { return ++of[word]; }
-//         auto save() const { return of; }
-//         void load(std::map<std::string, int> saved) { of = std::move(saved); }
-//     };
-//
-// What an actor asks for it holds until it has ended, in a worker process of its own that ends with it:
-//
-//     auto model = co_await skein::actor<server>.with({.gpus = 1, .restarts = 3})(weights);
-//
-// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
-
-
-#include <cstdint>
-#include <string_view>
-#include <type_traits>
-
-namespace skein {
-
-/// Options of one actor.
-struct actor_options {
-    quantity cpus = 0; ///< cores that it holds; with nothing at all it shares a worker with others
-    quantity gpus = 0; ///< its process sees these alone; more than one: a whole number
-    std::uint64_t memory = 0;     ///< bytes; counted, not enforced
-    std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
-    location on{};          ///< where it lives; alone: in a process of its own that holds nothing
-    std::string_view env{}; ///< variables of its process, and its folder: see call_options
-    std::string_view cwd{};
-    int restarts = 0; ///< times it is made again after its worker died; -1: for ever
-    /// With restarts: times a call that was under way is sent again. 0: it fails with worker_lost; else it may run
-    /// more than once.
-    int call_retries = 0;
-    int snapshot_every = 1; ///< a restorable actor is saved after so many calls
-    int max_pending = 0;    ///< calls of one process without an outcome; one more fails; 0: any
-    /// Coroutine methods under way at a time, of those that are in no method_group; 0: any.
-    int max_concurrency = 0;
-    std::string_view name{};    ///< unique among the actors of the program; copied at submit
-    bool get_if_exists = false; ///< gives the actor that has the name already, if there is one
-};
-static_assert(std::is_trivially_destructible_v<actor_options>);
-
-/// An actor whose state can be saved and put into a new instance.
-///   laws  what load(save()) gives behaves as the one that was saved; save() changes nothing
-template <class T>
-concept restorable = requires(const T& from, T& into) {
-    requires wire::encodable<std::remove_cvref_t<decltype(from.save())>>;
-    into.load(from.save());
-};
-
-} // namespace skein
-
-// ======== skein/rt/detail/actor_box.hpp
-// An actor where it lives: its value, the order in which its calls start, and what is kept of its options.
-
-
-// ======== skein/net/offload.hpp
-// Work that would block the loop (a file, a long computation) on a small pool of threads.
-//
-//     auto sum = net::offload([data] { return checksum(data); });
-//     auto value = co_await sum;           // resumed on the loop it was called from
-//
-// On a simulated loop the work runs inline and its end comes after a drawn time.
-
-
-#include <concepts>
-#include <condition_variable>
-#include <coroutine>
-#include <deque>
-#include <exception>
-#include <mutex>
-#include <optional>
-#include <thread>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-namespace skein::net {
-
-/// A pool of threads for blocking work. The destructor waits for the work in it.
-class offload_pool {
-public:
-    explicit offload_pool(unsigned threads);
-    offload_pool(const offload_pool&) = delete;
-    offload_pool& operator=(const offload_pool&) = delete;
-    ~offload_pool();
-
-    /// Thread-safe.
-    void submit(unique_function<void()> work);
-
-    /// The process's own pool: as many threads as there are cores, two at least, made when first used.
-    static offload_pool& shared();
-
-private:
-    void main();
-
-    std::mutex mutex_; // guards queue_ and stopping_
-    std::condition_variable wake_;
-    std::deque<unique_function<void()>> queue_;
-    bool stopping_ = false;
-    std::vector<std::thread> threads_;
-};
-
-namespace detail {
-
-/// Suspends until the pool has run the call. Not cancellable: the work refers to the frame.
-class pool_wait : public waiter {
-public:
-    pool_wait(offload_pool& pool, unique_function<void()> call)
-        : pool_(pool), call_(std::move(call)) {}
-    bool await_ready() const noexcept { return false; }
-    template <skein::detail::promise_with_context Promise>
-    bool await_suspend(std::coroutine_handle<Promise> h) {
-        (void)arm(h, false);
-        loop* const home = &loop::current();
-        pool_.submit([this, home] {
-            call_();
-            home->post_from_any_thread([this] { wake(); });
-        });
-        return true;
-    }
-    void await_resume() const noexcept {}
-
-private:
-    offload_pool& pool_;
-    unique_function<void()> call_;
-};
-
-task<void> pause(duration length);
-
-} // namespace detail
-
-/// Runs f on a thread of the pool; gives its result or rethrows its exception.
-///   f       must not touch the loop's objects; it is destroyed on the loop's thread
-///   errors  those of f. A cancelled task still waits for the end of f, then throws cancelled at its
-///           next await
-///   resumes the caller, on its own loop
-template <class F>
-    requires std::invocable<F&>
-[[nodiscard]] task<std::invoke_result_t<F&>> offload(F f, offload_pool* pool = nullptr) {
-    using T = std::invoke_result_t<F&>;
-    std::exception_ptr failure;
-    std::conditional_t<std::is_void_v<T>, std::optional<bool>, std::optional<T>> value;
-    const auto work = [&f, &value, &failure] {
-        try {
-            if constexpr (std::is_void_v<T>) {
-                f();
-                value = true;
-            } else {
-                value.emplace(f());
-            }
-        } catch (...) {
-            failure = std::current_exception();
-        }
-    };
-    if (const auto length = loop::current().simulated_work_time()) {
-        work();
-        auto pausing = detail::pause(*length);
-        auto shielded = shield(std::move(pausing));
-        co_await shielded;
-    } else {
-        detail::pool_wait done(pool != nullptr ? *pool : offload_pool::shared(), work);
-        co_await done;
-    }
-    if (failure) std::rethrow_exception(std::move(failure));
-    if constexpr (!std::is_void_v<T>) co_return std::move(*value);
-}
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/offload.ipp
-// The threads of an offload_pool.
-
-
-#include <algorithm>
-
-#include <pthread.h>
-#include <signal.h>
-
-namespace skein::net {
-
-SKEIN_INLINE offload_pool::offload_pool(unsigned threads) {
-    SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
-    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
-}
-
-SKEIN_INLINE offload_pool::~offload_pool() {
-    {
-        const std::lock_guard lock(mutex_);
-        stopping_ = true;
-    }
-    wake_.notify_all();
-    for (auto& t : threads_) t.join();
-}
-
-SKEIN_INLINE void offload_pool::submit(unique_function<void()> work) {
-    {
-        const std::lock_guard lock(mutex_);
-        queue_.push_back(std::move(work));
-    }
-    wake_.notify_one();
-}
-
-SKEIN_INLINE offload_pool& offload_pool::shared() {
-    static offload_pool pool(static_cast<unsigned>(std::max(2, available_cores())));
-    return pool;
-}
-
-SKEIN_INLINE void offload_pool::main() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
-    std::unique_lock lock(mutex_);
-    for (;;) {
-        wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-        if (queue_.empty()) return;
-        auto work = std::move(queue_.front());
-        queue_.pop_front();
-        lock.unlock();
-        work();
-        work = nullptr;
-        lock.lock();
-    }
-}
-
-SKEIN_INLINE task<void> detail::pause(duration length) {
-    auto sleeping = sleep_for(length);
-    co_await sleeping;
-}
-
-} // namespace skein::net
-
-
-// ======== skein/rt/detail/actor_box.hpp, continued
-#include <coroutine>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <typeinfo>
-#include <vector>
-
-namespace skein::rt::detail {
-
-/// The line in front of methods of which few may be under way at a time: first come, first started.
-class start_gate {
-public:
-    /// Calls under way at a time; 0: any number, and nobody waits here.
-    std::uint32_t limit = 0;
-
-    /// A call that takes a seat would have to wait for one.
-    [[nodiscard]] bool is_full() const noexcept { return limit != 0 && taken_ >= limit; }
-
-    /// A place in the line. A plain call that is in no group takes no seat: it starts when all before it have.
-    class turn : public waiter {
-    public:
-        turn(start_gate& at, bool takes_seat) noexcept : at_(at), takes_seat_(takes_seat) {}
-        bool await_ready() noexcept {
-            if (!at_.waiting_.empty() || at_.woken_ != 0 || (takes_seat_ && at_.is_full()))
-                return false;
-            at_.taken_ += takes_seat_ ? 1U : 0U;
-            return true;
-        }
-        template <skein::detail::promise_with_context Promise>
-        bool await_suspend(std::coroutine_handle<Promise> h) {
-            if (!arm(h)) return false;
-            at_.waiting_.push_back(*this);
-            at_.admit(); // it may have waited only for those that have been woken
-            return true;
-        }
-        void await_resume() {
-            at_.woken_ -= is_admitted_ ? 1U : 0U;
-            throw_if_cancelled();
-        }
-
-    protected:
-        void cancel_requested() noexcept override {
-            auto& at = at_;
-            end_cancelled();
-            at.admit();
-        }
-
-    private:
-        friend class start_gate;
-        start_gate& at_;
-        bool takes_seat_;
-        bool is_admitted_ = false;
-    };
-
-    /// A seat, given back at the end. Of a gate without a limit: nothing.
-    class seat {
-    public:
-        explicit seat(start_gate* at) noexcept : at_(at) {}
-        seat(const seat&) = delete;
-        seat& operator=(const seat&) = delete;
-        ~seat() {
-            if (at_ == nullptr || at_->limit == 0) return;
-            --at_->taken_;
-            at_->admit();
-        }
-
-    private:
-        start_gate* at_;
-    };
-
-private:
-    void admit() noexcept {
-        while (!waiting_.empty()) {
-            auto& next = static_cast<turn&>(waiting_.front());
-            if (next.takes_seat_ && is_full()) return;
-            taken_ += next.takes_seat_ ? 1U : 0U;
-            next.is_admitted_ = true;
-            ++woken_;
-            next.wake();
-        }
-    }
-
-    intrusive_list<waiter, waiter> waiting_;
-    std::uint32_t taken_ = 0;
-    std::uint32_t woken_ = 0; ///< admitted, in the run queue: who comes now stands behind them
-};
-
-/// An actor of any type.
-struct actor_box {
-    explicit actor_box(const std::type_info& t) noexcept : type(t) {}
-    virtual ~actor_box() = default;
-    /// Appends the state that load() takes.
-    virtual void save(wire::writer&) const {}
-    virtual result<void> load(wire::reader&) { return {}; }
-    [[nodiscard]] virtual bool is_restorable() const noexcept { return false; }
-    /// Of a group of its methods, by group_number().
-    [[nodiscard]] start_gate& gate_of(std::uint16_t group) noexcept {
-        return group == 0 ? gate : groups[group - 1U];
-    }
-
-    /// The threads of a blocking_group, made when its first call starts. One that has a seat finds one free.
-    [[nodiscard]] net::offload_pool& threads_of(std::uint16_t group) {
-        if (threads.size() < group) threads.resize(group);
-        auto& mine = threads[group - 1U];
-        if (!mine) mine = std::make_unique<net::offload_pool>(gate_of(group).limit);
-        return *mine;
-    }
-
-    const std::type_info& type;
-    std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
-    actor_id id;
-    const char* over = nullptr;   ///< why no more calls start: "was killed"
-    bool lasts = false;           ///< it is made again elsewhere: its calls go through the driver
-    call_id last;                 ///< the actor ends after this one, which has called leave_actor()
-    std::uint32_t save_every = 0; ///< calls; 0: nobody keeps its state
-    std::uint32_t not_saved = 0;  ///< calls since it was saved
-    start_gate gate;              ///< .max_concurrency: of the methods that are in no group
-    std::unique_ptr<start_gate[]> groups; ///< of its type, see rt/method_group.hpp
-    std::vector<std::unique_ptr<net::offload_pool>> threads; ///< of its blocking groups, by number
-};
-
-} // namespace skein::rt::detail
 
 // ======== skein/rt/detail/claims.hpp
 // claims: memory that a worker and its driver on the same host share, where the worker notes each call before it
@@ -22948,6 +23647,14 @@ SKEIN_INLINE claims::claims(shared_memory in) : memory_(std::move(in)) {
 
 } // namespace skein::rt::detail
 
+// ======== skein/rt/detail/given_call.hpp
+// A call of this process to an actor of its own whose arguments travel as they are: copied or moved into it when it is
+// made, and not encoded. It waits in the loop's queue beside the frames of this process to itself and runs in their order.
+//
+// Only values of which a copy is what decoding their bytes would give go this way: what skein itself encodes, and
+// handles. So nobody can tell which way a call took, but by its speed.
+
+
 // ======== skein/rt/detail/incoming_call.hpp
 // incoming_call: what the invoker of a registered function gets to see of the call that it is to run.
 
@@ -22984,6 +23691,181 @@ struct incoming_call {
 } // namespace detail
 
 } // namespace skein::rt
+
+
+// ======== skein/rt/detail/given_call.hpp, continued
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+template <class T>
+class actor_handle;
+
+namespace rt::detail {
+
+/// The arguments of one call, and what else its head would say.
+class given_call {
+public:
+    given_call() = default;
+    given_call(const given_call&) = delete;
+    given_call& operator=(const given_call&) = delete;
+    virtual ~given_call() = default;
+    /// Runs or starts it, once at most; it replies by itself.
+    virtual void run(incoming_call& call) = 0;
+
+    static void* operator new(std::size_t bytes) {
+        return skein::detail::frame_pool::allocate(bytes);
+    }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        skein::detail::frame_pool::release(p, bytes);
+    }
+
+    const function_record* fn = nullptr;
+    slot_id slot;
+    actor_id target;
+    lineage who;
+};
+
+/// What makes one: any callable, borrowed for one call of a function. Or none.
+class given_maker {
+public:
+    given_maker() noexcept = default;
+    template <class F>
+        requires(std::is_invocable_r_v<std::unique_ptr<given_call>, F&>)
+    explicit given_maker(F& make) noexcept
+        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(make)))),
+          call_([](void* o) -> std::unique_ptr<given_call> { return (*static_cast<F*>(o))(); }) {}
+    explicit operator bool() const noexcept { return call_ != nullptr; }
+    [[nodiscard]] std::unique_ptr<given_call> operator()() const { return call_(object_); }
+
+private:
+    void* object_ = nullptr;
+    std::unique_ptr<given_call> (*call_)(void*) = nullptr;
+};
+
+template <class T>
+inline constexpr bool is_handle = false;
+template <class T>
+inline constexpr bool is_handle<actor_handle<T>> = true;
+
+/// What a type is made of.
+enum class makeup : std::uint8_t {
+    values,  ///< a copy is what decoding gives, and shares nothing with the original
+    handles, ///< the same, and there are handles in it
+    other,   ///< its own codec may change it, or it is a view
+};
+
+/// No allocator, comparison or hash with a state of its own, which decoding would not give.
+template <class T>
+consteval bool has_no_state() {
+    if constexpr (requires { typename T::allocator_type; })
+        if (!std::allocator_traits<typename T::allocator_type>::is_always_equal::value)
+            return false;
+    if constexpr (requires { typename T::key_compare; })
+        if (!std::is_empty_v<typename T::key_compare>) return false;
+    if constexpr (requires { typename T::hasher; })
+        if (!std::is_empty_v<typename T::hasher> || !std::is_empty_v<typename T::key_equal>)
+            return false;
+    return true;
+}
+
+/// `Above` are the aggregates that T is inside of.
+template <class T, class... Above>
+consteval makeup makeup_of() {
+    namespace w = wire::detail;
+    if constexpr (w::is_one_of<T, Above...>) {
+        return makeup::values;
+    } else if constexpr (w::custom<T>) {
+        return is_handle<T> ? makeup::handles : makeup::other;
+    } else if constexpr (is_view<T> || !has_no_state<T>()) {
+        return makeup::other;
+    } else if constexpr (std::is_void_v<T> || w::is_scalar<T> || w::is_text<T> || w::is_id<T> ||
+                         w::is_duration<T> || std::is_same_v<T, std::monostate> ||
+                         std::is_same_v<T, skein::error>) {
+        return makeup::values;
+    } else if constexpr (w::is_map<T>) {
+        return std::max(makeup_of<typename T::key_type, Above...>(),
+                        makeup_of<typename T::mapped_type, Above...>());
+    } else if constexpr (w::is_a<T, std::vector> || w::is_array<T> || w::is_set<T> ||
+                         w::is_a<T, std::optional> || w::is_a<T, result>) {
+        return makeup_of<typename T::value_type, Above...>();
+    } else if constexpr (w::is_tuple<T> || w::is_a<T, std::variant>) {
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return std::max({makeup::values, makeup_of<std::remove_cvref_t<Items>, Above...>()...});
+        }(static_cast<const T*>(nullptr));
+    } else if constexpr (plain_aggregate<T>) {
+        return []<std::size_t... I>(std::index_sequence<I...>) {
+            return std::max({makeup::values,
+                             makeup_of<std::remove_cvref_t<field_type<T, I>>, T, Above...>()...});
+        }(std::make_index_sequence<field_count<T>>{});
+    } else {
+        return makeup::other;
+    }
+}
+
+/// A value of this type need not be encoded for an actor of the same process.
+template <class T>
+consteval bool travels_as_it_is() {
+    if constexpr (std::is_void_v<T>)
+        return true;
+    else
+        return makeup_of<T>() != makeup::other && std::is_copy_constructible_v<T>;
+}
+
+/// What a call holds for a parameter of type P: a view gets memory of its own.
+template <class P>
+struct held_as {
+    using type = P;
+};
+template <>
+struct held_as<std::string_view> {
+    using type = std::string;
+};
+template <class T>
+struct held_as<std::span<T>> {
+    using type = std::vector<std::remove_const_t<T>>;
+};
+
+/// Whether a call with these arguments can be given.
+template <class Arguments>
+inline constexpr bool can_be_given = false;
+template <class... P>
+inline constexpr bool can_be_given<std::tuple<P...>> =
+    (true && ... &&
+     (std::is_same_v<P, typename held_as<P>::type> ? travels_as_it_is<P>() : is_view<P>));
+
+/// Gives what `held_as<P>` holds of an argument of type A: a copy, or what was moved.
+template <class P, class A>
+typename held_as<P>::type own_argument(A&& a) {
+    if constexpr (unwrap_ref<std::remove_cvref_t<A>>::is_ref) {
+        return own_argument<P>(std::as_const(*a.state()->value));
+    } else if constexpr (std::is_same_v<P, std::string_view>) {
+        return std::string(std::string_view(a));
+    } else if constexpr (is_view<P>) {
+        const P view(a);
+        return typename held_as<P>::type(view.begin(), view.end());
+    } else {
+        return P(std::forward<A>(a));
+    }
+}
+
+/// A parameter out of what was held for it.
+template <class P, class Held>
+P parameter_of(Held& held) {
+    if constexpr (is_view<P>)
+        return P(held);
+    else
+        return std::move(held);
+}
+
+} // namespace rt::detail
+} // namespace skein
 
 // ======== skein/rt/detail/runtime_fwd.hpp
 // What rt/runtime.hpp names and does not need to know.
@@ -23137,6 +24019,16 @@ public:
     ///   near    for workers of this host, far: for those of others; empty host: not at all
     void open_to_workers(net::network& via, const net::token& secret, const net::address& near,
                          const net::address& far);
+    // Namespaces, in detail/runtime_spaces.ipp:
+
+    /// The runtime through which the actors of a namespace are called from here.
+    ///   errors  see get_actor
+    [[nodiscard]] task<runtime*> enter_space(std::string space);
+    /// Driver: it keeps a namespace: detached actors stay, and each actor has a process of its own.
+    void keep_space(std::string space);
+    /// A guest of that namespace: as serve_driver(); `taken` hears when its keeper counts it, `after` says how that ended.
+    [[nodiscard]] task<void> visit(std::shared_ptr<net::channel> wire, std::string space,
+                                   unique_function<void()> taken, obituary after);
     /// What a worker tells of itself to its driver.
     [[nodiscard]] detail::worker_hello hello() const;
     /// Driver: nothing runs on the worker of this connection, and no actor is there.
@@ -23171,6 +24063,9 @@ public:
     [[nodiscard]] const runtime_stats& stats() const noexcept;
     /// Calls without an outcome yet.
     [[nodiscard]] std::size_t pending() const noexcept;
+    /// Driver: actors that it knows; guests.
+    [[nodiscard]] std::size_t known_actors() const noexcept;
+    [[nodiscard]] std::size_t guests() const noexcept;
     /// Actors that live in this process.
     [[nodiscard]] std::size_t actors() const noexcept;
     /// Coroutines that run here for other processes.
@@ -23180,14 +24075,19 @@ public:
     // For remote<>, actor<> and the invokers of registered functions.
 
     /// Submits a call whose arguments are there; encode(writer&) appends them.
-    void submit(counted_ptr<detail::call_base> call, detail::encoder encode);
+    /// give: makes it for an actor of this process, instead.
+    void submit(counted_ptr<detail::call_base> call, detail::encoder encode,
+                detail::given_maker give = {});
     /// What a task needs, before it is submitted.
     void set_demand(detail::call_base& call, const call_options& how);
     /// Submits a call that waits for refs: it is sent when `pending` argument_ready() have come.
     void submit_deferred(const counted_ptr<detail::call_base>& call, std::size_t pending,
                          std::unique_ptr<detail::deferred_arguments> arguments);
     void argument_ready(detail::call_base& call);
-    void cancel(detail::call_base& call) noexcept;
+    /// by_force: of a task; see ref::cancel_by_force().
+    void cancel(detail::call_base& call, bool by_force = false) noexcept;
+    /// It has been cancelled by force, and has not ended.
+    void end_by_force(detail::call_base& call);
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_state& lane) noexcept;
     [[nodiscard]] task<void> wait_room(counted_ptr<detail::actor_state> lane);
@@ -23243,6 +24143,8 @@ public:
     [[nodiscard]] counted_ptr<task_context> root_context() const noexcept;
 
     void reply(peer& to, slot_id id, detail::encoder encode);
+    /// The same for a call of this process. False: it is none.
+    [[nodiscard]] bool reply_here(peer& to, slot_id id, detail::finisher finish);
     /// A value that is encoded already.
     void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
     void reply_failure(peer& to, slot_id id, const failure& why);
@@ -23267,7 +24169,8 @@ private:
     void on_reply(peer& from, const net::frame_view& f);
     void settle(peer& from, counted_ptr<detail::call_base> call, const net::frame_view& f);
     [[nodiscard]] bool runs_again(detail::call_base& call, failure& why);
-    void on_cancel(peer& from, slot_id id);
+    void on_cancel(peer& from, slot_id id, bool by_force);
+    void force_soon(detail::call_base& call);
     void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
     void take_reply(peer& from, detail::call_base& call, const net::frame_view& f);
 
@@ -23288,6 +24191,7 @@ private:
     void actor_is_placed(actor_id id);
     void send_waiting(actor_id id);
     void tell_holds();
+    [[nodiscard]] error is_closing(const std::string& call) const;
     static void send_actor(peer& to, std::uint16_t kind, actor_id id);
     void reply_handle(peer& to, slot_id id, actor_id actor);
 
@@ -23312,7 +24216,12 @@ private:
     void give_late_holds_back(actor_id restarted);
     void arrived(const std::shared_ptr<peer>& from, const net::frame_view& f);
     task<void> run_backlog();
-    [[nodiscard]] detail::call_context& context_for(const detail::call_head& head,
+    void begin_turn();
+    void end_turn();
+    [[nodiscard]] std::shared_ptr<detail::actor_box> box_for(peer& from, slot_id id,
+                                                             const function_record& fn,
+                                                             actor_id actor);
+    [[nodiscard]] detail::call_context& context_for(const detail::lineage& who, actor_id actor,
                                                     const function_record& fn);
     void adopt_child(detail::call_base& call);
     void execute_waiting(const arrival& one);
@@ -23382,6 +24291,7 @@ private:
     void listen_to(const std::shared_ptr<peer>& l);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
     [[nodiscard]] task<void> part_from(std::shared_ptr<peer> l);
+    [[nodiscard]] task<std::string> end_of_keeper(std::shared_ptr<peer> l);
     void lose(peer& l, const std::string& how);
     [[nodiscard]] bool has_calls(const peer& at) const;
     void take_lost(peer& l, losses& into);
@@ -23436,6 +24346,77 @@ private:
 // ======== skein/rt/detail/actor_books.hpp
 // What a driver knows of the actors of its program. Part of detail/runtime_books.hpp.
 
+
+// ======== skein/rt/detail/actor_terms.hpp
+// What travels of an actor's options: in front of a constructor's arguments, if any is set.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::rt::detail {
+
+/// A multiple of 16 bytes, so that what follows stays aligned. A saved state follows the arguments.
+struct actor_terms {
+    std::int32_t restarts = 0;
+    std::uint32_t snapshot_every = 1, max_concurrency = 0, max_pending = 0;
+    std::uint16_t call_retries = 0;
+    bool get_if_exists = false;
+    bool has_snapshot = false;
+    bool is_detached = false; ///< it needs nobody who holds it
+    std::uint64_t snapshot_bytes = 0;
+    std::string name;
+
+    static constexpr std::size_t longest_name = 255;
+
+    void encode(wire::writer& to) const {
+        to.fixed(restarts);
+        to.fixed(snapshot_every);
+        to.fixed(max_concurrency);
+        to.fixed(max_pending);
+        to.fixed(call_retries);
+        to.fixed(static_cast<std::uint8_t>((get_if_exists ? 1 : 0) | (has_snapshot ? 2 : 0) |
+                                           (is_detached ? 4 : 0)));
+        to.fixed(static_cast<std::uint8_t>(name.size()));
+        to.fixed(std::uint32_t{0});
+        to.fixed(snapshot_bytes);
+        to.raw(as_bytes(name));
+        for (auto rest = name.size(); rest % 16 != 0; ++rest) to.fixed(std::uint8_t{0});
+    }
+    /// False if the bytes are no terms.
+    bool decode(wire::reader& from) {
+        std::uint8_t flags = 0, length = 0, padding = 0;
+        std::uint32_t zero = 0;
+        byte_span text;
+        if (!from.fixed(restarts) || !from.fixed(snapshot_every) || !from.fixed(max_concurrency) ||
+            !from.fixed(max_pending) || !from.fixed(call_retries) || !from.fixed(flags) ||
+            !from.fixed(length) || !from.fixed(zero) || !from.fixed(snapshot_bytes) ||
+            !from.raw(length, text))
+            return false;
+        for (std::size_t rest = length; rest % 16 != 0; ++rest)
+            if (!from.fixed(padding) || padding != 0) return false;
+        get_if_exists = (flags & 1) != 0;
+        has_snapshot = (flags & 2) != 0;
+        is_detached = (flags & 4) != 0;
+        name = skein::to_string(text); // rt has others
+        return flags < 8 && zero == 0 && restarts >= -1 && snapshot_every > 0 &&
+               snapshot_bytes <= from.remaining() && (has_snapshot || snapshot_bytes == 0);
+    }
+};
+
+/// The number of an actor in a message.
+inline void put_actor(wire::writer& to, actor_id id) {
+    to.fixed(id.value().incarnation);
+    to.fixed(id.value().number);
+}
+[[nodiscard]] inline bool get_actor_id(wire::reader& from, actor_id& into) {
+    unique_number id;
+    if (!from.fixed(id.incarnation) || !from.fixed(id.number)) return false;
+    into = actor_id(id);
+    return true;
+}
+
+} // namespace skein::rt::detail
 
 // ======== skein/rt/detail/group_books.hpp
 // What a driver knows of its placement groups. Part of detail/runtime_books.hpp.
@@ -23568,6 +24549,7 @@ struct actor_entry {
     counted_ptr<group_state> group;             ///< in which it lives
 
     [[nodiscard]] bool lasts() const noexcept { return plan && plan->lasts(); }
+    [[nodiscard]] bool is_detached() const noexcept { return plan && plan->terms.is_detached; }
     void add_hold(peer_id by) {
         for (auto& [link, times] : holders)
             if (link == by) {
@@ -23623,6 +24605,335 @@ struct actor_books {
 // detail/runtime_credits.ipp.
 
 
+// ======== skein/rt/detail/message.hpp
+// What nodes say to each other: frame kinds, the head of a call, and how a failure travels.
+//
+//     call     id = the call, body = call_head + arguments         submitter -> executor
+//     reply    id = the call, flags: ok or failed, body = value or wire_failure
+//     started  id = the call: it runs and has suspended            executor -> submitter
+//     held     id = the call: it waits for others of its method_group, or of .max_concurrency   executor -> submitter
+//     passed   id = a call that was taken back: its place has come, and was passed by            worker -> driver
+//     cancel   id = the call, flags: by force                      submitter -> executor
+//     drop     body = the actor: its last handle is gone            driver -> worker
+//     kill     body = the actor: it ends at once                     worker -> driver -> worker
+//
+// Of actors, from a worker to its driver; each body begins with the actor's number:
+//
+//     snapshot   its state, after a call whose reply follows
+//     hold       there are handles to it here, once more
+//     release    and so often there are none any more
+//     left       it has ended by itself
+//     find       id = who asks, body = type and name                a reply brings its number
+//
+// Workers call the actors of each other over links of their own, which carry call, cancel, reply, started and held alone;
+// what they need their driver for is in detail/direct_message.hpp.
+//
+// A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the value.
+
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::rt::detail {
+
+enum message : std::uint16_t {
+    message_call = 1,
+    message_reply = 2,
+    message_started = 3,
+    message_cancel = 4,
+    message_drop = 5,
+    message_snapshot = 6,
+    message_hold = 7,
+    message_release = 8,
+    message_kill = 10,
+    message_left = 11,
+    message_find = 12,
+    message_where = 13,
+    message_there = 14,
+    message_lost = 15,
+    message_end = 16,
+    message_relay = 17,
+    message_busy = 18,
+    message_waits = 19,
+    message_cut = 20,
+    message_held = 21,
+    message_passed = 22,
+};
+inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
+inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel
+
+/// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
+/// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, the text of a
+/// demand that is more than a number of cpus, and that of failures after which the task runs again.
+struct call_head {
+    std::uint32_t function = 0;
+    call_kind kind = call_kind::task;
+    std::uint8_t retries = 0;
+    std::uint16_t cpus = 0;
+    actor_id target; ///< none for tasks
+    lineage who;
+    bool is_told = false; ///< who travels, not its number alone
+    // Texts of what is decoded are in its bytes.
+    std::string_view demand{};   ///< see demand_table::text(); "": `cpus` says it all
+    std::string_view retry_on{}; ///< see failures::text(); "": none
+
+    static constexpr std::size_t most_retry_on = 4096; ///< bytes
+    static constexpr std::uint8_t told_bit = 0x80, demand_bit = 0x40, retry_on_bit = 0x20;
+    /// Where what is left of the deadline stands, in a call that tells who asks.
+    [[nodiscard]] static constexpr std::size_t left_at(call_kind kind) noexcept {
+        return kind == call_kind::task ? 24 : 40;
+    }
+
+    void encode(wire::writer& to, time_point now) const {
+        const std::size_t bytes = 16U + (kind != call_kind::task ? 16U : 0U) + (is_told ? 48U : 0U);
+        std::byte* at = to.extend(bytes); // at once: there is a head for each call
+        store_le(at, function);
+        store_le(at + 4, static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) |
+                                                   (is_told ? told_bit : 0) |
+                                                   (demand.empty() ? 0 : demand_bit) |
+                                                   (retry_on.empty() ? 0 : retry_on_bit)));
+        store_le(at + 5, retries);
+        store_le(at + 6, cpus);
+        store_le(at + 8, who.id.value().number);
+        at += 16;
+        if (kind != call_kind::task) at = put(at, target.value());
+        if (is_told) {
+            // Clocks of hosts differ: what is left of the time travels.
+            const bool has_end = who.until != time_point::max();
+            const auto left = has_end ? std::max<std::int64_t>((who.until - now).count(), 0) : -1;
+            store_le(at, who.id.value().incarnation);
+            store_le(at + 8, static_cast<std::uint64_t>(left));
+            put(put(at + 16, who.trace.value()), who.parent.value());
+        }
+        if (!demand.empty()) put(to, demand);
+        if (!retry_on.empty()) put(to, retry_on);
+    }
+    /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
+    bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
+        byte_span first;
+        if (!from.raw(16, first)) return false;
+        const std::byte* const at = first.data();
+        function = load_le<std::uint32_t>(at);
+        const auto how = load_le<std::uint8_t>(at + 4);
+        retries = load_le<std::uint8_t>(at + 5);
+        cpus = load_le<std::uint16_t>(at + 6);
+        const unique_number id{sender, load_le<std::uint64_t>(at + 8)};
+        is_told = (how & told_bit) != 0;
+        kind = static_cast<call_kind>(how & ~(told_bit | demand_bit | retry_on_bit));
+        if (kind > call_kind::create) return false;
+        target = actor_id();
+        if (kind != call_kind::task) {
+            byte_span actor;
+            if (!from.raw(16, actor)) return false;
+            target = actor_id(get(actor.data()));
+        }
+        who.id = who.trace = call_id(id);
+        if (is_told && !decode_who(from, id, now)) return false;
+        return ((how & demand_bit) == 0 || get(from, demand)) &&
+               ((how & retry_on_bit) == 0 || get(from, retry_on));
+    }
+
+private:
+    bool decode_who(wire::reader& from, unique_number id, time_point now) {
+        byte_span all;
+        if (!from.raw(48, all)) return false;
+        const std::byte* const at = all.data();
+        id.incarnation = load_le<std::uint64_t>(at);
+        const auto left = static_cast<std::int64_t>(load_le<std::uint64_t>(at + 8));
+        if (left < -1) return false;
+        who = {call_id(id), call_id(get(at + 16)), call_id(get(at + 32))};
+        if (left >= 0) who.until = deadline_after(now, duration(left));
+        return true;
+    }
+    static void put(wire::writer& to, std::string_view text) {
+        to.fixed(static_cast<std::uint16_t>(text.size()));
+        to.raw(as_bytes(text));
+        for (auto n = padding(text.size()); n > 0; --n) to.fixed(std::uint8_t{0});
+    }
+    static bool get(wire::reader& from, std::string_view& text) {
+        std::uint16_t size = 0;
+        byte_span read, rest;
+        if (!from.fixed(size) || size == 0 || !from.raw(size, read) ||
+            !from.raw(padding(size), rest))
+            return false;
+        text = as_text(read);
+        return true;
+    }
+    [[nodiscard]] static constexpr std::size_t padding(std::size_t text) noexcept {
+        return (16 - (sizeof(std::uint16_t) + text) % 16) % 16;
+    }
+    static std::byte* put(std::byte* to, const unique_number& n) {
+        store_le(to, n.incarnation);
+        store_le(to + 8, n.number);
+        return to + 16;
+    }
+    static unique_number get(const std::byte* from) {
+        return {load_le<std::uint64_t>(from), load_le<std::uint64_t>(from + 8)};
+    }
+};
+
+/// What a worker tells of itself in identity::extra.
+struct worker_hello {
+    std::uint16_t cpus = 1;
+    bool shares_memory = false;    ///< it has the page of claims that its driver gave it
+    std::uint64_t incarnation = 0; ///< of its process, see unique_number
+    /// Where other workers reach it: on its host, and from others. Empty: nowhere. tcp:*:port has its host from the
+    /// link to the driver.
+    std::string near_address, far_address;
+};
+
+/// The parts of the body of a reply that lends.
+struct lending_reply {
+    byte_span value;
+    std::vector<actor_id> actors;
+
+    static void append(wire::writer& to, const std::vector<actor_id>& actors);
+    /// False if the bytes are too short.
+    [[nodiscard]] bool decode(byte_span body);
+};
+
+void encode_failure(wire::writer& to, const failure& f);
+[[nodiscard]] failure decode_failure(byte_span body);
+
+/// The exception that a call of `function` threw here, ready to travel.
+[[nodiscard]] failure failure_of(const std::exception_ptr& thrown, const function_record& function,
+                                 const process_name& here);
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/message.ipp
+// The bodies of rt/detail/message.hpp: how a failure travels.
+
+
+#include <memory>
+#include <string>
+#include <typeinfo>
+#include <utility>
+
+#include <cxxabi.h>
+
+namespace skein::rt::detail {
+
+/// A failure on its way.
+struct wire_failure {
+    skein::error what{errc::unknown, ""};
+    bool thrown = false; ///< the four fields below say who threw what
+    std::string worker, host, type, text;
+    std::int64_t pid = 0;
+};
+
+SKEIN_INLINE void lending_reply::append(wire::writer& to, const std::vector<actor_id>& actors) {
+    for (const auto id : actors) put_actor(to, id);
+    to.fixed(static_cast<std::uint32_t>(actors.size()));
+}
+
+SKEIN_INLINE bool lending_reply::decode(byte_span body) {
+    std::uint32_t n = 0;
+    if (body.size() < sizeof(n)) return false;
+    wire::reader end(body.last(sizeof(n)));
+    (void)end.fixed(n);
+    const auto rest = body.first(body.size() - sizeof(n));
+    if (n > rest.size() / sizeof(unique_number)) return false;
+    value = rest.first(rest.size() - n * sizeof(unique_number));
+    wire::reader numbers(rest.last(n * sizeof(unique_number)));
+    actors.resize(n);
+    for (auto& id : actors) (void)get_actor_id(numbers, id);
+    return true;
+}
+
+SKEIN_INLINE void encode_failure(wire::writer& to, const failure& f) {
+    wire_failure out;
+    out.what = f.what;
+    if (f.from) {
+        out.thrown = true;
+        out.worker = f.from->worker;
+        out.host = f.from->host;
+        out.type = f.from->type;
+        out.text = f.from->text;
+        out.pid = f.from->pid;
+    }
+    wire::encode(to, out.what);
+    wire::encode(to, out.thrown);
+    if (!out.thrown) return;
+    for (const auto* s : {&out.worker, &out.host, &out.type, &out.text}) wire::encode(to, *s);
+    wire::encode(to, out.pid);
+}
+
+SKEIN_INLINE failure decode_failure(byte_span body) {
+    wire::reader in(body);
+    wire_failure got;
+    wire::detail::read(in, got.what);
+    wire::detail::read(in, got.thrown);
+    if (in.ok() && got.thrown) {
+        for (auto* s : {&got.worker, &got.host, &got.type, &got.text}) wire::detail::read(in, *s);
+        wire::detail::read(in, got.pid);
+    }
+    if (!in.finish()) return {in.status().error(), nullptr};
+    failure out{std::move(got.what), nullptr};
+    if (got.thrown) {
+        auto from = std::make_shared<remote_error::origin>();
+        from->worker = std::move(got.worker);
+        from->host = std::move(got.host);
+        from->type = std::move(got.type);
+        from->text = std::move(got.text);
+        from->pid = got.pid;
+        out.from = std::move(from);
+    }
+    return out;
+}
+
+/// Puts "function on worker-1 (pid 7 at host)" in front of an error's where.
+SKEIN_INLINE error located(const error& e, const std::string& place) {
+    error out(e.code(), e.text());
+    out.with_where(e.where().empty() ? place : place + ": " + e.where());
+    if (!e.cause().empty()) out.with_cause(e.cause());
+    if (!e.hint().empty()) out.with_hint(e.hint());
+    return out;
+}
+
+SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function_record& function,
+                                const process_name& here) {
+    const auto place = function.name + " on " + here.describe();
+    auto from = std::make_shared<remote_error::origin>();
+    from->worker = here.name;
+    from->host = here.host;
+    from->pid = here.pid;
+    try {
+        std::rethrow_exception(thrown);
+    } catch (const remote_error& e) { // of a call that this call made
+        from->worker = e.worker();
+        from->host = e.host();
+        from->pid = e.pid();
+        from->type = e.remote_type();
+        from->text = e.remote_text();
+        return {located(e, place), std::move(from)};
+    } catch (const error& e) {
+        from->type = readable_name(typeid(e).name());
+        from->text = e.what();
+        return {located(e, place), std::move(from)};
+    } catch (const std::exception& e) {
+        from->type = readable_name(typeid(e).name());
+        from->text = e.what();
+    } catch (...) {
+        const auto* type = abi::__cxa_current_exception_type();
+        from->type = type != nullptr ? readable_name(type->name()) : "unknown";
+        from->text = "not a std::exception";
+    }
+    error shown(errc::remote_exception, from->type + ": " + from->text);
+    shown.with_where(place);
+    return {std::move(shown), std::move(from)};
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/credit_books.hpp, continued
 #include <cstddef>
 #include <cstdint>
 
@@ -23923,8 +25234,14 @@ public:
         if (size_ == 0) return false;
         const auto at = place_of(id);
         if (!places_[at].value) return false;
+        // Its end may look in here.
+        [[maybe_unused]] const Value gone = std::exchange(places_[at].value, Value{});
         erase_at(at);
         return true;
+    }
+    void clear() noexcept {
+        const auto gone = std::exchange(places_, {});
+        size_ = 0;
     }
     /// of(id, value): true if it goes. Must not change the table.
     template <class F>
@@ -24043,6 +25360,13 @@ struct call_base::rarities {
         call_base& call;
     };
     std::optional<deadline_timer> deadline;
+    struct force_timer : timer_node {
+        explicit force_timer(call_base& c)
+            : timer_node([](timer_node& t) { static_cast<force_timer&>(t).passed(); }), call(c) {}
+        void passed();
+        call_base& call;
+    };
+    std::optional<force_timer> force; ///< it was cancelled by force
     std::optional<error> bad_options;
     std::optional<known_failures> retry_on;
     std::uint16_t failed_attempts = 0; ///< that ended with one of them
@@ -24122,11 +25446,13 @@ struct peer {
     bool up = true;
     bool retiring = false;             ///< nothing new goes there
     bool lent = false;                 ///< its cores are others'
+    bool is_guest = false;             ///< another program: nothing runs there
     bool spent = false;                ///< it was for one actor, which has ended: it leaves
     std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
     bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
     error why{errc::closed, "closed"}; ///< once it has ended
+    std::string ended_for;             ///< by force, and for which call
     bool orderly = false;
     event ended;
 
@@ -24225,6 +25551,7 @@ struct lease_books {
     std::uint64_t gone = 0;    ///< tasks that have left their line
     std::uint64_t state = 1;   ///< changes when room may have come
     std::size_t asking = 0;    ///< lines that ask for a lease
+    bool all_own = false;      ///< no line is served by workers for all
     bool is_changed = false;   ///< take() has something to look at
     bool pumping = false, again = false;
     std::size_t crowded = 0;   ///< workers with more tasks than cores
@@ -24346,6 +25673,7 @@ struct runtime::arrival {
     byte_buffer body;
     bool is_drop = false;
     time_point came{};
+    std::unique_ptr<detail::given_call> given; ///< instead of a body
 };
 
 struct runtime::books {
@@ -24379,12 +25707,16 @@ struct runtime::books {
     std::unordered_map<actor_id, detail::actor_state*> lanes;
     detail::actor_books actors;
     detail::group_books groups;
-    std::unordered_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
+    detail::id_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
     std::optional<error> given_up;
     std::size_t expected = 0;
     bool closing = false;
+    bool is_visiting = false; ///< the source of workers serves namespaces alone so far
+    std::string space;        ///< that it keeps, or whose guest it is
+    obituary after_keeper;    ///< of a guest
+    std::optional<error> keeper_end;
     scope calls;                                                  ///< coroutine calls that run here
     std::vector<std::pair<std::shared_ptr<peer>, slot_id>> fresh; ///< started in this turn
     /// Linked from the first call of a turn of the loop to its end.
@@ -24399,6 +25731,17 @@ struct runtime::books {
     wire::writer scratch;
     std::unique_ptr<detail::direct_books> direct; ///< calls between workers
 
+    /// Something needs workers: the first time they are started.
+    void begin_work() {
+        if (!start_workers && !is_visiting) [[likely]]
+            return;
+        const task_context::use none(nullptr); // they do not belong to the call that came first
+        const bool serves_spaces = std::exchange(is_visiting, false);
+        if (start_workers)
+            std::exchange(start_workers, {})();
+        else if (serves_spaces && leases.source != nullptr)
+            leases.source->need();
+    }
     /// Takes all calls that wait for a worker out of their lines.
     std::vector<counted_ptr<detail::call_base>> take_waiting() {
         std::vector<counted_ptr<detail::call_base>> all;
@@ -24488,6 +25831,7 @@ SKEIN_INLINE void call_base::finished() {
     if (owner != nullptr) std::exchange(owner, nullptr)->count_outcome(failure_ != nullptr);
     state = phase::done;
     if (rare && rare->deadline) rare->deadline->cancel();
+    if (rare && rare->force) rare->force->cancel();
     if (rare) {
         rare->kept.clear();
         rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
@@ -24511,8 +25855,20 @@ SKEIN_INLINE void actor_state::last_use_gone() noexcept {
     delete this;
 }
 
-SKEIN_INLINE void cancel_call(call_base& call) noexcept {
-    if (call.owner != nullptr) call.owner->cancel(call);
+SKEIN_INLINE void call_base::rarities::force_timer::passed() {
+    if (call.owner != nullptr) call.owner->end_by_force(call);
+}
+
+SKEIN_INLINE void cancel_call(call_base& call, bool by_force) noexcept {
+    if (call.owner != nullptr) call.owner->cancel(call, by_force);
+}
+
+SKEIN_INLINE void check_force(const function_record& fn) {
+    if (fn.actor == nullptr) return;
+    throw error(errc::not_supported,
+                fmt::format("not supported: {} is a call of an actor and cannot be cancelled by force",
+                            fn.name))
+        .with_hint("cancel() asks it to end; kill() ends its actor");
 }
 
 SKEIN_INLINE void keep_failures(call_base& call, std::string_view text) {
@@ -24545,6 +25901,16 @@ SKEIN_INLINE void apply_options(runtime& by, call_base& call, const function_rec
     if (how.deadline != no_deadline) call.extra().limit = how.deadline;
 }
 
+SKEIN_INLINE void check_home(const call_base& call, const actor_state& lane) {
+    if (call.owner == lane.owner) return;
+    throw error(errc::not_supported,
+                fmt::format("not supported: a handle to actor {} travels to workers of another "
+                            "program or namespace",
+                            lane.id))
+        .with_hint("pass its name; a detached actor is reached by get_actor in a program, or by "
+                   "actors of its own namespace");
+}
+
 SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_state>& lane) {
     SKEIN_CHECK(lane, "a method is called through an empty actor_handle");
     SKEIN_CHECK(lane->owner != nullptr, "a method is called after the runtime has ended");
@@ -24561,483 +25927,6 @@ SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_state>& lane) {
 // ======== skein/rt/detail/direct_books.hpp
 // The books of a worker about its calls of actors that it makes without its driver. Part of detail/runtime_books.hpp.
 
-
-// ======== skein/net/link_endpoint.hpp
-// The accepting side of links: a table that gives returning peers back to their links, and a whole server.
-//
-//     net::link_endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
-//     auto serving = server.serve([](net::link::handle l) { return talk(std::move(l)); });
-//
-// A peer is authenticated on every connection. A hello of an older generation than the present connection's
-// is refused; one of a newer generation takes its place.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-
-namespace skein::net {
-
-namespace detail {
-class link_books;
-}
-
-/// How many links a table takes.
-struct link_table_bounds {
-    std::size_t most_links = 4096;
-    std::size_t most_waiting =
-        1024; ///< for their peers to come back; beyond, the oldest is given up
-};
-
-/// The links of one accepting process. Links may outlive it; then a broken connection ends them.
-class link_table {
-public:
-    explicit link_table(connection_options options, link_options how = {},
-                        link_table_bounds bounds = {});
-    link_table(const link_table&) = delete;
-    link_table& operator=(const link_table&) = delete;
-    ~link_table();
-
-    /// Reads the hello on a fresh connection and answers it.
-    ///   result  a new link; nothing when the connection went to a link that is known, or was refused
-    ///   errors  those of connection::receive; malformed, mismatch, too_large (no hello), timeout
-    [[nodiscard]] task<link::handle> admit(connection::handle over);
-
-    /// Of this process, as links tell it to their peers.
-    [[nodiscard]] std::uint64_t incarnation() const noexcept;
-    [[nodiscard]] std::size_t links() const noexcept;
-    /// Links whose peer may come back.
-    [[nodiscard]] std::size_t waiting() const noexcept;
-    /// Hellos so far that were refused, and those that a link has resumed with.
-    [[nodiscard]] std::uint64_t refused() const noexcept;
-    [[nodiscard]] std::uint64_t resumed() const noexcept;
-
-private:
-    std::shared_ptr<detail::link_books> books_;
-};
-
-/// Listens and serves links until it is closed or cancelled.
-class link_endpoint {
-public:
-    using handler = unique_function<task<void>(link::handle)>;
-
-    /// Binds at once.
-    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
-    ///           without a token
-    link_endpoint(network& via, const address& at, connection_options options,
-                  link_options how = {}, link_table_bounds links = {},
-                  acceptor_options bounds = {});
-    ~link_endpoint();
-
-    [[nodiscard]] address local() const { return door_.local(); }
-    [[nodiscard]] link_table& table() noexcept { return table_; }
-
-    /// What the peers of later connections read in link::peer().extra.
-    void introduce(byte_buffer extra) { options_.self.extra = std::move(extra); }
-
-    /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call, and is
-    /// closed when that ends; an error of one is logged and ends that one only. Returns when all ended.
-    ///   errors  as endpoint::serve
-    [[nodiscard]] task<void> serve(handler serve_one);
-
-    /// Stops accepting; links that are served go on, until their connection breaks.
-    void close() noexcept { door_.close(); }
-
-private:
-    static task<void> one(link_endpoint* self, std::unique_ptr<stream> from, admission* place);
-
-    connection_options options_;
-    acceptor door_;
-    link_table table_;
-    handler handler_;
-    std::uint64_t failed_ = 0; ///< links whose handler threw
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/link_endpoint.ipp
-// Who a hello belongs to, and what it is told.
-
-
-// ======== skein/net/endpoint.hpp
-// The listening side of connections as a whole: an acceptor, the handshake, one task per connection.
-//
-//     net::endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
-//     auto serving = server.serve([](net::connection::handle c) { return talk(std::move(c)); });
-
-
-#include <cstdint>
-#include <memory>
-
-namespace skein::net {
-
-/// Listens and serves until it is closed or cancelled.
-class endpoint {
-public:
-    using handler = unique_function<task<void>(connection::handle)>;
-
-    /// Binds at once.
-    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
-    ///           without a token
-    endpoint(network& via, const address& at, connection_options options,
-             acceptor_options bounds = {});
-    ~endpoint();
-
-    [[nodiscard]] address local() const { return door_.local(); }
-
-    /// Accepts until close(). Every connection gets a task of `serve_one` in the scope of this call; an
-    /// error of one (handshake or handler) is logged and ends that one only, whatever its code. Streams
-    /// that cannot be accepted are logged, too, and accepting goes on. Returns when all ended.
-    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
-    ///           (invalid_argument, not_supported)
-    [[nodiscard]] task<void> serve(handler serve_one);
-
-    /// Stops accepting; connections that are served go on.
-    void close() noexcept { door_.close(); }
-
-    /// Streams that were not authenticated, and connections served so far.
-    [[nodiscard]] std::uint64_t refused() const noexcept { return door_.refused(); }
-    [[nodiscard]] std::uint64_t accepted() const noexcept { return door_.authenticated(); }
-
-private:
-    static task<void> one(endpoint* self, std::unique_ptr<stream> from, admission* place);
-
-    connection_options options_;
-    acceptor door_;
-    handler handler_;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/endpoint.ipp
-// What an endpoint does with a stream: handshake, handler, an orderly end.
-
-
-#include <exception>
-#include <optional>
-#include <utility>
-
-namespace skein::net {
-namespace detail {
-
-/// A door without a lock must not stand where others can reach it.
-SKEIN_INLINE const address& check_guarded(const address& at, const token& secret) {
-    if (secret.empty() && !at.is_loopback()) {
-        throw error(errc::permission_denied, "listen " + to_string(at) + " without a token")
-            .with_hint("give a token, or listen on 127.0.0.1");
-    }
-    return at;
-}
-
-/// The handshake has a limit of its own.
-SKEIN_INLINE acceptor_options without_deadline(acceptor_options bounds) {
-    bounds.deadline.reset();
-    return bounds;
-}
-
-} // namespace detail
-
-SKEIN_INLINE endpoint::endpoint(network& via, const address& at, connection_options options,
-                                acceptor_options bounds)
-    : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)) {}
-SKEIN_INLINE endpoint::~endpoint() = default;
-
-SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
-    handler_ = std::move(serve_one);
-    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
-        return one(this, std::move(from), place);
-    });
-}
-
-SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> from,
-                                      admission* place) {
-    auto* cancel = co_await skein::detail::current_cancel{};
-    auto greeting = connection::accept(std::move(from), self->options_);
-    const connection::handle c = co_await greeting;
-    place->authenticated();
-    std::optional<error> fault;
-    try {
-        auto serving = self->handler_(c);
-        co_await serving;
-    } catch (...) {
-        fault = to_error(std::current_exception());
-    }
-    if (fault) c->abort(*fault);
-    auto closing = shield(c->close());
-    co_await closing;
-    if (!fault) co_return;
-    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
-    logging::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
-}
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/link_endpoint.ipp, continued
-#include <bit>
-#include <exception>
-#include <optional>
-#include <utility>
-
-#include <fmt/core.h>
-
-namespace skein::net {
-namespace detail {
-
-SKEIN_INLINE link_books::link_books(connection_options options, link_options how,
-                                    std::size_t most_links, std::size_t most_waiting,
-                                    std::uint64_t incarnation)
-    : options_(std::move(options)), how_(how), most_links_(most_links), most_waiting_(most_waiting),
-      incarnation_(incarnation) {
-    how_.incarnation = incarnation;
-}
-
-SKEIN_INLINE link_answer link_books::answer(link_verdict verdict, std::string why) const {
-    link_answer a;
-    a.verdict = static_cast<std::uint8_t>(verdict);
-    a.incarnation = incarnation_;
-    a.window_messages = how_.window_messages;
-    a.window_bytes = how_.window_bytes;
-    a.why = std::move(why);
-    return a;
-}
-
-SKEIN_INLINE link_answer link_books::judge(const connection& over, const link_hello& h,
-                                           link* known) const {
-    if (h.to != 0 && h.to != incarnation_) return answer(link_verdict::restarted);
-    if (known == nullptr) {
-        if (const auto found = epitaphs_.find({h.from, h.number}); found != epitaphs_.end()) {
-            auto a = answer(found->second.verdict, found->second.why);
-            a.received = found->second.received;
-            a.generation = found->second.generation;
-            return a;
-        }
-        if (!h.fresh) return answer(link_verdict::forgotten);
-        if (h.received != 0) return answer(link_verdict::not_allowed, "messages of a new link");
-        if (shut_) return answer(link_verdict::no_place, "it is closing");
-        if (links_.size() >= most_links_) {
-            return answer(link_verdict::no_place, fmt::format("{} are there", links_.size()));
-        }
-        return answer(link_verdict::good);
-    }
-    auto a = answer(link_verdict::good);
-    a.generation = known->generation_;
-    a.received = known->received_;
-    a.resume = known->resumes_;
-    const auto refuse = [&](link_verdict v, std::string why) {
-        a.verdict = static_cast<std::uint8_t>(v);
-        a.why = std::move(why);
-    };
-    if (h.generation <= known->generation_) {
-        refuse(link_verdict::stale,
-               fmt::format("generation {} after {}", h.generation, known->generation_));
-    } else if (over.peer().name != known->peer_.name) {
-        refuse(link_verdict::not_allowed, "the link is that of " + known->peer_name_);
-    } else if (!known->resumes_ || !known->window_.can_acknowledge(h.received) ||
-               (h.fresh && known->received_ != 0)) {
-        refuse(link_verdict::not_allowed,
-               fmt::format("{} messages received of {} sent, {} confirmed", h.received,
-                           known->window_.pushed(), known->window_.acknowledged()));
-    }
-    return a;
-}
-
-SKEIN_INLINE link::handle link_books::admit(connection::handle over, const link_hello& h,
-                                            bool& refused) {
-    forget_old();
-    if (!over->is_open()) { // it has ended behind its hello: nothing may change for that
-        throw over->failure().value_or(error(errc::reset, over->peer_name() + " has left"));
-    }
-    const auto found = links_.find({h.from, h.number});
-    link* const known = found == links_.end() ? nullptr : found->second;
-    const auto keep = known != nullptr ? known->self_ : nullptr;
-    auto a = judge(*over, h, known);
-    if (static_cast<link_verdict>(a.verdict) != link_verdict::good) {
-        ++refused_;
-        refused = true;
-        over->send(link_answer_kind, 0, 0, wire::encode(a));
-        return nullptr;
-    }
-    if (known == nullptr) return make(std::move(over), h);
-    ++resumed_;
-    a.generation = known->generation_ = h.generation;
-    if (known->connected_) {
-        ++known->statistics_.breaks;
-        known->break_ = error(errc::reset, "the peer has dialled again");
-    }
-    over->send(link_answer_kind, 0, 0, wire::encode(a));
-    known->attach(std::move(over), h.received);
-    return nullptr;
-}
-
-SKEIN_INLINE link::handle link_books::make(connection::handle over, const link_hello& h) {
-    const link::core made(new link(options_, how_, false));
-    made->self_ = made;
-    made->books_ = shared_from_this();
-    made->number_ = h.number;
-    made->generation_ = h.generation;
-    const bool resumes = h.resume && (how_.resume == resume_mode::on ||
-                                      (how_.resume == resume_mode::automatic && !over->is_local()));
-    made->begin(over->peer(), over->peer_name(), h.from, resumes, h.window_messages,
-                h.window_bytes);
-    links_.emplace(key(h.from, h.number), made.get());
-    auto a = answer(link_verdict::good);
-    a.generation = h.generation;
-    a.resume = resumes;
-    over->send(link_answer_kind, 0, 0, wire::encode(a));
-    auto out = link::handle_of(made);
-    made->attach(std::move(over), 0);
-    return out;
-}
-
-SKEIN_INLINE void link_books::leave(link& l) noexcept {
-    const key k(l.theirs_, l.number_);
-    const auto found = links_.find(k);
-    if (found == links_.end() || found->second != &l) return;
-    links_.erase(found);
-    const bool closed = l.ending_ == link_end::orderly;
-    const bool dead = l.ending_ == link_end::declared_dead;
-    epitaph e{closed ? link_verdict::closed
-              : dead ? link_verdict::dead
-                     : link_verdict::ended,
-              l.received_, l.generation_, l.failure_ ? l.failure_->what() : "",
-              deadline_after(l.loop_.now(), 4 * how_.resume_within)};
-    if (dead && l.failure_) e.why = l.failure_->cause();
-    if (e.why.size() > 1024) e.why.resize(1024);
-    try {
-        epitaphs_.insert_or_assign(k, std::move(e));
-        order_.push_back(k);
-        if (order_.size() > most_epitaphs) {
-            epitaphs_.erase(order_.front());
-            order_.pop_front();
-        }
-    } catch (const std::bad_alloc&) { // then it is forgotten
-    }
-}
-
-SKEIN_INLINE void link_books::forget_old() noexcept {
-    const auto now = loop::current().now();
-    while (!order_.empty()) {
-        const auto first = epitaphs_.find(order_.front());
-        if (first != epitaphs_.end() && first->second.until > now) return;
-        if (first != epitaphs_.end()) epitaphs_.erase(first);
-        order_.pop_front();
-    }
-}
-
-SKEIN_INLINE std::size_t link_books::waiting() const noexcept {
-    std::size_t n = 0;
-    for (const auto& [k, l] : links_) n += !l->connected_;
-    return n;
-}
-
-SKEIN_INLINE bool link_books::wait_for(link& l) {
-    if (shut_) return false;
-    std::erase(broken_, key(l.theirs_, l.number_));
-    broken_.emplace_back(l.theirs_, l.number_);
-    const auto is_waiting = [&](const key& k) {
-        const auto found = links_.find(k);
-        return found != links_.end() && !found->second->connected_;
-    };
-    if (broken_.size() <= most_waiting_) return true;
-    std::erase_if(broken_, [&](const key& k) { return !is_waiting(k); });
-    while (broken_.size() > most_waiting_) { // each once, and each of them waits
-        link* const oldest = links_.find(broken_.front())->second;
-        broken_.pop_front();
-        oldest->end(error(errc::exhausted,
-                          fmt::format("more than {} links wait for their peers; that of {} has "
-                                      "waited longest",
-                                      most_waiting_, oldest->peer_name_)),
-                    link_end::deadline);
-    }
-    return l.state_ != link::state::ended;
-}
-
-} // namespace detail
-
-SKEIN_INLINE link_table::link_table(connection_options options, link_options how,
-                                    link_table_bounds bounds) {
-    const std::uint64_t mine =
-        how.incarnation != 0 ? how.incarnation : detail::draw_number(loop::current().random());
-    books_ = std::make_shared<detail::link_books>(std::move(options), how, bounds.most_links,
-                                                  bounds.most_waiting, mine);
-}
-SKEIN_INLINE link_table::~link_table() { books_->shut(); }
-
-SKEIN_INLINE std::uint64_t link_table::incarnation() const noexcept {
-    return books_->incarnation();
-}
-SKEIN_INLINE std::size_t link_table::links() const noexcept { return books_->links(); }
-SKEIN_INLINE std::size_t link_table::waiting() const noexcept { return books_->waiting(); }
-SKEIN_INLINE std::uint64_t link_table::refused() const noexcept { return books_->refused(); }
-SKEIN_INLINE std::uint64_t link_table::resumed() const noexcept { return books_->resumed(); }
-
-SKEIN_INLINE task<link::handle> link_table::admit(connection::handle over) {
-    const auto books = books_;
-    auto reading = with_timeout(over->receive(), books->hello_deadline());
-    const auto first = co_await reading;
-    if (!first) throw error(errc::reset, over->peer_name() + " said goodbye instead of hello");
-    const auto hello = detail::read_greeting<detail::link_hello>(*first);
-    if (!hello) throw hello.error();
-    bool refused = false;
-    auto made = books->admit(over, *hello, refused);
-    if (refused) {
-        auto closing = over->close();
-        co_await closing;
-    }
-    co_return made;
-}
-
-SKEIN_INLINE link_endpoint::link_endpoint(network& via, const address& at,
-                                          connection_options options, link_options how,
-                                          link_table_bounds links, acceptor_options bounds)
-    : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)),
-      table_(options_, how, links) {}
-SKEIN_INLINE link_endpoint::~link_endpoint() = default;
-
-SKEIN_INLINE task<void> link_endpoint::serve(handler serve_one) {
-    handler_ = std::move(serve_one);
-    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
-        return one(this, std::move(from), place);
-    });
-}
-
-SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<stream> from,
-                                           admission* place) {
-    auto* cancel = co_await skein::detail::current_cancel{};
-    link::handle l;
-    {
-        auto greeting = connection::accept(std::move(from), self->options_);
-        const connection::handle c = co_await greeting;
-        place->authenticated();
-        auto admitting = self->table_.admit(c);
-        l = co_await admitting;
-    }
-    if (!l) co_return;
-    std::optional<error> fault;
-    try {
-        auto serving = self->handler_(l);
-        co_await serving;
-    } catch (...) {
-        fault = to_error(std::current_exception());
-    }
-    if (fault) l->abort(*fault);
-    auto closing = shield(l->close());
-    co_await closing;
-    if (!fault) co_return;
-    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
-    constexpr std::uint64_t all_of_the_first =
-        8; // then ever fewer: how many there are is up to the peers
-    if (++self->failed_ > all_of_the_first && !std::has_single_bit(self->failed_)) co_return;
-    logging::warn("net", "link failed",
-                  {{"peer", l->peer_name()}, {"why", fault->what()}, {"so_far", self->failed_}});
-}
-
-} // namespace skein::net
 
 // ======== skein/rt/detail/direct_message.hpp
 // What workers and their driver say to each other so that workers can call the actors of others directly.
@@ -25130,6 +26019,7 @@ struct loopback_frame {
     std::uint64_t id = 0;
     byte_buffer body;
     std::vector<counted_ptr<actor_state>> kept; ///< of the handles in a result
+    std::unique_ptr<given_call> given;          ///< instead of a body
 };
 
 /// Another worker, on which there are actors that are called from here.
@@ -25197,6 +26087,17 @@ struct direct_books {
     void push(loopback_frame f);
     [[nodiscard]] byte_buffer body_of(byte_span bytes);
     void take_back(std::vector<loopback_frame> delivered);
+
+    // Calls whose arguments travel as they are; in detail/runtime_given.ipp.
+    void give(counted_ptr<call_base> call, given_maker make);
+    void arrived(std::unique_ptr<given_call> given);
+    void execute(std::unique_ptr<given_call> given, std::shared_ptr<actor_box> box);
+    void execute_waiting(std::unique_ptr<given_call> given);
+    void hold_back(std::unique_ptr<given_call> given, std::shared_ptr<actor_box> box);
+    [[nodiscard]] task<void> execute_later(std::unique_ptr<given_call> given,
+                                           std::shared_ptr<actor_box> box);
+    [[nodiscard]] task<void> execute_in_turn(std::unique_ptr<given_call> given,
+                                             std::shared_ptr<actor_box> box);
 };
 
 /// The options of a link between two workers, for both sides.
@@ -25224,7 +26125,7 @@ namespace detail {
 
 SKEIN_INLINE void no_current_runtime() {
     SKEIN_CHECK(false, "no skein runtime on this thread: call remote functions and actors from "
-                       "inside skein::run");
+                       "inside skein::run, or through a skein::session");
     std::abort();
 }
 
@@ -25269,8 +26170,8 @@ SKEIN_INLINE runtime::~runtime() {
 }
 
 SKEIN_INLINE std::size_t runtime::workers() const noexcept {
-    return static_cast<std::size_t>(
-        std::count_if(books_->links.begin(), books_->links.end(), [](auto& l) { return l->up; }));
+    return static_cast<std::size_t>(std::count_if(books_->links.begin(), books_->links.end(),
+                                                  [](auto& l) { return l->up && !l->is_guest; }));
 }
 
 SKEIN_INLINE void runtime::on_first_call(unique_function<void()> start) {
@@ -25297,7 +26198,8 @@ SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
 }
 SKEIN_INLINE void runtime::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
     box->id = id;
-    books_->boxes.insert_or_assign(id, std::move(box));
+    books_->boxes.erase(id); // a driver gives no id twice
+    books_->boxes.enter(id, std::move(box));
 }
 SKEIN_INLINE void runtime::count_outcome(bool failed) noexcept {
     ++books_->stats.done;
@@ -25406,14 +26308,14 @@ SKEIN_INLINE byte_buffer body_to_keep(wire::writer& written) {
     return std::move(written).take();
 }
 
-SKEIN_INLINE void call_context::cancel_children() {
+SKEIN_INLINE void call_context::cancel_children(bool by_force) {
     std::vector<counted_ptr<call_base>> all;
     while (!children_.empty()) {
         auto& child = children_.front();
         child.unlink();
         all.emplace_back(&child);
     }
-    for (const auto& child : all) cancel_call(*child);
+    for (const auto& child : all) cancel_call(*child, by_force);
 }
 
 } // namespace detail
@@ -25437,12 +26339,14 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
         const error why = to_error(std::current_exception());
         error told(why.code(), fmt::format("{} did not run: its arguments cannot be encoded: {}",
                                            call.name(), why.text()));
+        if (!why.hint().empty()) told.with_hint(std::string(why.hint()));
         call.fail({std::move(told), nullptr});
         return false;
     }
 }
 
-SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::encoder encode) {
+SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::encoder encode,
+                                  detail::given_maker give) {
     if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
@@ -25450,6 +26354,8 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
         if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->is_open() &&
             !lane.lasts && !books_->closing && credits::has(*books_, lane.credit) &&
             !credits::stands_aside(*books_, lane, *call)) [[likely]] {
+            if (give && lane.on->role == detail::peer_role::here)
+                return books_->direct->give(std::move(call), give);
             books_->scratch.clear();
             if (!encode_call(books_->scratch, *call, encode)) return;
             auto& raw = *call;
@@ -25526,9 +26432,7 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
 
 /// A call with its arguments encoded: to its worker, its lane, or the queue.
 SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
-    if (books_->closing)
-        return refuse(*call, error(errc::closed, call->name() + " was called while the runtime "
-                                                                "is shutting down"));
+    if (books_->closing) return refuse(*call, is_closing(call->name()));
     if (call->kind == detail::call_kind::method && call->lane) {
         const auto lane = call->lane;
         lane->waiting.push_back(call);
@@ -25547,10 +26451,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         return send(*found->where, std::move(call));
     }
     if (books_->given_up) return refuse(*call, *books_->given_up);
-    if (books_->start_workers) {
-        const task_context::use none(nullptr); // they do not belong to the call that came first
-        std::exchange(books_->start_workers, {})();
-    }
+    books_->begin_work();
     if (detail::lease_books::is_lined_up(*call)) {
         if (auto* to = books_->leases.straight_to(*call)) return send(*to, std::move(call));
         line_up(std::move(call));
@@ -25606,14 +26507,17 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
     credits::tell_room(*books_, lane);
 }
 
-SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
+SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexcept {
     const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
     const bool is_free = take_back(call);
     if (!is_free && (call.state == detail::phase::sent || call.state == detail::phase::started)) {
-        if (std::exchange(call.extra().cancel_requested, true)) return;
+        by_force = by_force && call.kind == detail::call_kind::task;
+        if (std::exchange(call.extra().cancel_requested, true) && !by_force) return;
         if (call.on != nullptr && call.on->is_open())
-            call.on->send(detail::message_cancel, 0, call.slot.value(), {});
+            call.on->send(detail::message_cancel, by_force ? detail::flag_by_force : 0,
+                          call.slot.value(), {});
+        if (by_force) force_soon(call);
         return;
     }
     if (call.state == detail::phase::queued && call.on != nullptr) {
@@ -25736,6 +26640,7 @@ SKEIN_INLINE std::unique_ptr<actor_terms> terms_of(const actor_options& how) {
     terms->max_concurrency = static_cast<std::uint32_t>(how.max_concurrency);
     terms->name = std::string(how.name);
     terms->get_if_exists = how.get_if_exists;
+    terms->is_detached = how.detached;
     return terms;
 }
 
@@ -25911,6 +26816,10 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::find_actor(
     const counted_ptr<detail::call_base>& call, std::string_view name, const std::type_info& type) {
     call->extra().name = fmt::format("get_actor(\"{}\")", name);
     auto& actors = books_->actors;
+    if (books_->keeper_end) {
+        refuse(*call, is_closing(call->name()));
+        return {};
+    }
     if (books_->upstream == nullptr) {
         const auto found = actors.names.find(name);
         if (found == actors.names.end()) {
@@ -26009,6 +26918,212 @@ SKEIN_INLINE void runtime::on_snapshot(peer& from, const net::frame_view& f) {
 // driver behind that, which passes it on.
 
 
+// ======== skein/rt/worker_link.hpp
+// How a worker and its driver meet: what the worker is told when it starts, and how both shake hands.
+
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace skein::rt {
+
+class runtime;
+
+/// What a worker is asked for when it is started, see rt::take_boot().
+inline constexpr const char* worker_role = "worker";
+
+/// The boot message of a worker.
+struct worker_order {
+    byte_buffer token;   ///< net::token::size bytes
+    std::string address; ///< where to connect; empty: the inherited socket is the link
+    std::uint16_t cpus = 1;
+    bool direct = true;   ///< it calls actors on other workers without the driver, and is called so
+    bool resumes = false; ///< the driver awaits a link, which survives broken connections
+    bool is_read = false; ///< somebody reads what it prints: by lines
+};
+
+/// What one side says to the other.
+struct worker_link {
+    net::token secret;
+    std::uint16_t cpus = 0;     ///< of the worker; the driver says 0
+    bool in_memory = false;     ///< a socket pair: bytes need no checksum
+    bool shares_memory = false; ///< the driver gave it a page
+    /// For the other side to load its program, or to compute.
+    duration start = duration::zero();
+};
+
+/// The options of the connection between them, for both sides.
+[[nodiscard]] net::connection_options worker_connection(const runtime& self,
+                                                        const worker_link& how);
+/// How two processes live through a broken connection between hosts: for how long each waits for the other, which
+/// may compute. It is dead before that when an agent or the head says so, or when nobody listens there any more.
+[[nodiscard]] net::link_options worker_links(const runtime& self, duration resume_within);
+/// Where a worker can be dialled from another host, by what it has said of itself; nothing: nowhere.
+[[nodiscard]] std::optional<net::address> door_of(const net::channel& worker);
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/worker_link.ipp
+// The bodies of rt/worker_link.hpp.
+
+
+// ======== skein/rt/build_id.hpp
+// Which build of the program this is: equal for two processes of one executable, different as soon as
+// one byte of code or constants differs. Compared before anything is decoded from a worker.
+//
+// The linker's GNU build-id note if there is one; else a hash over the read-only segments in memory.
+
+
+#include <cstdint>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// The build-id note inside a note segment; empty if there is none.
+[[nodiscard]] byte_span find_build_id(byte_span notes) noexcept;
+
+} // namespace detail
+
+/// The id of the running program; computed once.
+[[nodiscard]] std::uint64_t build_id();
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/build_id.ipp
+// The bodies of rt/build_id.hpp.
+
+
+#include <cstring>
+
+#include <elf.h>
+#include <link.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+SKEIN_INLINE byte_span find_build_id(byte_span notes) noexcept {
+    const auto padded = [](std::size_t n) { return (n + 3) & ~std::size_t{3}; };
+    while (notes.size() >= sizeof(ElfW(Nhdr))) {
+        ElfW(Nhdr) head;
+        std::memcpy(&head, notes.data(), sizeof head);
+        const std::size_t name = sizeof head, desc = name + padded(head.n_namesz);
+        const std::size_t end = desc + padded(head.n_descsz);
+        if (end > notes.size()) return {};
+        if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 &&
+            std::memcmp(notes.data() + name, "GNU", 4) == 0)
+            return notes.subspan(desc, head.n_descsz);
+        notes = notes.subspan(end);
+    }
+    return {};
+}
+
+SKEIN_INLINE int hash_program(dl_phdr_info* program, std::size_t, void* out) {
+    std::uint32_t low = 1, high = 2;
+    const auto add = [&](byte_span bytes) {
+        low = crc32c(bytes, low);
+        high = crc32c(bytes, high ^ 0x5bd1e995u ^ static_cast<std::uint32_t>(bytes.size()));
+    };
+    const auto segment = [&](const ElfW(Phdr) & h) {
+        return byte_span(reinterpret_cast<const std::byte*>(program->dlpi_addr + h.p_vaddr),
+                         h.p_memsz);
+    };
+    byte_span note;
+    for (int i = 0; i < program->dlpi_phnum; ++i)
+        if (program->dlpi_phdr[i].p_type == PT_NOTE && note.empty())
+            note = find_build_id(segment(program->dlpi_phdr[i]));
+    if (!note.empty()) {
+        add(note);
+    } else {
+        for (int i = 0; i < program->dlpi_phnum; ++i) {
+            const auto& h = program->dlpi_phdr[i];
+            if (h.p_type == PT_LOAD && (h.p_flags & PF_W) == 0) add(segment(h));
+        }
+    }
+    *static_cast<std::uint64_t*>(out) = std::uint64_t{high} << 32 | low;
+    return 1; // the first entry is the program itself
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::uint64_t build_id() {
+    static const std::uint64_t id = [] {
+        std::uint64_t found = 0;
+        ::dl_iterate_phdr(&detail::hash_program, &found);
+        return found;
+    }();
+    return id;
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/worker_link.ipp, continued
+#include <limits>
+
+namespace skein::rt {
+
+SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
+                                                       const worker_link& how) {
+    const detail::process_name& who = self.name();
+    net::connection_options o;
+    o.secret = how.secret;
+    o.self.name = who.name;
+    o.self.build_id = build_id();
+    o.self.registry_hash = registry::instance().hash();
+    o.self.pid = who.pid;
+    o.self.host = who.host;
+    auto hello = self.hello();
+    hello.cpus = how.cpus;
+    hello.shares_memory = how.shares_memory;
+    o.self.extra = wire::encode(hello);
+    o.require_same_build = true;
+    // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
+    // that dies or a driver that leaves is seen at once.
+    o.bounds.handshake_deadline = how.start;
+    // The worker executes on its loop: silence means work. Its death closes the socket. Between hosts each side says
+    // something now and then, for the kernel to tell whether the other end is there still.
+    constexpr auto for_ever = duration::max();
+    o.alive = {how.in_memory ? net::keep_alive_mode::off : net::keep_alive_mode::automatic,
+               time_constants::lan().idle_probe,
+               for_ever,
+               for_ever,
+               for_ever,
+               time_constants::lan().unconfirmed_after};
+    o.checksum_bodies = !how.in_memory; // a socket pair moves bytes from memory to memory
+    return o;
+}
+
+SKEIN_INLINE net::link_options worker_links(const runtime& self, duration resume_within) {
+    constexpr auto times = time_constants::lan();
+    net::link_options o;
+    o.incarnation = self.incarnation();
+    o.resume_within = resume_within;
+    o.refused_within = times.worker_refused;
+    o.attempt_timeout = times.connect_timeout;
+    // Calls and replies cannot wait in a handler: they stay here, as they would in a connection's queue.
+    o.most_messages = o.most_bytes = std::numeric_limits<std::size_t>::max();
+    return o;
+}
+
+SKEIN_INLINE std::optional<net::address> door_of(const net::channel& worker) {
+    const auto hello = wire::decode<detail::worker_hello>(worker.peer().extra);
+    if (!hello) return std::nullopt;
+    auto at = net::address::parse(hello->far_address);
+    if (!at) return std::nullopt;
+    if (at->kind == net::scheme::tcp && at->host == "*") at->host = worker.peer_host();
+    if (at->host.empty()) return std::nullopt;
+    return *at;
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/runtime_callers.ipp, continued
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -26020,12 +27135,12 @@ namespace skein::rt {
 SKEIN_INLINE void peer::send(std::uint16_t what, std::uint16_t flags, std::uint64_t id,
                              byte_span body) {
     if (wire) return wire->send(what, flags, id, body, {});
-    loopback->push({what, flags, id, loopback->body_of(body), {}});
+    loopback->push({what, flags, id, loopback->body_of(body), {}, {}});
 }
 
 SKEIN_INLINE void peer::send(net::frame f) {
     if (wire) return wire->send(std::move(f));
-    loopback->push({f.kind, f.flags, f.id, std::move(f.body), {}});
+    loopback->push({f.kind, f.flags, f.id, std::move(f.body), {}, {}});
 }
 
 // ---- doors -------------------------------------------------------------------------------------
@@ -26107,7 +27222,7 @@ SKEIN_INLINE task<void> runtime::serve_caller(runtime* self, std::shared_ptr<net
 SKEIN_INLINE void runtime::drop_caller(peer& caller) {
     caller.running.for_each([](slot_id, const auto& call) {
         call->stop.request();
-        call->context->cancel_children();
+        call->context->cancel_children(false);
     });
     std::erase_if(books_->backlog, [&](const arrival& one) {
         if (one.from.get() != &caller) return false;
@@ -26144,7 +27259,7 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
     const bool calls = from->role != detail::peer_role::dialled;
     const bool answers = from->role != detail::peer_role::accepted;
     if (f.kind == detail::message_reply && answers) return on_reply(*from, f);
-    if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id));
+    if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id), false);
     if (f.kind == detail::message_started && answers)
         return credits::on_started(*this, *from, slot_id(f.id));
     if (f.kind == detail::message_held && answers)
@@ -26157,22 +27272,7 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
         if (!books_->closing) arrived(from, f);
         return;
     }
-    wire::reader in(f.body);
-    detail::call_head head;
-    const auto& fn = detail::read_head(in, head, *from, {});
-    if (head.kind != detail::call_kind::method)
-        throw error(errc::malformed,
-                    fmt::format("{} calls {}, which is no method", from->who, fn.name));
-    if (head.who.id.value().incarnation != from->incarnation)
-        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from->who));
-    const auto box = books_->boxes.find(head.target);
-    if (box != books_->boxes.end() && box->second->lasts)
-        throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which keeps "
-                                                 "its calls",
-                                                 from->who, head.target));
-    if (from->running.find(slot_id(f.id)) != nullptr)
-        throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from->who));
-    arrived(from, f);
+    arrived(from, f); // execute() looks at it
 }
 
 /// What only a driver says. False: it is nothing of that.
@@ -26297,7 +27397,10 @@ SKEIN_INLINE void detail::direct_books::deliver() {
         } const guard;
         if (!f.kept.empty()) runtime::executing_ = &self;
         try {
-            self.on_frame(here, view);
+            if (f.given)
+                arrived(std::move(f.given));
+            else
+                self.on_frame(here, view);
         } catch (const error& e) { // as it would end a link
             if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
         }
@@ -26315,7 +27418,8 @@ SKEIN_INLINE byte_buffer detail::direct_books::body_of(byte_span bytes) {
 
 SKEIN_INLINE void detail::direct_books::take_back(std::vector<loopback_frame> delivered) {
     for (auto& f : delivered)
-        if (spare_bodies.size() < most_spare && f.body.capacity() <= most_spare_bytes)
+        if (spare_bodies.size() < most_spare && f.body.capacity() > 0 &&
+            f.body.capacity() <= most_spare_bytes)
             spare_bodies.push_back(std::move(f.body));
     delivered.clear();
     if (delivered.capacity() <= most_spare) spare_frames = std::move(delivered);
@@ -26627,6 +27731,10 @@ SKEIN_INLINE bool lease_books::any_has(const std::string& label) const {
 /// Whether a line that has nothing anywhere is served by the workers that are there, or by workers of its own.
 SKEIN_INLINE void lease_books::decide(lease_line& line) {
     if (line.by != lease_line::service::undecided) return;
+    if (all_own) {
+        line.by = lease_line::service::own;
+        return;
+    }
     const auto& need = *line.need;
     const bool is_held = need.for_life || need.group != 0;
     if (largest == 0 && need.only_cpus && !is_held) return; // not known yet
@@ -26950,13 +28058,13 @@ SKEIN_INLINE void runtime::find_way(detail::actor_state& lane) {
         lane.moving = false;
         return;
     }
-    const auto box = books_->boxes.find(lane.id);
-    if (box == books_->boxes.end()) {
+    const auto* const box = books_->boxes.find(lane.id);
+    if (box == nullptr) {
         const auto known = books_->direct->known.find(lane.id);
         if (known == books_->direct->known.end()) return ask_where(lane, false);
         return books_->direct->go_there(lane, known->second);
     }
-    if (box->second->lasts) return ask_where(lane, false);
+    if ((*box)->lasts) return ask_where(lane, false);
     lane.on = &here();
     lane.moving = false;
 }
@@ -26985,7 +28093,7 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     const bool is_own = said->incarnation == books_->incarnation;
     const bool at_worker = verdict == detail::whereabouts::at_worker;
     if (verdict == detail::whereabouts::gone ||
-        (at_worker && is_own && !books_->boxes.contains(id)))
+        (at_worker && is_own && books_->boxes.find(id) == nullptr))
         return close_lane(id, detail::ended(id, "is gone"));
     if (!at_worker || is_own) {
         lane->on = at_worker ? &here() : books_->upstream;
@@ -27043,7 +28151,8 @@ SKEIN_INLINE void runtime::close_lanes() {
     std::vector<actor_id> all;
     for (const auto& [id, lane] : books_->lanes) all.push_back(id);
     std::sort(all.begin(), all.end());
-    const failure why{error(errc::closed, "the driver has gone"), nullptr};
+    const failure why{books_->keeper_end.value_or(error(errc::closed, "the driver has gone")),
+                      nullptr};
     for (const auto id : all) close_lane(id, why);
 }
 
@@ -27177,8 +28286,13 @@ SKEIN_INLINE void runtime::on_end(const net::frame_view& f) {
 SKEIN_INLINE void runtime::lose_target(detail::direct_target& at, peer& l) {
     losses lost;
     const bool closing = books_->closing;
-    lost.code = closing ? errc::closed : at.end ? errc::worker_lost : errc::reset;
-    if (closing) {
+    lost.code = books_->keeper_end ? errc::worker_lost
+                : closing          ? errc::closed
+                : at.end           ? errc::worker_lost
+                                   : errc::reset;
+    if (books_->keeper_end) {
+        lost.summary = books_->keeper_end->text();
+    } else if (closing) {
         lost.summary = "the driver has gone";
     } else if (at.end) {
         lost.summary = at.end->how;
@@ -27360,29 +28474,29 @@ SKEIN_INLINE void runtime::kill_actor(actor_id id) {
 
 /// Worker: nothing of it goes on; a plain call that runs ends as it would.
 SKEIN_INLINE void runtime::on_kill(actor_id id) {
-    const auto found = books_->boxes.find(id);
-    if (found == books_->boxes.end()) return;
-    found->second->over = "was killed";
-    books_->boxes.erase(found);
+    auto* const found = books_->boxes.find(id);
+    if (found == nullptr) return;
+    (*found)->over = "was killed";
+    books_->boxes.erase(id);
     for_each_caller([&](peer& from) {
         from.running.for_each([&](slot_id, const auto& call) {
             if (call->context->actor != id) return;
             call->stop.request();
-            call->context->cancel_children();
+            call->context->cancel_children(false);
         });
     });
 }
 
 SKEIN_INLINE void runtime::leave_actor() {
     const auto* const context = detail::call_context::current();
-    const auto found = context != nullptr && context->is_call() && context->actor
-                           ? books_->boxes.find(context->actor)
-                           : books_->boxes.end();
-    if (found == books_->boxes.end())
+    auto* const found = context != nullptr && context->is_call() && context->actor
+                            ? books_->boxes.find(context->actor)
+                            : nullptr;
+    if (found == nullptr)
         throw error(errc::invalid_argument,
                     "leave_actor() is called by something that is no method of an actor")
             .with_hint("kill(handle) ends an actor from outside");
-    if (!found->second->last) found->second->last = context->who.id;
+    if (!(*found)->last) (*found)->last = context->who.id;
 }
 
 SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool changes) {
@@ -27486,6 +28600,33 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
     co_return false;
 }
 
+// ---- cancelling by force -----------------------------------------------------------------------
+
+/// Driver: what can end by itself is given time to.
+SKEIN_INLINE void runtime::force_soon(detail::call_base& call) {
+    if (books_->upstream != nullptr || call.on == nullptr || call.rare->force) return;
+    auto& here = loop::current();
+    auto& timer = call.rare->force.emplace(call);
+    here.set_timer(timer, deadline_after(here.exact_now(), time_constants::lan().force_after));
+}
+
+SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
+    if (call.is_done() || call.on == nullptr) return; // it waits to be told that its worker is lost
+    auto& at = *call.on;
+    if (!at.up || !at.ended_for.empty()) return;
+    if (at.actors > 0) {
+        logging::warn(
+            "rt", "a task goes on although it was cancelled by force: actors live on its worker",
+            {{"task", call.name()}, {"worker", at.who}, {"actors", at.actors}});
+        return;
+    }
+    at.ended_for = fmt::format("it was ended by force, to cancel {}", call.name());
+    if (books_->leases.source != nullptr)
+        books_->leases.source->end_now(*at.wire);
+    else
+        at.abort(error(errc::cancelled, at.ended_for)); // who serves it sees to its process
+}
+
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_frames.ipp
@@ -27514,7 +28655,8 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_passed:
         if (books_->upstream != nullptr) break;
         return credits::on_passed(*this, *from, slot_id(f.id));
-    case detail::message_cancel: return on_cancel(*from, slot_id(f.id));
+    case detail::message_cancel:
+        return on_cancel(*from, slot_id(f.id), (f.flags & detail::flag_by_force) != 0);
     case detail::message_drop:
         if (books_->upstream == nullptr) break;
         return arrived(from, f);
@@ -27598,16 +28740,16 @@ SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
     return true;
 }
 
-SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
+SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
     if (auto* const found = from.running.find(id)) {
         auto& call = **found;
         call.stop.request();
-        call.context->cancel_children();
+        call.context->cancel_children(by_force);
     } else if (books_->has_backlog) {
         from.unwanted.insert(id);
     }
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
-        cancel(*found->second);
+        cancel(*found->second, by_force);
 }
 
 namespace detail {
@@ -27641,9 +28783,12 @@ SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::call_head& head) {
     auto& demands = books_->leases.demands;
     const bool for_life = call.kind == detail::call_kind::create;
-    const auto number = head.demand.empty()
-                            ? demands.number(for_life ? std::uint16_t{0} : head.cpus)
-                            : demands.number_of_text(head.demand, for_life);
+    const bool all_own = books_->leases.all_own; // then there are no workers for all
+    const auto number =
+        !head.demand.empty()  ? demands.number_of_text(head.demand, for_life)
+        : for_life && all_own ? demands.number(resources{}, {}, true)
+        : for_life            ? demands.number(std::uint16_t{0})
+                   : demands.number(all_own && head.cpus == 0 ? std::uint16_t{1} : head.cpus);
     if (!number) {
         call.extra().bad_options = number.error();
         return;
@@ -27750,7 +28895,7 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
     if (books_->has_backlog) {
         books_->backlog_bytes += f.body.size();
         books_->backlog.push_back(
-            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now()});
+            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now(), {}});
         books_->backlog_full = books_->backlog_full || books_->backlog_bytes > limit::backlog_bytes;
         if (books_->backlog_full && from->wire && !std::exchange(from->is_paused, true))
             from->wire->pause_reading();
@@ -27760,13 +28905,22 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
         books_->boxes.erase(detail::actor_of(f.body, from->who));
         return;
     }
+    begin_turn();
+    execute(from, slot_id(f.id), f.body, nullptr, loop::current().now());
+    end_turn();
+}
+
+/// A call runs; perhaps it is the first one of this turn of the loop.
+SKEIN_INLINE void runtime::begin_turn() {
+    if (books_->in_turn.is_linked()) return;
     auto& here = loop::current();
-    if (!books_->in_turn.is_linked()) { // the first one of this turn of the loop
-        books_->turn_began = here.coarse_now();
-        here.at_turn_end(books_->in_turn);
-    }
-    execute(from, slot_id(f.id), f.body, nullptr, here.now());
-    if (here.coarse_now() - books_->turn_began < limit::call_turn || books_->closing) return;
+    books_->turn_began = here.coarse_now();
+    here.at_turn_end(books_->in_turn);
+}
+
+SKEIN_INLINE void runtime::end_turn() {
+    const auto lasted = loop::current().coarse_now() - books_->turn_began;
+    if (lasted < limit::call_turn || books_->closing) return;
     books_->has_backlog = true;
     books_->calls.spawn(run_backlog());
 }
@@ -27802,7 +28956,10 @@ SKEIN_INLINE task<void> runtime::run_backlog() {
             waiting.pop_front();
             books_->backlog_bytes -= one.body.size();
             if (books_->closing) continue; // its driver has gone
-            execute_waiting(one);
+            if (one.given)
+                books_->direct->execute_waiting(std::move(one.given));
+            else
+                execute_waiting(one);
         }
         if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
             std::exchange(books_->backlog_full, false))
@@ -27842,6 +28999,22 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
     }
 }
 
+namespace detail {
+
+/// A call of another worker is about to run. Throws if it is none that a worker may send.
+SKEIN_INLINE void check_direct(peer& from, slot_id id, const call_head& head,
+                               const function_record& fn) {
+    if (head.kind != call_kind::method)
+        throw error(errc::malformed,
+                    fmt::format("{} calls {}, which is no method", from.who, fn.name));
+    if (head.who.id.value().incarnation != from.incarnation)
+        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
+    if (from.running.find(id) != nullptr)
+        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from.who));
+}
+
+} // namespace detail
+
 /// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
 /// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
 /// start from the run queue, so in order.
@@ -27852,18 +29025,15 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
     const auto& fn = detail::read_head(in, head, *from, came);
     if (!box && !from->page.begin()) // its driver has taken it back
         return credits::pass_by(*from, id, head);
+    const bool is_direct = from->role == detail::peer_role::accepted;
+    if (is_direct && !box) detail::check_direct(*from, id, head, fn);
     if (head.kind == detail::call_kind::method && !box) {
-        const auto found = books_->boxes.find(head.target);
-        if (found == books_->boxes.end()) {
-            const error gone =
-                error(errc::not_found,
-                      fmt::format("{} did not run: actor {} is gone", fn.name, head.target))
-                    .with_hint("its last handle was dropped, or it was killed, or has left");
-            return reply_failure(*from, id, {gone, nullptr});
-        }
-        box = found->second;
-        if (box->type != *fn.actor)
-            throw detail::wrong_actor(from->who, fn, head.target, box->type);
+        box = box_for(*from, id, fn, head.target);
+        if (!box) return;
+        if (is_direct && box->lasts)
+            throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which "
+                                                     "keeps its calls",
+                                                     from->who, head.target));
         const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
         if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
             return hold_back(from, id, body, head, fn, std::move(box), came);
@@ -27877,18 +29047,34 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
         ~executing_guard() { executing_ = before; }
     } const guard;
     executing_ = this;
-    const task_context::use under(&context_for(head, fn));
+    const task_context::use under(&context_for(head.who, head.target, fn));
     fn.invoke(call);
 }
 
+/// The actor of a call of a method. None: it is gone, and the caller has been told.
+SKEIN_INLINE std::shared_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
+                                                                 const function_record& fn,
+                                                                 actor_id actor) {
+    const auto* const found = books_->boxes.find(actor);
+    if (found == nullptr) {
+        const error gone =
+            error(errc::not_found, fmt::format("{} did not run: actor {} is gone", fn.name, actor))
+                .with_hint("its last handle was dropped, or it was killed, or has left");
+        reply_failure(from, id, {gone, nullptr});
+        return nullptr;
+    }
+    if ((*found)->type != *fn.actor) throw detail::wrong_actor(from.who, fn, actor, (*found)->type);
+    return *found;
+}
+
 /// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
-SKEIN_INLINE detail::call_context& runtime::context_for(const detail::call_head& head,
+SKEIN_INLINE detail::call_context& runtime::context_for(const detail::lineage& who, actor_id actor,
                                                         const function_record& fn) {
     auto& spare = books_->spare;
     if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(books_->anchor));
-    spare->who = head.who;
+    spare->who = who;
     spare->fn = &fn;
-    spare->actor = head.target;
+    spare->actor = actor;
     return *spare;
 }
 
@@ -27901,7 +29087,7 @@ SKEIN_INLINE void runtime::hold_back(const std::shared_ptr<peer>& from, slot_id 
         books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box), came));
         return;
     }
-    const task_context::use under(&context_for(head, fn));
+    const task_context::use under(&context_for(head.who, head.target, fn));
     begin_call(from, id, true,
                execute_in_turn(from, id, to_buffer(body), &fn, std::move(box), came));
     books_->fresh.emplace_back(from, id);
@@ -27974,6 +29160,164 @@ SKEIN_INLINE task<void> runtime::tell_started() {
     }
     co_return;
 }
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_given.ipp
+// Part of the bodies of rt/runtime.hpp: calls of this process to its own actors whose arguments travel as they are.
+//
+// They stand in one queue with the frames of this process to itself, so that calls of both kinds keep their order, and
+// meet the same gates, time slices and cancellations. What a reply has for a value goes straight to the call that
+// waits; a failure, and a value with a codec of its own, come as a frame.
+
+
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+/// A method has its result. False: who has called it is another process.
+SKEIN_INLINE bool runtime::reply_here(peer& to, slot_id id, detail::finisher finish) {
+    if (to.role != detail::peer_role::here) return false;
+    const auto call = free_slot(id);
+    if (!call) return true;
+    const task_context::use none(nullptr); // what waits for it is not part of the method
+    const auto lane = credits::give(*books_, to, *call);
+    try {
+        if (!call->is_done()) finish(*call);
+    } catch (...) { // the value could not be copied
+        call->fail(detail::failure_of(std::current_exception(), *call->fn, books_->name));
+    }
+    if (lane) drain(*lane);
+    return true;
+}
+
+namespace detail {
+
+/// The call leaves: its arguments are copied or moved now.
+SKEIN_INLINE void direct_books::give(counted_ptr<call_base> call, given_maker make) {
+    auto& raw = *call;
+    std::unique_ptr<given_call> given;
+    try {
+        struct encoding_guard {
+            call_base* before = runtime::encoding_;
+            ~encoding_guard() { runtime::encoding_ = before; }
+        } const guard;
+        runtime::encoding_ = &raw; // keeps the actors whose handles go along
+        given = make();
+    } catch (...) {
+        const error why = to_error(std::current_exception());
+        return raw.fail({error(why.code(), fmt::format("{} did not run: its arguments cannot be "
+                                                       "copied: {}",
+                                                       raw.name(), why.text())),
+                         nullptr});
+    }
+    auto& who = given->who;
+    who.id = who.trace = call_id({self.books_->incarnation, raw.number});
+    if (raw.parent) {
+        who.trace = raw.parent->who.trace;
+        who.parent = raw.parent->who.id;
+    }
+    if (raw.rare && raw.rare->deadline) who.until = raw.rare->until;
+    raw.slot = self.take_slot(std::move(call));
+    given->fn = raw.fn;
+    given->slot = raw.slot;
+    given->target = raw.target;
+    raw.on = here.get();
+    raw.state = phase::sent;
+    runtime::credits::take(*self.books_, *here, raw, 0); // in calls alone: it is not written down
+    self.direct_call_began(raw);
+    raw.order = ++here->sent;
+    loopback_frame f;
+    f.kind = message_call;
+    f.id = raw.slot.value();
+    f.given = std::move(given);
+    push(std::move(f));
+}
+
+/// As runtime::arrived() does with one that was encoded.
+SKEIN_INLINE void direct_books::arrived(std::unique_ptr<given_call> given) {
+    auto& books = *self.books_;
+    if (books.closing) return;
+    if (books.has_backlog) {
+        const auto id = given->slot;
+        books.backlog.push_back({here, id, {}, false, {}, std::move(given)});
+        return;
+    }
+    self.begin_turn();
+    execute(std::move(given), nullptr);
+    self.end_turn();
+}
+
+/// Its turn has come behind calls that have run for long; it may have been cancelled meanwhile.
+SKEIN_INLINE void direct_books::execute_waiting(std::unique_ptr<given_call> given) {
+    const auto id = given->slot;
+    try {
+        if (here->unwanted.erase(id) == 0) return execute(std::move(given), nullptr);
+        error why(errc::cancelled, given->fn->name + " was cancelled; it did not run");
+        self.reply_failure(*here, id, {std::move(why), nullptr});
+    } catch (const error& e) {
+        self.reply_failure(*here, id, {e, nullptr});
+    }
+}
+
+/// box: the actor, if the call has waited for its turn. See runtime::execute().
+SKEIN_INLINE void direct_books::execute(std::unique_ptr<given_call> given,
+                                        std::shared_ptr<actor_box> box) {
+    auto& fn = *given->fn;
+    if (!box) {
+        box = self.box_for(*here, given->slot, fn, given->target);
+        if (!box) return;
+        const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
+        if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
+            return hold_back(std::move(given), std::move(box));
+    }
+    if (box->over != nullptr) return self.reply_over(*here, given->slot, fn, *box);
+    ++self.books_->stats.executed;
+    wire::reader no_bytes{byte_span()};
+    incoming_call call{self, here, given->slot, fn, given->target, no_bytes, std::move(box)};
+    struct executing_guard {
+        runtime* before = runtime::executing_;
+        ~executing_guard() { runtime::executing_ = before; }
+    } const guard;
+    runtime::executing_ = &self;
+    const task_context::use under(&self.context_for(given->who, given->target, fn));
+    given->run(call);
+}
+
+/// A plain call that may not start yet. See runtime::hold_back().
+SKEIN_INLINE void direct_books::hold_back(std::unique_ptr<given_call> given,
+                                          std::shared_ptr<actor_box> box) {
+    ++box->not_started;
+    if (box->gate_of(given->fn->group).limit == 0) {
+        self.books_->calls.spawn(execute_later(std::move(given), std::move(box)));
+        return;
+    }
+    const auto id = given->slot;
+    const task_context::use under(&self.context_for(given->who, given->target, *given->fn));
+    self.begin_call(here, id, true, execute_in_turn(std::move(given), std::move(box)));
+}
+
+SKEIN_INLINE task<void> direct_books::execute_later(std::unique_ptr<given_call> given,
+                                                    std::shared_ptr<actor_box> box) {
+    --box->not_started;
+    execute(std::move(given), std::move(box));
+    co_return;
+}
+
+SKEIN_INLINE task<void> direct_books::execute_in_turn(std::unique_ptr<given_call> given,
+                                                      std::shared_ptr<actor_box> box) {
+    const auto& fn = *given->fn;
+    auto turn = self.take_turn(here, given->slot, &fn, box);
+    const bool may_start = co_await turn;
+    if (!may_start) co_return;
+    const start_gate::seat seat(fn.group != 0 ? &box->gate_of(fn.group) : nullptr);
+    execute(std::move(given), box);
+}
+
+} // namespace detail
 
 } // namespace skein::rt
 
@@ -28101,10 +29445,7 @@ SKEIN_INLINE counted_ptr<detail::group_state> runtime::make_group(
     auto* const source = books_->leases.source;
     if (source == nullptr || books_->closing)
         return fail(error(errc::closed, "a placement group is made while there are no workers"));
-    if (books_->start_workers) {
-        const task_context::use none(nullptr); // they do not belong to the call that came first
-        std::exchange(books_->start_workers, {})();
-    }
+    books_->begin_work();
     source->want_group({made->number, how, made->bundles});
     return made;
 }
@@ -28367,7 +29708,8 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
 }
 
 SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
-    return books_->lanes.contains(id) || !entry.holders.empty() || !entry.waiting.empty();
+    return books_->lanes.contains(id) || !entry.holders.empty() || !entry.waiting.empty() ||
+           entry.is_detached();
 }
 
 /// Driver: a handle is gone; it may have been the last one.
@@ -28457,6 +29799,7 @@ SKEIN_INLINE lease_share& lease_books::share_for(peer& at, lease_line& line) {
 }
 
 SKEIN_INLINE void lease_books::add(peer& worker) {
+    if (worker.is_guest) return; // no place
     if (worker.kind != 0) {
         auto& line = line_of(static_cast<std::uint16_t>(worker.kind));
         line.by = lease_line::service::own;
@@ -28646,7 +29989,7 @@ SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
 /// A worker with nothing to do and so many cpus, all of which belong to the next call there; nullptr: there is none.
 SKEIN_INLINE peer* lease_books::take_whole(const peers& links, std::uint32_t cpus) {
     for (const auto& l : links) {
-        if (!l->up || l->retiring || l->lent || l->kind != 0 || l->busy != 0 ||
+        if (!l->up || l->retiring || l->lent || l->kind != 0 || l->is_guest || l->busy != 0 ||
             l->alone != nullptr || l->capacity < cpus)
             continue;
         for (const auto& share : l->shares) release_unused(*share);
@@ -29212,6 +30555,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
     auto l = attach(std::move(wire), std::move(page));
     l->kind = room.kind;
     l->labels = std::move(room.labels);
+    l->is_guest = room.is_guest;
     if (!has_own_incarnation(*l)) {
         l->wire->abort(
             error(errc::malformed, l->who + " does not say which process it is, or says that it is "
@@ -29238,6 +30582,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
         how +=
             fmt::format(" (its end was not seen: {})", to_error(std::current_exception()).what());
     }
+    if (!l->ended_for.empty()) how = fmt::format("{}: {}", l->ended_for, how);
     std::erase(books_->links, l);
     lose(*l, how);
     tell_end(*l, true, fmt::format("{} was lost: {}", l->who, how));
@@ -29294,7 +30639,15 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     auto ended = wait_end(l);
     co_await ended;
 
+    std::string how = "the driver has gone";
+    if (books_->after_keeper) {
+        auto asked = shield(end_of_keeper(l));
+        how = co_await asked;
+    }
     books_->closing = true;
+    if (!l->orderly) // nobody is told that what is cancelled now was cancelled: it was lost
+        for (const auto& one : books_->direct->callers)
+            one->abort(error(errc::closed, "the driver has gone"));
     books_->calls.cancel();
     try {
         auto joined = books_->calls.join();
@@ -29304,7 +30657,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     }
     auto parted = leave_others();
     co_await parted;
-    lose(*l, "the driver has gone");
+    lose(*l, how);
     close_lanes();
     books_->boxes.clear();
     books_->upstream = nullptr;
@@ -29354,7 +30707,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
     l.running.for_each([](slot_id, const auto& call) {
         call->stop.request();
-        call->context->cancel_children();
+        call->context->cancel_children(false);
     });
     std::vector<counted_ptr<detail::call_base>> orphans;
     if (!l.spent) // else they go on, as all calls do that nobody waits for
@@ -29363,7 +30716,8 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
         if (!call->is_done()) cancel(*call);
 
     losses lost;
-    lost.summary = fmt::format("{} was lost: {}", l.who, how);
+    lost.summary = books_->keeper_end ? std::string(books_->keeper_end->text())
+                                      : fmt::format("{} was lost: {}", l.who, how);
     if (books_->upstream == nullptr) begin_restarts(l, lost);
     take_lost(l, lost);
 
@@ -29424,6 +30778,7 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
     for (const auto& call : lost.dead) {
         const auto code = detail::is_unwanted(*call)                       ? errc::cancelled
                           : lost.code                                      ? *lost.code
+                          : books_->keeper_end                             ? errc::worker_lost
                           : books_->upstream != nullptr || books_->closing ? errc::closed
                                                                            : errc::worker_lost;
         const auto name = call->name();
@@ -29521,8 +30876,9 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
     for (const auto id : here) {
         auto& entry = actors.entries.at(id);
         const auto lane = books_->lanes.find(id);
-        const bool wanted = !books_->closing && entry.lasts() &&
-                            (lane != books_->lanes.end() || entry.is_held_besides(l.number));
+        const bool wanted =
+            !books_->closing && entry.lasts() &&
+            (lane != books_->lanes.end() || entry.is_held_besides(l.number) || entry.is_detached());
         if (wanted && entry.plan->may_restart()) {
             entry.where = nullptr;
             ++entry.plan->made_again;
@@ -29658,7 +31014,7 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
     std::uint32_t largest = 0;
     bool any = false;
     for (const auto& l : books_->links) {
-        if (!l->up || l->kind != 0) continue;
+        if (!l->up || l->kind != 0 || l->is_guest) continue;
         any = true;
         largest = std::max(largest, l->capacity);
         if (call.cpus > l->capacity || l->retiring) continue;
@@ -29850,7 +31206,7 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
 /// does. The guess how long tasks take was wrong then, or one of them is much longer than the others.
 SKEIN_INLINE void runtime::feed(peer& idle) {
     if (books_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.kind != 0 ||
-        idle.busy != 0 || books_->closing)
+        idle.is_guest || idle.busy != 0 || books_->closing)
         return;
     auto& leases = books_->leases;
     peer* most = nullptr;
@@ -29897,66 +31253,1749 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
 
 } // namespace skein::rt
 
+// ======== skein/rt/detail/runtime_spaces.ipp
+// Part of the bodies of rt/runtime.hpp: namespaces, whose actors outlive the programs that made them. Their keeper is a
+// driver without an app; programs are its guests: workers on which nothing runs. docs/design/0018-detached-actors.md
 
-// ======== skein/rt/detail/worker_link.ipp, continued
-#include <limits>
+
+// ======== skein/rt/ref.hpp
+// ref<T>: the value of a remote call, now or later.
+//
+// Copy it, pass it on as an argument of another call (it is resolved on the way), await it any number
+// of times. The call runs whether or not anybody looks: dropping a ref does not cancel it. If the call
+// fails after its last ref was dropped, the error is logged as a warning.
+//
+//     auto row = skein::remote<&load>(7);          // runs now
+//     auto s = skein::remote<&score>(row, 2.f);    // runs as soon as row is there
+//     float x = co_await s;
+
+
+// ======== skein/core/any.hpp
+// any: run several tasks at once and take the first that succeeds.
+//
+// Errors are only the answer when all have failed; then the first one is rethrown.
+
+
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// Gives the first task that ends without an error; the others are cancelled and waited for.
+template <class T>
+[[nodiscard]] task<finished<T>> any(std::vector<task<T>> work) {
+    return detail::hold_race<T>(std::move(work), false);
+}
+template <class T, class... Rest>
+    requires(std::same_as<T, Rest> && ...)
+[[nodiscard]] task<finished<T>> any(task<T> first, task<Rest>... rest) {
+    return any(detail::to_vector(std::move(first), std::move(rest)...));
+}
+/// The same for refs.
+template <task_like A, task_like... As>
+    requires(
+        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
+        !requires { typename std::remove_cvref_t<A>::allocator_type; })
+[[nodiscard]] auto any(A&& first, As&&... rest) {
+    return any(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
+}
+
+} // namespace skein
+
+// ======== skein/core/as_completed.hpp
+// as_completed: outcomes in the order in which tasks end.
+//
+//     auto results = as_completed(std::move(tasks));
+//     while (auto done = co_await results.next()) use(done->index, done->value);
+//
+// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and the
+// loop waits for their end. They end after the stream then: they must not refer to what ends with its
+// reader (refs do not). co_await close() waits here and now.
+
+
+// ======== skein/core/channel.hpp
+// channel<T>: a bounded queue between tasks of one loop. Values come out in the order they went in, each
+// to exactly one receiver; a full channel makes its senders wait (back-pressure). Capacity 0 is a
+// rendezvous: a send ends when its value is received.
+//
+//     while (auto item = co_await jobs.receive()) use(*item);
+
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <utility>
+
+namespace skein {
+
+/// A queue of at most `capacity` values between tasks of one loop. Neither copyable nor movable.
+template <class T>
+class channel {
+public:
+    explicit channel(std::size_t capacity) noexcept : capacity_(capacity) {}
+    channel(const channel&) = delete;
+    channel& operator=(const channel&) = delete;
+
+    class send_awaiter : public waiter {
+    public:
+        send_awaiter(channel& c, T value) : channel_(c), value_(std::move(value)) {}
+        bool await_ready() {
+            if (channel_.closed_) return true;
+            sent_ = channel_.offer(value_);
+            return sent_;
+        }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            channel_.senders_.push_back(*this);
+            return true;
+        }
+        void await_resume() const {
+            if (sent_) return;
+            throw_if_cancelled();
+            throw error(errc::closed, "send on a closed channel");
+        }
+
+    private:
+        friend class channel;
+        channel& channel_;
+        T value_;
+        bool sent_ = false;
+    };
+
+    class receive_awaiter : public waiter {
+    public:
+        explicit receive_awaiter(channel& c) noexcept : channel_(c) {}
+        bool await_ready() {
+            value_ = channel_.try_receive();
+            return value_.has_value() || channel_.closed_;
+        }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            channel_.receivers_.push_back(*this);
+            return true;
+        }
+        std::optional<T> await_resume() {
+            if (!value_) throw_if_cancelled();
+            return std::move(value_);
+        }
+
+    private:
+        friend class channel;
+        channel& channel_;
+        std::optional<T> value_;
+    };
+
+    /// Suspends while the channel is full; resumed by the loop. Throws closed, or cancelled (then the
+    /// value was not sent).
+    [[nodiscard]] send_awaiter send(T value) { return send_awaiter(*this, std::move(value)); }
+    /// Suspends until there is a value; nothing when the channel is closed and empty. Throws cancelled;
+    /// then no value is taken.
+    [[nodiscard]] receive_awaiter receive() noexcept { return receive_awaiter(*this); }
+
+    /// Sends if there is room; false if not, or if closed (value is then unchanged).
+    [[nodiscard]] bool try_send(T& value) { return !closed_ && offer(value); }
+    [[nodiscard]] bool try_send(T&& value) { return !closed_ && offer(value); }
+
+    /// Takes a value if there is one.
+    [[nodiscard]] std::optional<T> try_receive() {
+        std::optional<T> out;
+        if (!queue_.empty()) {
+            out.emplace(std::move(queue_.front()));
+            queue_.pop_front();
+            if (!senders_.empty()) queue_.push_back(take_from_sender());
+        } else if (!senders_.empty()) {
+            out.emplace(take_from_sender());
+        }
+        return out;
+    }
+
+    /// No more sends: those that wait throw closed, receivers drain what is queued and then get nothing.
+    void close() noexcept {
+        closed_ = true;
+        while (!senders_.empty()) senders_.front().wake();
+        while (!receivers_.empty()) receivers_.front().wake();
+    }
+    [[nodiscard]] bool is_closed() const noexcept { return closed_; }
+    [[nodiscard]] std::size_t size() const noexcept { return queue_.size(); }
+
+private:
+    bool offer(T& value) {
+        if (!receivers_.empty()) {
+            auto& first = static_cast<receive_awaiter&>(receivers_.front());
+            first.value_.emplace(std::move(value));
+            first.wake();
+            return true;
+        }
+        if (queue_.size() >= capacity_) return false;
+        queue_.push_back(std::move(value));
+        return true;
+    }
+    T take_from_sender() {
+        auto& first = static_cast<send_awaiter&>(senders_.front());
+        T value = std::move(first.value_);
+        first.sent_ = true;
+        first.wake();
+        return value;
+    }
+
+    std::size_t capacity_;
+    bool closed_ = false;
+    std::deque<T> queue_;
+    intrusive_list<waiter, waiter> senders_, receivers_;
+};
+
+} // namespace skein
+
+
+// ======== skein/core/as_completed.hpp, continued
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// One task's end: which it was and its value or error.
+template <class T>
+struct completed {
+    std::size_t index = 0;
+    result<T> value;
+};
+
+/// The stream of ends. Move-only; runs its tasks from construction on.
+template <class T>
+class completion_stream {
+public:
+    explicit completion_stream(std::vector<task<T>> work)
+        : state_(std::make_unique<state>(work.size())) {
+        for (std::size_t i = 0; i < work.size(); ++i) {
+            state_->children.spawn(report(std::move(work[i]), i, state_.get()));
+        }
+    }
+
+    /// The next that ended, or nothing when all have. Resumed by the loop; throws cancelled.
+    [[nodiscard]] task<std::optional<completed<T>>> next() {
+        if (state_->left == 0) {
+            auto joined = state_->children.join();
+            co_await joined;
+            co_return std::nullopt;
+        }
+        auto received = co_await state_->ended.receive();
+        --state_->left;
+        co_return received;
+    }
+    /// Cancels what still runs and waits for its end.
+    [[nodiscard]] task<void> close() {
+        state_->children.cancel();
+        auto joined = state_->children.join();
+        auto sure = shield(std::move(joined));
+        co_await sure;
+    }
+
+    completion_stream(completion_stream&&) noexcept = default;
+    completion_stream& operator=(completion_stream&& other) noexcept {
+        std::swap(state_, other.state_);
+        return *this;
+    }
+    ~completion_stream() {
+        if (!state_ || state_->children.size() == 0) return;
+        state_->children.cancel();
+        loop::current().adopt(clear(std::move(state_)));
+    }
+
+private:
+    struct state {
+        explicit state(std::size_t n) : left(n), ended(n) {}
+        std::size_t left;
+        channel<completed<T>> ended;
+        scope children;
+    };
+    static task<void> report(task<T> work, std::size_t index, state* s) {
+        auto guarded = as_result(std::move(work));
+        auto value = co_await guarded;
+        (void)s->ended.try_send(completed<T>{index, std::move(value)});
+    }
+
+    static task<void> clear(std::unique_ptr<state> left) {
+        auto joined = left->children.join();
+        co_await joined;
+    }
+
+    std::unique_ptr<state> state_;
+};
+
+template <class T>
+[[nodiscard]] completion_stream<T> as_completed(std::vector<task<T>> work) {
+    return completion_stream<T>(std::move(work));
+}
+/// The same for refs.
+template <task_like A>
+    requires(!requires { typename A::promise_type; })
+[[nodiscard]] auto as_completed(std::vector<A> work) {
+    std::vector<decltype(as_task(std::declval<A>()))> tasks;
+    tasks.reserve(work.size());
+    for (auto& w : work) tasks.push_back(as_task(std::move(w)));
+    return as_completed(std::move(tasks));
+}
+
+} // namespace skein
+
+
+// ======== skein/rt/ref.hpp, continued
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace skein {
+
+template <class T>
+class ref;
+
+namespace rt::detail {
+
+/// A call and its value.
+template <class T>
+class ref_state : public call_base {
+public:
+    using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
+    std::optional<stored> value;
+
+    // The runtime counts a call as a call_base, users count it as what it is: a failure that no user
+    // can see any more is logged.
+    void add_use() noexcept {
+        ++watchers_;
+        call_base::add_use();
+    }
+    void drop_use() noexcept {
+        --watchers_;
+        call_base::drop_use();
+    }
+    /// Ends the call with a value of this process: that of a method of an actor here.
+    template <class... V>
+    void finish_with(V&&... result) {
+        value.emplace(std::forward<V>(result)...);
+        finished();
+    }
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        if constexpr (std::is_void_v<T>) {
+            (void)bytes;
+            value.emplace();
+            return {};
+        } else {
+            auto decoded = wire::decode<T>(bytes);
+            if (!decoded) return decoded.error();
+            value.emplace(std::move(*decoded));
+            return {};
+        }
+    }
+};
+
+void cancel_call(call_base& call, bool by_force) noexcept;
+/// Throws not_supported for methods.
+void check_force(const function_record& fn);
+
+/// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
+template <class T, bool Move>
+class ref_awaiter : public waiter {
+public:
+    explicit ref_awaiter(counted_ptr<ref_state<T>> call) noexcept : state_(std::move(call)) {}
+    bool await_ready() const noexcept { return state_->is_done(); }
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!arm(h)) return false;
+        state_->waiters.push_back(*this);
+        return true;
+    }
+    T await_resume() {
+        // A value that is there is delivered even to a cancelled task.
+        if (!state_->is_done()) throw_if_cancelled();
+        if (state_->failed()) state_->why().raise();
+        if constexpr (!std::is_void_v<T>) {
+            if constexpr (Move) {
+                if (state_->uses() == 1 || !std::is_copy_constructible_v<T>)
+                    return std::move(*state_->value);
+            }
+            if constexpr (std::is_copy_constructible_v<T>) return *state_->value;
+        }
+    }
+
+private:
+    counted_ptr<ref_state<T>> state_;
+};
+
+} // namespace rt::detail
+
+/// A counted reference to the result of one remote call; one pointer wide. Belongs to one loop.
+template <class T>
+class ref {
+public:
+    using value_type = T;
+
+    ref() noexcept = default;
+    explicit ref(counted_ptr<rt::detail::ref_state<T>> call) noexcept : state_(std::move(call)) {}
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
+    /// True when awaiting it would not suspend.
+    [[nodiscard]] bool ready() const noexcept { return state_->is_done(); }
+
+    /// Suspends until the call is done, resumes from the loop's queue; gives a copy of the value.
+    ///   errors  remote_error (the function threw), worker_lost, timeout (.deadline), cancelled
+    auto operator co_await() const& noexcept {
+        static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
+                      "skein: this result cannot be copied: co_await std::move(ref) takes it out");
+        return rt::detail::ref_awaiter<T, false>(state_);
+    }
+    /// The same, but takes the value out when this is the last ref to it.
+    auto operator co_await() && noexcept {
+        return rt::detail::ref_awaiter<T, true>(std::move(state_));
+    }
+
+    /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
+    /// The ref then fails with errc::cancelled, unless a value comes first.
+    void cancel() const noexcept { rt::detail::cancel_call(*state_, false); }
+    /// The same for a task that may not listen, a plain function that computes: when it has not ended a tenth of a
+    /// second later, its worker's process is ended, and another one started in its place. Calls that it has made are
+    /// cancelled so, too. What else runs on that worker is lost with it, as when it dies (tasks run again). A worker
+    /// that actors live on is not ended: the log says so, and the task goes on to its end.
+    ///   errors  not_supported: a call of an actor, see kill()
+    void cancel_by_force() const {
+        if (state_->fn != nullptr) rt::detail::check_force(*state_->fn);
+        rt::detail::cancel_call(*state_, true);
+    }
+
+    [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
+        return state_;
+    }
+
+private:
+    counted_ptr<rt::detail::ref_state<T>> state_;
+};
+
+/// A task that ends with the ref: what all, any, race, as_completed and with_timeout use.
+template <class T>
+[[nodiscard]] task<T> as_task(ref<T> r) {
+    co_return co_await std::move(r);
+}
+
+/// Waits for the outcome and gives it as a value or error instead of throwing.
+template <class T>
+[[nodiscard]] task<result<T>> as_result(ref<T> r) {
+    return as_result(as_task(std::move(r)));
+}
+
+/// Waits at most so long. The call itself goes on; use .with({.deadline = ...}) to bound the call.
+template <class T>
+[[nodiscard]] task<T> with_timeout(ref<T> r, duration limit) {
+    return with_timeout(as_task(std::move(r)), limit);
+}
+
+} // namespace skein
+
+
+
+// ======== skein/rt/detail/runtime_spaces.ipp, continued
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
 
 namespace skein::rt {
 
-SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
-                                                       const worker_link& how) {
-    const detail::process_name& who = self.name();
-    net::connection_options o;
-    o.secret = how.secret;
-    o.self.name = who.name;
-    o.self.build_id = build_id();
-    o.self.registry_hash = registry::instance().hash();
-    o.self.pid = who.pid;
-    o.self.host = who.host;
-    auto hello = self.hello();
-    hello.cpus = how.cpus;
-    hello.shares_memory = how.shares_memory;
-    o.self.extra = wire::encode(hello);
-    o.require_same_build = true;
-    // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
-    // that dies or a driver that leaves is seen at once.
-    o.bounds.handshake_deadline = how.start;
-    // The worker executes on its loop: silence means work. Its death closes the socket. Between hosts each side says
-    // something now and then, for the kernel to tell whether the other end is there still.
-    constexpr auto for_ever = duration::max();
-    o.alive = {how.in_memory ? net::keep_alive_mode::off : net::keep_alive_mode::automatic,
-               time_constants::lan().idle_probe,
-               for_ever,
-               for_ever,
-               for_ever,
-               time_constants::lan().unconfirmed_after};
-    o.checksum_bodies = !how.in_memory; // a socket pair moves bytes from memory to memory
-    return o;
+SKEIN_INLINE task<runtime*> runtime::enter_space(std::string space) {
+    if (space.empty() || space.size() > detail::actor_terms::longest_name)
+        throw error(errc::invalid_argument,
+                    fmt::format("a namespace has 1 to {} bytes, not {}",
+                                detail::actor_terms::longest_name, space.size()));
+    if (books_->upstream != nullptr)
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a worker asks for namespace \"{}\"", space))
+            .with_hint("the program itself calls detached actors; the actors of a namespace find "
+                       "each other by get_actor(name) alone");
+    auto* const source = books_->leases.source;
+    if (source == nullptr || books_->closing) throw is_closing("get_actor");
+    if (source->has_spaces() && books_->start_workers) {
+        books_->is_visiting = true;
+        const task_context::use none(nullptr); // it does not belong to who asks first
+        auto start = std::exchange(books_->start_workers, {});
+        auto entered = source->enter(space); // first, so that no workers are asked for
+        start();
+        co_return co_await std::move(entered);
+    }
+    auto entered = source->enter(std::move(space));
+    co_return co_await std::move(entered);
 }
 
-SKEIN_INLINE net::link_options worker_links(const runtime& self, duration resume_within) {
-    constexpr auto times = time_constants::lan();
-    net::link_options o;
-    o.incarnation = self.incarnation();
-    o.resume_within = resume_within;
-    o.refused_within = times.worker_refused;
-    o.attempt_timeout = times.connect_timeout;
-    // Calls and replies cannot wait in a handler: they stay here, as they would in a connection's queue.
-    o.most_messages = o.most_bytes = std::numeric_limits<std::size_t>::max();
-    return o;
+SKEIN_INLINE void runtime::keep_space(std::string space) {
+    books_->space = std::move(space);
+    books_->leases.all_own = true;
 }
 
-SKEIN_INLINE std::optional<net::address> door_of(const net::channel& worker) {
-    const auto hello = wire::decode<detail::worker_hello>(worker.peer().extra);
-    if (!hello) return std::nullopt;
-    auto at = net::address::parse(hello->far_address);
-    if (!at) return std::nullopt;
-    if (at->kind == net::scheme::tcp && at->host == "*") at->host = worker.peer_host();
-    if (at->host.empty()) return std::nullopt;
-    return *at;
+namespace detail {
+
+/// The keeper answers who it has taken in; one that is ending does not.
+SKEIN_INLINE task<void> knock(runtime* self, unique_function<void()>* taken) {
+    co_await yield(); // until serve_driver() is at work
+    counted_ptr<ref_state<void>> call(new ref_state<void>);
+    (void)self->find_actor(call, {}, typeid(void));
+    auto asked = as_result(as_task(ref<void>(std::move(call))));
+    const auto answer = co_await asked;
+    if (!answer && answer.error().code() == errc::not_found) (*taken)();
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<void> runtime::visit(std::shared_ptr<net::channel> wire, std::string space,
+                                       unique_function<void()> taken, obituary after) {
+    books_->space = std::move(space);
+    books_->after_keeper = std::move(after);
+    scope beside;
+    beside.spawn(detail::knock(this, &taken));
+    auto served = as_result(serve_driver(std::move(wire)));
+    (void)co_await served;
+    beside.cancel();
+    auto asked = as_result(shield(beside.join()));
+    (void)co_await asked;
+}
+
+/// Guest: what its calls fail with from now on.
+SKEIN_INLINE task<std::string> runtime::end_of_keeper(std::shared_ptr<peer> l) {
+    std::string how = l->orderly ? "it has ended" : l->why.what();
+    try {
+        auto asked = books_->after_keeper(*l);
+        auto said = co_await asked;
+        if (!said.empty()) how = std::move(said);
+    } catch (const error&) { // then the link alone tells
+    }
+    books_->keeper_end =
+        error(errc::worker_lost,
+              fmt::format("the keeper of namespace \"{}\" was lost: {}", books_->space, how))
+            .with_hint("get_actor says what is there now");
+    co_return how;
+}
+
+SKEIN_INLINE error runtime::is_closing(const std::string& call) const {
+    if (!books_->keeper_end)
+        return error(errc::closed, call + " was called while the runtime is shutting down");
+    return error(errc::worker_lost,
+                 fmt::format("{} did not run: {}", call, books_->keeper_end->text()))
+        .with_hint(std::string(books_->keeper_end->hint()));
+}
+
+SKEIN_INLINE std::size_t runtime::known_actors() const noexcept {
+    return books_->actors.entries.size();
+}
+SKEIN_INLINE std::size_t runtime::guests() const noexcept {
+    return static_cast<std::size_t>(std::count_if(books_->links.begin(), books_->links.end(),
+                                                  [](auto& l) { return l->is_guest; }));
 }
 
 } // namespace skein::rt
+
+
+// ======== skein/cluster/detail/leased_groups.ipp, continued
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace skein::cluster {
+
+SKEIN_INLINE void leased_workers::books::want(const rt::worker_group& what) {
+    auto& g = groups[what.number];
+    g.known.number = what.number;
+    g.known.strategy = static_cast<std::uint8_t>(what.strategy);
+    for (const auto& b : what.bundles) {
+        g.known.bundles.push_back(rt::to_string(b));
+        g.cpus += b.cpu;
+    }
+    tell(g);
+    if (!stopping.is_set()) fill();
+}
+
+SKEIN_INLINE void leased_workers::books::tell(const group& g) {
+    if (!is_joined()) return; // with the next hello
+    (void)head.tell(cluster::want_group{g.known.number, g.known.strategy, g.known.bundles});
+}
+
+SKEIN_INLINE void leased_workers::books::drop(std::uint64_t number) {
+    const auto found = groups.find(number);
+    if (found == groups.end() || std::exchange(found->second.closing, true)) return;
+    if (stopping.is_set() || gave_up) { // all ends
+        groups.erase(found);
+        return driver.group_gone(number);
+    }
+    later.spawn(close_group(this, number));
+}
+
+/// Its leases are given back when what runs there has ended, then the group.
+SKEIN_INLINE task<void> leased_workers::books::close_group(books* self, std::uint64_t number) {
+    const auto is_of = [&](const auto& k) { return k.second.what.group == number; };
+    for (;; co_await sleep_for(self->how.times.last_word / 8)) {
+        std::vector<lease_ptr> idle;
+        bool any = false;
+        for (const auto& [n, l] : self->leases) {
+            const auto kind = self->kinds.find(l->kind);
+            if (kind == self->kinds.end() || !is_of(*kind)) continue;
+            any = true;
+            if (!l->wire || (!l->retiring && self->driver.is_idle(l->wire))) idle.push_back(l);
+        }
+        for (const auto& l : idle) {
+            if (!l->wire) { // its worker has not come yet
+                self->leases.erase(l->number);
+                self->give_back(l);
+            } else {
+                l->retiring = true;
+                self->later.spawn(retire(self, l, "its placement group is over"));
+            }
+        }
+        const bool watched =
+            std::any_of(self->kinds.begin(), self->kinds.end(),
+                        [&](const auto& k) { return is_of(k) && k.second.watched; });
+        if (!any && !watched) break;
+    }
+    std::erase_if(self->kinds, is_of);
+    self->groups.erase(number);
+    if (self->is_joined()) (void)self->head.tell(cluster::drop_group{number});
+    self->driver.group_gone(number);
+    self->fill();
+}
+
+SKEIN_INLINE void leased_workers::books::serve_groups(net::request_service& of) {
+    of.on_tell<group_placed>([this](const group_placed& m, const net::caller&) {
+        const auto found = groups.find(m.group);
+        if (found == groups.end()) return; // it was dropped; the head hears so
+        found->second.known.placed = m.bundles;
+        found->second.placed = true;
+        found->second.impossible = false;
+        driver.group_placed(m.group, true);
+        fill();
+    });
+    of.on_tell<group_waits>([this](const group_waits& m, const net::caller&) {
+        const auto found = groups.find(m.group);
+        if (found == groups.end()) return;
+        found->second.placed = false;
+        found->second.impossible = m.impossible;
+        driver.group_placed(m.group, false);
+        logging::warn("cluster",
+                      m.impossible ? "a placement group finds no place"
+                                   : "a placement group has lost places and gets others",
+                      {{"group", m.group}, {"why", m.why}});
+        fill();
+    });
+    of.on_tell<group_refused>([this](const group_refused& m, const net::caller&) {
+        if (groups.erase(m.group) == 0) return;
+        driver.group_refused(m.group, error(errc::exhausted, m.why));
+    });
+}
+
+/// What has changed while a hello was under way.
+SKEIN_INLINE void leased_workers::books::tell_changed_groups(const driver_hello& h) {
+    std::set<std::uint64_t> told;
+    for (const auto& g : h.groups) {
+        told.insert(g.number);
+        if (!groups.contains(g.number)) (void)head.tell(cluster::drop_group{g.number});
+    }
+    for (const auto& [number, g] : groups)
+        if (!told.contains(number)) tell(g);
+}
+
+/// Cpus that the groups take, in steps; those that cannot be had count for nothing.
+SKEIN_INLINE std::int64_t leased_workers::books::group_cpus(bool any_rests) const noexcept {
+    std::int64_t cpus = 0;
+    for (const auto& [number, g] : groups)
+        if (g.placed || (!g.impossible && !any_rests)) cpus += g.cpus.in_steps();
+    return cpus;
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/detail/leased_guests.ipp
+// Part of the bodies of cluster/leased_workers.hpp: this driver as a guest of namespaces, and, where it keeps one itself,
+// its guests. A guest is a second runtime on the driver's loop: a worker of the keeper on which nothing runs.
+
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+inline constexpr std::string_view guest_name = "guest-";
+
+/// Who asks first starts the way there; it goes on also if he does not wait for it.
+SKEIN_INLINE task<rt::runtime*> leased_workers::books::enter(books* self, std::string space) {
+    if (const auto last = self->visits[space];
+        last && last->settled.is_set() && last->wire && !last->wire->is_open()) {
+        auto ending = detail::wait_for(&last->over);
+        co_await ending;
+    }
+    auto& known = self->visits[space];
+    if (known != nullptr && known->is_over) {
+        if (known->self) self->past_visits.push_back(known);
+        known = nullptr;
+    }
+    if (known == nullptr) {
+        if (self->stopping.is_set())
+            throw error(errc::closed, "a namespace was asked for while the program ends");
+        known = std::make_shared<visit>();
+        known->space = space;
+        const task_context::use none(nullptr); // it belongs to nobody who asks
+        self->visiting.spawn(reach(self, known));
+    }
+    const auto v = known;
+    auto waiting = detail::wait_for(&v->settled);
+    co_await waiting;
+    if (v->failed) throw *v->failed;
+    co_return v->self.get();
+}
+
+/// From the first question to the end of the visit.
+SKEIN_INLINE task<void> leased_workers::books::reach(books* self, visit_ptr v) {
+    const auto last = deadline_after(self->on_loop.now(), self->how.times.space_enter);
+    std::string why = "the head was not reached";
+    duration pause = std::chrono::milliseconds(5);
+    try {
+        while (!v->settled.is_set()) {
+            if (self->gave_up) throw *self->gave_up_why;
+            if (self->stopping.is_set()) throw error(errc::closed, "the program ends");
+            if (self->on_loop.now() >= last)
+                throw error(errc::timeout,
+                            fmt::format("namespace \"{}\" was not reached within {:.0f} s: {}",
+                                        v->space, to_seconds(self->how.times.space_enter), why));
+            if (self->is_joined()) {
+                auto trying = as_result(try_once(self, v));
+                const auto tried = co_await trying;
+                if (!tried) {
+                    const auto code = tried.error().code();
+                    const bool is_final = detail::is_final(code) || code == errc::worker_lost ||
+                                          code == errc::exhausted || code == errc::cancelled;
+                    if (is_final) throw tried.error();
+                    why = tried.error().what();
+                }
+            }
+            if (v->wire != nullptr) {
+                auto living = live(self, v);
+                co_await living;
+                if (v->settled.is_set()) co_return;
+                v->self.reset(); // its keeper was just ending: the next one
+                why = "its keeper has ended";
+            }
+            auto waiting = detail::wait_at_most(&self->stopping, pause);
+            co_await waiting;
+            pause = std::min<duration>(2 * pause, std::chrono::milliseconds(200));
+        }
+    } catch (...) {
+        if (v->settled.is_set()) co_return;
+        v->failed = to_error(std::current_exception());
+        v->is_over = true;
+        v->over.set();
+        v->settled.set();
+    }
+}
+
+SKEIN_INLINE task<void> leased_workers::books::try_once(books* self, visit_ptr v) {
+    auto asking = with_timeout(self->head.ask<space_entered>(enter_space{v->space}),
+                               self->how.times.space_enter);
+    const auto there = co_await asking;
+    net::address at;
+    if (!there.address.empty()) {
+        auto read = net::address::parse(there.address);
+        if (!read) throw read.error();
+        at = *read;
+    } else {
+        at = net::address::tcp(there.host.empty() ? self->how.head.host : there.host, there.port);
+    }
+    rt::runtime_options who;
+    who.name = fmt::format("{}{}", guest_name, self->how.name);
+    who.host = self->driver.name().host;
+    who.pid = self->driver.name().pid;
+    while (who.incarnation == 0) who.incarnation = self->on_loop.random().next();
+    auto made = std::make_unique<rt::runtime>(who);
+    rt::worker_link ours{detail::job_secret(self->how.secret, there.keeper)};
+    ours.start = self->how.times.handshake_timeout;
+    made->open_to_workers(self->network, ours.secret, {}, {}); // it calls, and is not called
+    auto links = rt::worker_links(*made, self->how.times.worker_resume);
+    links.first.max_tries = 3;
+    auto dialling =
+        net::link::connect(self->network, at, rt::worker_connection(*made, ours), std::move(links));
+    auto wire = co_await dialling;
+    v->keeper = there.keeper;
+    v->self = std::move(made);
+    v->wire = std::move(wire);
+}
+
+SKEIN_INLINE task<void> leased_workers::books::live(books* self, visit_ptr v) {
+    if (self->stopping.is_set()) // leave_spaces() may have looked already
+        v->wire->abort(error(errc::closed, "the program ends"));
+    v->how.clear();
+    v->told.reset();
+    auto visited = as_result(v->self->visit(
+        v->wire, v->space, [v = v.get()] { v->settled.set(); },
+        [self, v = v.get()](const rt::peer&) {
+            return how_it_ended(self, v->shared_from_this());
+        }));
+    (void)co_await visited;
+    if (v->settled.is_set()) {
+        v->is_over = true;
+        v->over.set();
+    }
+    auto closed = shield(v->wire->close());
+    co_await closed;
+    v->wire = nullptr;
+}
+
+/// As the head says; it hears it from the agent.
+SKEIN_INLINE task<std::string> leased_workers::books::how_it_ended(books* self, visit_ptr v) {
+    if (!self->is_joined()) co_return std::string();
+    auto told = detail::wait_at_most(&v->told, self->how.times.suspect_after);
+    co_await told;
+    co_return v->how;
+}
+
+SKEIN_INLINE void leased_workers::books::on_space_lost(const space_lost& m) {
+    const auto found = visits.find(m.space);
+    if (found == visits.end() || found->second->keeper != m.keeper) return;
+    const auto& v = found->second;
+    v->how = m.how;
+    v->told.set();
+    if (v->wire && !v->wire->is_connected()) v->wire->abort(error(errc::peer_lost, m.how));
+}
+
+/// The program ends: says goodbye to keepers.
+SKEIN_INLINE task<void> leased_workers::books::leave_spaces(books* self) {
+    std::vector<net::link::handle> open;
+    for (const auto& [space, v] : self->visits)
+        if (v->wire) open.push_back(v->wire);
+    for (const auto& wire : open) {
+        if (!wire->is_connected()) wire->abort(error(errc::closed, "the program has ended"));
+        auto closing = wire->close();
+        co_await closing;
+    }
+    auto gone = as_result(self->visiting.join());
+    (void)co_await gone;
+}
+
+/// What a hello says of namespaces: the one that is kept here, and those that are visited.
+SKEIN_INLINE void leased_workers::books::tell_spaces(driver_hello& h) const {
+    h.again = head.was_welcomed();
+    h.build = rt::build_id();
+    h.space = how.space;
+    if (!how.space.empty())
+        h.leases.push_back({keeper_lease, {}, how.space_node, {}, true, {}, {}});
+    for (const auto& [space, v] : visits)
+        if (v->wire && !v->is_over) h.visits.push_back({space, v->keeper});
+}
+
+SKEIN_INLINE task<rt::runtime*> leased_workers::enter(std::string space) {
+    // Called before serve(): then that gets no workers until need().
+    if (books_->leases.empty() && !books_->door) books_->visits_only = true;
+    return books::enter(books_.get(), std::move(space));
+}
+SKEIN_INLINE void leased_workers::need() {
+    books_->visits_only = false;
+    books_->fill();
+}
+
+// ---- a keeper's guests ---------------------------------------------------------------------------------------
+
+SKEIN_INLINE task<void> leased_workers::books::serve_guest(books* self, net::link::handle wire) {
+    self->guests.push_back({wire, {}});
+    std::exception_ptr failure;
+    try {
+        rt::worker_room room;
+        room.is_guest = true;
+        auto served = self->driver.serve_worker(wire, {}, {}, room);
+        co_await served;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    std::erase_if(self->guests, [&](const auto& one) { return one.wire == wire; });
+    if (failure) std::rethrow_exception(failure);
+}
+
+/// One that has not come back for long is gone: nobody else tells so.
+SKEIN_INLINE void leased_workers::books::look_at_guests(time_point now) {
+    for (auto& one : guests) {
+        if (one.wire->is_connected()) {
+            one.broken_since.reset();
+        } else if (!one.broken_since) {
+            one.broken_since = now;
+        } else if (now - *one.broken_since >= how.times.worker_resume) {
+            one.wire->abort(error(errc::peer_lost, "it has not come back for long"));
+        }
+    }
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/detail/leased_output.ipp
+// Part of the bodies of cluster/leased_workers.hpp: what workers print.
+
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+/// The head sends as much as it was told that has been printed: few of these are here at a time.
+SKEIN_INLINE void leased_workers::books::on_output(worker_output m) {
+    if (!how.print || is_deaf) return;
+    std::vector<rt::worker_lines> all;
+    for (auto& some : m.from) {
+        auto& before = heard[some.lease];
+        before.node = m.node_name;
+        rt::worker_lines out;
+        out.worker = fmt::format("worker-{}", some.lease);
+        out.node = m.node_name;
+        out.left_out = some.first > before.next ? some.first - before.next : 0;
+        before.next = some.first + some.lines.size();
+        out.lines = std::move(some.lines);
+        all.push_back(std::move(out));
+    }
+    ++printing_now;
+    printing.spawn(print(this, std::move(all), m.node));
+}
+
+/// The worker has ended; what it has printed and nobody has sent is missing.
+SKEIN_INLINE void leased_workers::books::hear_end(const lease_ended& m) {
+    const auto found = heard.find(m.lease);
+    if (!how.print || is_deaf || (found == heard.end() && m.lines == 0)) return;
+    const auto before = found == heard.end() ? heard_lines{} : found->second;
+    heard.erase(m.lease);
+    all_heard.set();
+    if (m.lines < before.next) return;
+    rt::worker_lines rest;
+    rest.worker = fmt::format("worker-{}", m.lease);
+    rest.node = before.node;
+    rest.left_out = m.lines + 1 - before.next;
+    std::vector<rt::worker_lines> all;
+    all.push_back(std::move(rest));
+    ++printing_now;
+    printing.spawn(print(this, std::move(all), 0));
+}
+
+/// The head has said again which leases there are: no end of others will be told.
+SKEIN_INLINE void leased_workers::books::mark_unknown() {
+    for (auto& [number, before] : heard) before.is_lost = !leases.contains(number);
+    all_heard.set();
+}
+
+SKEIN_INLINE task<void> leased_workers::books::print(books* self,
+                                                     std::vector<rt::worker_lines> what,
+                                                     std::uint64_t node) {
+    auto printed = as_result(self->how.print(std::move(what)));
+    (void)co_await printed;
+    if (node != 0) (void)self->head.tell(output_printed{node});
+    if (--self->printing_now == 0) self->all_printed.set();
+}
+
+SKEIN_INLINE task<void> leased_workers::books::until_printed(books* self, duration most) {
+    const auto until = deadline_after(self->on_loop.now(), most);
+    while (self->printing_now != 0 && self->on_loop.now() < until) {
+        self->all_printed.reset();
+        auto printed = detail::wait_at_most(&self->all_printed, until - self->on_loop.now());
+        co_await printed;
+    }
+}
+
+/// Workers have left: what they said last is on its way. Not for long: a terminal may be slow, or a node cut off.
+SKEIN_INLINE task<void> leased_workers::books::hear_out(books* self, bool waits) {
+    const auto until = deadline_after(self->on_loop.now(), self->how.times.suspect_after);
+    const auto is_coming = [](const auto& one) { return !one.second.is_lost; };
+    while (waits && self->head.is_joined() && self->on_loop.now() < until &&
+           std::any_of(self->heard.begin(), self->heard.end(), is_coming)) {
+        self->all_heard.reset();
+        auto heard = detail::wait_at_most(&self->all_heard, until - self->on_loop.now());
+        co_await heard;
+    }
+    if (waits) {
+        auto printed = until_printed(self, self->how.times.suspect_after);
+        co_await printed;
+    }
+    self->is_deaf = true;
+    self->printing.cancel();
+    auto ended = as_result(self->printing.join());
+    (void)co_await ended;
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/detail/leased_workers.ipp
+// The bodies of cluster/leased_workers.hpp.
+
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+SKEIN_INLINE leased_workers::books::books(loop& on, net::network& via, rt::runtime& of,
+                                          leased_workers_options given)
+    : on_loop(on), network(via), driver(of), how(std::move(given)),
+      head(on, via, link_options(), &stopping) {
+    if (how.demand.empty()) how.demand.cpu = 1;
+}
+
+SKEIN_INLINE detail::head_link_options leased_workers::books::link_options() {
+    detail::head_link_options o;
+    o.head = how.head;
+    o.secret = how.secret;
+    o.name = how.name;
+    o.host = driver.name().host;
+    o.pid = driver.name().pid;
+    o.incarnation = driver.incarnation();
+    o.join_within = how.join_within;
+    o.abandons = !how.space.empty();
+    o.times = how.times;
+    o.make_service = [this] { return make_service(); };
+    o.say_hello = [this] { return say_hello(this); };
+    o.on_away = [at = to_string(how.head)](const error& why, bool was_joined) {
+        if (was_joined)
+            logging::warn("cluster", "the head is away; workers go on",
+                          {{"head", at}, {"why", why.what()}});
+    };
+    return o;
+}
+
+SKEIN_INLINE task<void> leased_workers::books::serve() {
+    std::exception_ptr failure;
+    try {
+        fill();
+        auto joining = keep_joined(this);
+        co_await joining;
+    } catch (const error& e) {
+        if (e.code() == errc::cancelled) {
+            failure = std::current_exception();
+        } else {
+            give_up(e);
+        }
+    }
+    if (failure) served.cancel();
+    later.cancel();
+    auto nothing = as_result(shield(later.join()));
+    (void)co_await nothing;
+    // stop() has been called, or will be: the runtime's close() ends those that are served.
+    if (door) {
+        if (!failure) {
+            auto waiting = as_result(detail::wait_for(&stopping));
+            (void)co_await waiting;
+        }
+        door->close();
+    }
+    if (failure) visiting.cancel();
+    auto left = as_result(shield(leave_spaces(this)));
+    (void)co_await left;
+    auto gone = as_result(shield(served.join()));
+    (void)co_await gone;
+    auto said = as_result(shield(hear_out(this, !failure && !gave_up)));
+    (void)co_await said;
+    auto parted = shield(head.part());
+    co_await parted;
+    if (failure) std::rethrow_exception(failure);
+}
+
+/// Where workers connect: on this host alone if the head listens there alone.
+SKEIN_INLINE void leased_workers::books::open_door() {
+    rt::worker_link ours{detail::job_secret(how.secret, driver.incarnation())};
+    ours.start = how.times.start_timeout;
+    auto options = rt::worker_connection(driver, ours);
+    options.bounds.close_deadline = how.times.shutdown_grace;
+    auto at = how.listen;
+    if (at.host.empty())
+        at = head.notice().this_host_only ? net::address::tcp("127.0.0.1", at.port)
+                                          : net::address::any(at.port);
+    net::acceptor_options bounds; // all workers of a cluster may come at once; they try again
+    bounds.places = 64;
+    bounds.places_per_address = 32;
+    bounds.grace = std::chrono::milliseconds(200); // for a driver that computes
+    door = std::make_unique<net::link_endpoint>(network, at, std::move(options),
+                                                rt::worker_links(driver, how.times.worker_computes),
+                                                net::link_table_bounds{65'536, 65'536}, bounds);
+    served.spawn(watch_broken(this));
+    served.spawn(
+        door->serve([this](net::link::handle wire) { return serve_one(this, std::move(wire)); }));
+}
+
+SKEIN_INLINE void leased_workers::books::give_up(error why) {
+    if (std::exchange(gave_up, true)) return;
+    gave_up_why = why;
+    if (!stopping.is_set()) driver.give_up(std::move(why));
+    if (how.on_give_up) how.on_give_up();
+}
+
+// ---- the link to the head ------------------------------------------------------------------------------------
+
+SKEIN_INLINE task<void> leased_workers::books::keep_joined(books* self) {
+    std::optional<error> fault;
+    try {
+        auto joining = self->head.keep();
+        co_await joining;
+    } catch (const error& e) {
+        fault = e;
+    }
+    if (!fault && self->stopping.is_set()) co_return;
+    if (!fault) throw error(errc::closed, "the cluster was stopped");
+    if (fault->code() == errc::cancelled) throw *fault;
+    throw error(fault->code(),
+                fmt::format("no cluster at {}: {}", to_string(self->how.head), fault->text()))
+        .with_cause(fault->cause())
+        .with_hint(fault->code() == errc::refused || fault->hint().empty()
+                       ? "skein head starts one, skein status looks at it"
+                       : fault->hint());
+}
+
+SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::books::make_service() {
+    auto out = std::make_shared<net::request_service>(net::request_service::bounds(),
+                                                      detail::cluster_budget());
+    out->on_tell<lease_granted>(
+        [this](const lease_granted& m, const net::caller&) { on_granted(m); });
+    out->on_tell<lease_ended>([this](const lease_ended& m, const net::caller&) { on_ended(m); });
+    out->on_tell<worker_output>(
+        [this](worker_output m, const net::caller&) { on_output(std::move(m)); });
+    out->on_tell<lease_waits>([this](const lease_waits& m, const net::caller&) {
+        const auto found = leases.find(m.lease);
+        if (found != leases.end() && !std::exchange(found->second->impossible, true)) fill();
+        if (cluster_nodes == 0) return; // said already
+        logging::warn("cluster", "a worker finds no place", {{"why", m.why}});
+    });
+    serve_groups(*out);
+    out->on_tell<space_lost>([this](const space_lost& m, const net::caller&) { on_space_lost(m); });
+    out->on_tell<lease_recalled>(
+        [this](const lease_recalled& m, const net::caller&) { on_recalled(m); });
+    out->on_tell<cluster_changed>([this](const cluster_changed& m, const net::caller&) {
+        cluster_cpus = m.cpus;
+        cluster_nodes = m.nodes;
+        if (is_joined()) fill();
+    });
+    return out;
+}
+
+SKEIN_INLINE driver_hello leased_workers::books::hello() const {
+    const auto& who = driver.name();
+    driver_hello h;
+    h.name = how.name;
+    h.host = who.host;
+    h.pid = who.pid;
+    h.weight = how.weight;
+    h.executable = how.executable;
+    h.program = how.program;
+    h.folder = how.folder;
+    const auto at = door->local();
+    h.address = how.advertise;
+    const bool is_own = at.kind != net::scheme::tcp ||
+                        (!how.listen.host.empty() && how.listen.host != "*" && !at.is_loopback());
+    if (h.address.empty() && is_own) h.address = to_string(at);
+    h.port = at.port;
+    h.prints = static_cast<bool>(how.print);
+    tell_spaces(h);
+    for (const auto& [number, l] : leases) h.leases.push_back(known(*l));
+    for (const auto& [number, g] : groups) h.groups.push_back(g.known);
+    return h;
+}
+
+SKEIN_INLINE known_lease leased_workers::books::known(const lease& l) const {
+    if (l.kind == 0) return {l.number, rt::to_string(how.demand), l.node, {}, false, {}, {}};
+    const auto& kind = kinds.at(l.kind);
+    return {l.number,
+            kind.demand,
+            l.node,
+            kind.what.label,
+            true,
+            rt::variables_as_text(kind.what.env),
+            kind.what.env.folder};
+}
+
+SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
+    if (!self->door) self->open_door();
+    const auto h = self->hello();
+    auto joining = self->head.join<driver_welcome>(h);
+    const auto w = co_await joining;
+    // What has changed while the hello was under way.
+    std::set<std::uint64_t> told;
+    for (const auto& one : h.leases) {
+        told.insert(one.number);
+        if (!self->leases.contains(one.number) && one.number != keeper_lease)
+            (void)self->head.tell(return_lease{one.number});
+    }
+    self->tell_changed_groups(h);
+    for (const auto& [number, l] : self->leases)
+        if (!told.contains(number)) self->want(l);
+    for (const auto& [number, l] : self->leases) {
+        if (l->rests) (void)self->head.tell(lease_rests{number, true});
+        if (l->ends_now) (void)self->head.tell(return_lease{number, true});
+    }
+    self->mark_unknown();
+    self->cluster_cpus = w.cpus;
+    self->cluster_nodes = w.nodes;
+    const bool none_yet = std::none_of(self->leases.begin(), self->leases.end(),
+                                       [](const auto& one) { return one.second->node != 0; });
+    if (w.nodes == 0 && none_yet) // a head that was started again hears of its nodes in a moment
+        logging::warn("cluster", "the cluster has no nodes yet: calls wait for one",
+                      {{"head", to_string(self->how.head)}});
+    self->fill();
+}
+
+// ---- leases --------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::size_t leased_workers::books::target() const noexcept {
+    if (visits_only || !how.space.empty()) return 0;
+    const auto each = std::max<std::int64_t>(how.demand.cpu.in_steps(), rt::amount::steps);
+    std::int64_t own = 0; // cpus of leases for one demand
+    bool any_own = false;
+    // Who waits for calls that it has made must get them done, before others of its kind may have the room.
+    const bool any_rests = std::any_of(leases.begin(), leases.end(),
+                                       [](const auto& one) { return one.second->rests; });
+    for (const auto& [number, l] : leases) {
+        if (l->kind == 0 || kinds.at(l->kind).what.group != 0) continue; // see group_cpus()
+        if (l->rests || l->impossible || (any_rests && l->node == 0)) continue;
+        any_own = true;
+        own += kinds.at(l->kind).what.need.cpu.in_steps();
+    }
+    own += group_cpus(any_rests);
+    any_own = any_own || own > 0;
+    const auto all = static_cast<std::int64_t>(cluster_cpus) * rt::amount::steps;
+    auto room = (std::max<std::int64_t>(all - own, 0)) / each;
+    if (how.workers > 0) room = std::min<std::int64_t>(how.workers, any_own ? room : how.workers);
+    return static_cast<std::size_t>(
+        std::clamp<std::int64_t>(room, any_own ? 0 : 1, how.most_workers));
+}
+
+/// Leases for all tasks.
+SKEIN_INLINE std::size_t leased_workers::books::shared() const noexcept {
+    return static_cast<std::size_t>(std::count_if(
+        leases.begin(), leases.end(), [](const auto& one) { return one.second->kind == 0; }));
+}
+
+/// Asks for what is missing, and takes back what was asked for in vain.
+SKEIN_INLINE void leased_workers::books::fill() {
+    if (stopping.is_set() || gave_up) return;
+    for (auto& [number, kind] : kinds) fill_own(kind);
+    auto have = shared();
+    for (const auto wanted = target(); have < wanted; ++have) {
+        auto l = std::make_shared<lease>();
+        l->number = ++last_number;
+        leases.emplace(l->number, l);
+        want(l);
+    }
+    for (auto at = leases.end(); have > target() && at != leases.begin();) {
+        --at;
+        if (at->second->node != 0 || at->second->wire || at->second->kind != 0) continue;
+        --have;
+        const auto l = at->second;
+        at = leases.erase(at);
+        give_back(l);
+    }
+    count_expected();
+}
+
+/// What waits for this demand has changed.
+SKEIN_INLINE void leased_workers::books::want_workers(const rt::worker_demand& what) {
+    auto& kind = kinds[what.kind];
+    if (kind.demand.empty()) kind.demand = rt::to_string(what.need);
+    kind.what = what;
+    kind.idle_since = on_loop.now();
+    if (!stopping.is_set()) fill();
+}
+
+/// One lease of a demand is asked for at a time; those above what is wanted go when they have been idle for a while.
+SKEIN_INLINE void leased_workers::books::fill_own(own_leases& kind) {
+    std::size_t all = 0;
+    std::vector<lease_ptr> waiting;
+    for (const auto& [number, l] : leases) {
+        if (l->kind != kind.what.kind) continue;
+        ++all;
+        if (l->node == 0 && !l->wire)
+            waiting.push_back(l); // its worker may be before the news of it
+    }
+    if (kind.what.wanted > all && waiting.empty()) {
+        auto l = std::make_shared<lease>();
+        l->number = ++last_number;
+        l->kind = kind.what.kind;
+        leases.emplace(l->number, l);
+        want(l);
+    }
+    for (; !waiting.empty() && all > kind.what.wanted; waiting.pop_back(), --all) {
+        leases.erase(waiting.back()->number);
+        give_back(waiting.back());
+    }
+    if (all > kind.what.wanted && !std::exchange(kind.watched, true))
+        later.spawn(release_idle(this, kind.what.kind));
+}
+
+SKEIN_INLINE task<void> leased_workers::books::release_idle(books* self, std::uint32_t number) {
+    auto& kind = self->kinds.at(number);
+    for (;;) {
+        const auto due = deadline_after(kind.idle_since, self->how.times.idle_worker);
+        if (self->on_loop.now() < due) {
+            co_await sleep_for(due - self->on_loop.now());
+            continue;
+        }
+        std::size_t all = 0;
+        lease_ptr last;
+        for (const auto& [k, l] : self->leases) {
+            if (l->kind != number) continue;
+            ++all;
+            if (l->wire && !l->retiring && self->driver.is_idle(l->wire)) last = l;
+        }
+        if (all <= kind.what.wanted) break;
+        if (!last) { // the calls there have not ended for all they are not counted: cancelled ones
+            co_await sleep_for(self->how.times.idle_worker);
+            continue;
+        }
+        last->retiring = true;
+        auto going = retire(self, last, "nothing waits for it");
+        co_await going;
+        co_await sleep_for(self->how.times.last_word);
+    }
+    kind.watched = false;
+}
+
+SKEIN_INLINE bool leased_workers::books::is_joined() const noexcept {
+    return head.is_joined() && !stopping.is_set();
+}
+
+SKEIN_INLINE void leased_workers::books::want(const lease_ptr& l) {
+    if (!is_joined()) return; // with the next hello
+    const auto k = known(*l);
+    (void)head.tell(want_lease{k.number, k.demand, k.label, k.own, k.env, k.cwd});
+}
+
+SKEIN_INLINE void leased_workers::books::give_back(const lease_ptr& l) {
+    if (is_joined() && !l->ended) (void)head.tell(return_lease{l->number});
+}
+
+/// New actors wait for workers that are about to come.
+SKEIN_INLINE void leased_workers::books::count_expected() {
+    std::size_t n = 0;
+    for (const auto& [number, l] : leases) n += l->node != 0 && l->kind == 0;
+    driver.expect_workers(n);
+}
+
+SKEIN_INLINE void leased_workers::books::on_granted(const lease_granted& m) {
+    const auto found = leases.find(m.lease);
+    if (found == leases.end()) return; // it was given back; the head hears so
+    found->second->node = m.node;
+    found->second->node_name = m.node_name;
+    found->second->labels = m.labels;
+    found->second->impossible = false;
+    if (found->second->kind != 0) fill(); // there may be room for one more
+    count_expected();
+}
+
+SKEIN_INLINE void leased_workers::books::on_ended(const lease_ended& m) {
+    if (m.lease == keeper_lease && !how.space.empty())
+        return give_up(error(errc::aborted, "the cluster does not count on this keeper: " + m.how));
+    hear_end(m);
+    const auto found = leases.find(m.lease);
+    if (found == leases.end()) return;
+    const auto l = found->second;
+    l->ended = true;
+    l->how = l->node_name.empty() ? m.how : fmt::format("{} on {}", m.how, l->node_name);
+    l->end_told.set();
+    if (l->wire) { // its last replies may be on the way
+        later.spawn(cut_later(this, l));
+        return;
+    }
+    leases.erase(found);
+    on_failed_start(l, m.is_lasting);
+}
+
+SKEIN_INLINE void leased_workers::books::on_recalled(const lease_recalled& m) {
+    if (m.lease == keeper_lease && is_joined()) (void)head.tell(keep_lease{m.lease});
+    const auto found = leases.find(m.lease);
+    if (found == leases.end() || stopping.is_set()) return;
+    const auto l = found->second;
+    if (l->wire) {
+        if (!std::exchange(l->retiring, true)) later.spawn(retire(this, l, m.why));
+        return;
+    }
+    leases.erase(found); // its worker has not come yet
+    give_back(l);
+    later.spawn(fill_later(this, how.times.child_restart_first));
+}
+
+SKEIN_INLINE task<void> leased_workers::books::retire(books* self, lease_ptr l, std::string why) {
+    auto asked = self->driver.retire(l->wire);
+    const bool left = co_await asked;
+    l->retiring = false;
+    if (!left && l->wire && self->is_joined()) (void)self->head.tell(keep_lease{l->number});
+    logging::debug("cluster", left ? "a worker was given back" : "a worker with actors is kept",
+                   {{"node", l->node_name}, {"why", why}});
+}
+
+/// Its worker has ended before it came.
+SKEIN_INLINE void leased_workers::books::on_failed_start(const lease_ptr& l, bool is_lasting) {
+    count_expected();
+    if (stopping.is_set() || refuse_own(*l, is_lasting)) return;
+    if (++failed_starts == 1) first_failure = on_loop.now();
+    const auto reason = fmt::format("a worker did not start: {}", l->how);
+    if (std::exchange(last_failure, reason) != reason) logging::warn("cluster", reason);
+    const bool any = std::any_of(leases.begin(), leases.end(),
+                                 [](const auto& one) { return one.second->wire != nullptr; });
+    constexpr int most_failures = 3;
+    if (!any && failed_starts >= most_failures &&
+        on_loop.now() >= deadline_after(first_failure, how.start_within))
+        return give_up(
+            error(errc::worker_lost, reason)
+                .with_hint("the program must be there, of the same build, on every node"));
+    const auto pause = std::min<duration>(
+        how.times.child_restart_first * (1 << std::min(failed_starts, 8)), how.start_within / 4);
+    later.spawn(fill_later(this, pause));
+}
+
+/// With the environment that its tasks ask for: what cannot be had, or has not been three times, is no use to wait for.
+SKEIN_INLINE bool leased_workers::books::refuse_own(const lease& l, bool is_lasting) {
+    const auto found = kinds.find(l.kind);
+    if (found == kinds.end() || found->second.what.env.empty()) return false;
+    auto& kind = found->second;
+    constexpr int most_failures = 3;
+    const bool no_folder = is_lasting && !kind.what.env.folder.empty();
+    if (++kind.failures < most_failures && !no_folder) return false;
+    kind.failures = 0;
+    error why(no_folder ? errc::not_found : errc::worker_lost,
+              fmt::format("a worker did not start: {}", l.how));
+    if (no_folder)
+        why.with_hint("make the folder on every node, or say with .on which nodes have it");
+    driver.refuse_demand(l.kind, why);
+    return true;
+}
+
+SKEIN_INLINE task<void> leased_workers::books::fill_later(books* self, duration pause) {
+    co_await sleep_for(pause);
+    self->fill();
+}
+
+/// The process has ended, but its connection does not say so: the host has gone, or is cut off.
+SKEIN_INLINE task<void> leased_workers::books::cut_later(books* self, lease_ptr l) {
+    if (l->wire && l->wire->is_connected()) co_await sleep_for(self->how.times.last_word);
+    if (l->wire) l->wire->abort(error(errc::peer_lost, l->how));
+}
+
+/// A worker that does not come back may compute: then its host says that it is there still.
+SKEIN_INLINE task<void> leased_workers::books::watch_broken(books* self) {
+    while (!self->stopping.is_set()) {
+        auto pause = detail::wait_at_most(&self->stopping, self->how.times.idle_probe);
+        co_await pause;
+        const auto now = self->on_loop.now();
+        // Without a cluster nobody tells how a worker has ended.
+        self->look_at_guests(now);
+        const duration patience = self->gave_up ? duration(0) : self->how.times.worker_resume;
+        for (const auto& [number, l] : self->leases) {
+            if (!l->wire || l->wire->is_connected()) {
+                l->broken_since.reset();
+            } else if (!l->broken_since) {
+                l->broken_since = now;
+            } else if (now - *l->broken_since >= patience) {
+                l->broken_since = now;
+                self->served.spawn(ask_host(self, l));
+            }
+        }
+    }
+}
+
+SKEIN_INLINE task<void> leased_workers::books::ask_host(books* self, lease_ptr l) {
+    if (!l->wire) co_return;
+    const auto at = rt::door_of(*l->wire);
+    std::string why = "it cannot be dialled";
+    if (at) {
+        auto asked =
+            as_result(with_timeout(self->network.connect(*at), self->how.times.connect_timeout));
+        const auto answer = co_await asked;
+        if (answer) co_return;
+        why = answer.error().what();
+    }
+    if (!l->wire || l->wire->is_connected()) co_return;
+    l->wire->abort(error(errc::peer_lost,
+                         self->gave_up
+                             ? std::string("its connection broke, and the cluster has gone")
+                             : fmt::format("its connection broke, and it has not come back for "
+                                           "{:.0f} s",
+                                           to_seconds(self->how.times.worker_resume)))
+                       .with_cause(why));
+}
+
+SKEIN_INLINE leased_workers::books::lease_ptr leased_workers::books::lease_of(
+    const std::string& worker) const {
+    constexpr std::string_view start = "worker-";
+    std::uint64_t number = 0;
+    if (!worker.starts_with(start)) return nullptr;
+    const auto* const first = worker.data() + start.size();
+    const auto* const last = worker.data() + worker.size();
+    const auto [end, bad] = std::from_chars(first, last, number);
+    if (bad != std::errc() || end != last) return nullptr;
+    const auto found = leases.find(number);
+    return found == leases.end() ? nullptr : found->second;
+}
+
+/// A worker, from its handshake to the end of its lease.
+SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self, net::link::handle wire) {
+    const bool is_guest = wire->peer().name.starts_with(guest_name);
+    if (is_guest && !self->how.space.empty() && !self->stopping.is_set()) {
+        auto served = serve_guest(self, std::move(wire));
+        co_await served;
+        co_return;
+    }
+    const auto l = self->lease_of(wire->peer().name);
+    if (l == nullptr || l->wire != nullptr || l->ended || self->stopping.is_set()) {
+        wire->abort(error(errc::refused, wire->peer_name() + " has no lease (any more)"));
+        co_return;
+    }
+    l->wire = wire;
+    if (self->how.print) self->heard[l->number].node = l->node_name;
+    self->failed_starts = 0;
+    if (l->kind != 0) self->kinds.at(l->kind).failures = 0;
+    self->last_failure.clear();
+    std::exception_ptr failure;
+    try {
+        auto served = self->driver.serve_worker(
+            std::move(wire), [self, l](const rt::peer&) { return how_it_ended(self, l); }, {},
+            rt::worker_room{l->kind, l->labels});
+        co_await served;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    l->wire = nullptr;
+    self->leases.erase(l->number);
+    self->give_back(l);
+    self->fill();
+    if (failure) std::rethrow_exception(failure);
+}
+
+/// As the head says; it hears it from the agent, at once if the process has ended.
+SKEIN_INLINE task<std::string> leased_workers::books::how_it_ended(books* self, lease_ptr l) {
+    if (!self->is_joined()) co_return std::string();
+    auto told = detail::wait_at_most(&l->end_told, self->how.times.suspect_after);
+    co_await told;
+    auto printed = until_printed(self, self->how.times.farewell_stopping); // its last words
+    co_await printed;
+    co_return l->how;
+}
+
+SKEIN_INLINE leased_workers::leased_workers(loop& on, net::network& via, rt::runtime& driver,
+                                            leased_workers_options how)
+    : books_(std::make_unique<books>(on, via, driver, std::move(how))) {}
+SKEIN_INLINE leased_workers::~leased_workers() = default;
+SKEIN_INLINE task<void> leased_workers::serve() { return books_->serve(); }
+SKEIN_INLINE void leased_workers::stop() noexcept { books_->stopping.set(); }
+SKEIN_INLINE void leased_workers::want(const rt::worker_demand& what) {
+    books_->want_workers(what);
+}
+SKEIN_INLINE void leased_workers::want_group(const rt::worker_group& what) { books_->want(what); }
+SKEIN_INLINE void leased_workers::drop_group(std::uint64_t number) { books_->drop(number); }
+SKEIN_INLINE void leased_workers::rests(const net::channel& worker, bool on) {
+    for (const auto& [number, l] : books_->leases) {
+        if (l->wire.get() != &worker || std::exchange(l->rests, on) == on) continue;
+        if (books_->is_joined()) (void)books_->head.tell(lease_rests{number, on});
+        books_->fill();
+        return;
+    }
+}
+SKEIN_INLINE void leased_workers::end_now(const net::channel& worker) {
+    for (const auto& [number, l] : books_->leases) {
+        if (l->wire.get() != &worker || std::exchange(l->ends_now, true)) continue;
+        if (books_->is_joined()) (void)books_->head.tell(return_lease{number, true});
+        return;
+    }
+}
+SKEIN_INLINE std::size_t leased_workers::connected() const noexcept {
+    std::size_t n = 0;
+    for (const auto& [number, l] : books_->leases) n += l->wire != nullptr;
+    return n;
+}
+SKEIN_INLINE std::size_t leased_workers::granted() const noexcept {
+    std::size_t n = 0;
+    for (const auto& [number, l] : books_->leases) n += l->node != 0;
+    return n;
+}
+SKEIN_INLINE std::size_t leased_workers::wanted() const noexcept { return books_->leases.size(); }
+
+} // namespace skein::cluster
+
+// ======== skein/rt/standard_files.hpp
+// A program may be started with its standard input, output or error closed (`prog >&-`, some launchers
+// and cron). The next file or socket it opens then gets that number, and what it prints goes into it.
+//
+//     skein::rt::open_standard_files();   // first thing in main; skein::run does it
+
+
+namespace skein::rt {
+
+/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed. Others stay as they
+/// are. Call it before anything else is opened and before there are threads. Never throws; where there is
+/// no /dev/null the place stays closed.
+void open_standard_files() noexcept;
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/standard_files.ipp
+// The body of rt/standard_files.hpp.
+
+#include <cerrno>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE void open_standard_files() noexcept {
+    const int saved = errno;
+    for (int fd = 0; fd < 3; ++fd) {
+        if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        const int got = ::open("/dev/null", O_RDWR); // the lowest number that is free: fd
+        if (got > fd) ::close(got);
+    }
+    errno = saved;
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/cluster/detail/keeper.ipp, continued
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+struct keeper::books {
+    books(loop& on, net::network& via, keeper_options given)
+        : on_loop(on), times(given.times), self(identity(given)),
+          workers(on, via, self, wanted(given, &stopping)) {
+        self.keep_space(given.order.space);
+        self.ask(&workers);
+    }
+
+    [[nodiscard]] static rt::runtime_options identity(const keeper_options& given) {
+        rt::runtime_options who;
+        who.name = fmt::format("keeper of {}", given.order.space);
+        who.host = given.host;
+        who.pid = given.pid;
+        who.incarnation = given.order.incarnation;
+        return who;
+    }
+    [[nodiscard]] static leased_workers_options wanted(const keeper_options& given,
+                                                       event* stopping) {
+        const auto& order = given.order;
+        const auto at = net::address::parse(order.head);
+        if (!at || order.token.size() != net::token::size || order.space.empty())
+            throw error(errc::malformed, "the boot message of this keeper cannot be read");
+        leased_workers_options o;
+        o.head = *at;
+        o.secret = net::token::from_hex(to_hex(order.token)).value();
+        o.name = std::filesystem::path(order.program).filename().string();
+        o.executable = order.executable;
+        o.program = order.program;
+        o.folder = order.folder;
+        o.listen = given.listen;
+        o.times = given.times;
+        o.space = order.space;
+        o.space_node = order.node;
+        o.on_give_up = [stopping] { stopping->set(); };
+        return o;
+    }
+
+    /// Until it is told to end, or nobody has needed it for long.
+    static task<void> watch(books* b) {
+        std::optional<time_point> idle_since;
+        while (!b->stopping.is_set()) {
+            const bool is_idle = b->self.known_actors() == 0 && b->self.guests() == 0;
+            const auto now = b->on_loop.now();
+            if (!is_idle)
+                idle_since.reset();
+            else if (!idle_since)
+                idle_since = now;
+            else if (now - *idle_since >= b->times.keeper_idle)
+                co_return;
+            auto pause = detail::wait_at_most(&b->stopping, std::chrono::milliseconds(500));
+            co_await pause;
+        }
+    }
+    static task<void> serve(books* b) {
+        scope services;
+        services.spawn(b->workers.serve());
+        std::exception_ptr failure;
+        try {
+            auto watching = watch(b);
+            co_await watching;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        if (failure) {
+            services.cancel();
+        } else {
+            b->stopping.set();
+            b->workers.stop();
+            auto goodbye = as_result(b->self.close());
+            (void)co_await goodbye;
+        }
+        auto ended = as_result(shield(services.join()));
+        (void)co_await ended;
+        if (failure) {
+            auto left = as_result(shield(b->self.close()));
+            (void)co_await left;
+        }
+        if (failure) std::rethrow_exception(failure);
+    }
+
+    loop& on_loop;
+    time_constants times;
+    event stopping;
+    rt::runtime self;
+    leased_workers workers;
+};
+
+SKEIN_INLINE keeper::keeper(loop& on, net::network& via, keeper_options how)
+    : books_(std::make_unique<books>(on, via, std::move(how))) {}
+SKEIN_INLINE keeper::~keeper() = default;
+SKEIN_INLINE task<void> keeper::serve() { return books::serve(books_.get()); }
+SKEIN_INLINE void keeper::stop() noexcept { books_->stopping.set(); }
+SKEIN_INLINE std::size_t keeper::actors() const noexcept { return books_->self.known_actors(); }
+SKEIN_INLINE std::size_t keeper::guests() const noexcept { return books_->self.guests(); }
+
+SKEIN_INLINE int run_keeper() {
+    try {
+        rt::open_standard_files();
+        auto mine = rt::take_boot(rt::keeper_role);
+        auto order = mine ? wire::decode<keeper_order>(mine->message)
+                          : result<keeper_order>(error(errc::usage, "no keeper was started here"));
+        if (!order) throw order.error();
+        rt::name_process("keeper");
+        ::setenv(rt::in_job_variable, "1", 1);
+        keeper_options how;
+        how.order = std::move(*order);
+        how.host = rt::host_name();
+        how.pid = ::getpid();
+        net::real_loop loop;
+        net::real_network network(loop);
+        keeper k(loop, network, std::move(how));
+        return loop.run(detail::serve_role(&loop, &k));
+    } catch (const std::exception& e) {
+        if (!rt::leave_last_words(e.what())) fmt::print(stderr, "error: {}\n", e.what());
+        return exit_code::failed;
+    }
+}
+
+} // namespace skein::cluster
 
 
 // ======== skein/cluster/detail/agent.ipp, continued
@@ -30029,7 +33068,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> agent::books::make_service() 
     out->on_tell<start_worker_order>(
         [this](start_worker_order m, const net::caller&) { start(std::move(m)); });
     out->on_tell<stop_worker_order>(
-        [this](const stop_worker_order& m, const net::caller&) { stop_one(m.lease); });
+        [this](const stop_worker_order& m, const net::caller&) { stop_one(m.lease, m.at_once); });
     out->on_tell<take_output>(
         [this](const take_output& m, const net::caller&) { send_output(m.driver); });
     out->on_tell<node_drains>(
@@ -30049,7 +33088,9 @@ SKEIN_INLINE node_hello agent::books::hello() const {
     h.resources = rt::to_string(total);
     h.labels = how.labels;
     h.draining = draining;
-    for (const auto& [name, w] : workers) h.holds.push_back({name, w->order.demand, w->order.gpus});
+    h.again = head.was_welcomed();
+    for (const auto& [name, w] : workers)
+        h.holds.push_back({name, w->order.demand, w->order.gpus, w->order.space});
     return h;
 }
 
@@ -30060,7 +33101,7 @@ SKEIN_INLINE task<void> agent::books::say_hello(books* self) {
     try {
         auto joining = self->head.join<node_welcome>(std::move(h));
         const auto w = co_await joining;
-        for (const auto& lease : w.stop) self->stop_one(lease);
+        for (const auto& lease : w.stop) self->stop_one(lease, false);
         for (auto& end : std::exchange(self->untold, {})) self->tell_end(std::move(end));
         self->offer_all_output();
         if (self->how.on_joined) self->how.on_joined(w.name);
@@ -30112,11 +33153,15 @@ SKEIN_INLINE void agent::books::start(start_worker_order order) {
     running.spawn(live(this, lease));
 }
 
-SKEIN_INLINE void agent::books::stop_one(const lease_name& lease) {
+SKEIN_INLINE void agent::books::stop_one(const lease_name& lease, bool at_once) {
     const auto found = workers.find(lease);
     if (found == workers.end()) return; // its end has crossed this
-    found->second->asked_to_stop = true;
-    found->second->stop.request();
+    auto& w = *found->second;
+    w.asked_to_stop = true;
+    if (at_once && w.process != nullptr)
+        w.process->kill(); // whoever waits for its end sees it
+    else
+        w.stop.request();
 }
 
 SKEIN_INLINE void agent::books::stop_all() {
@@ -30154,6 +33199,7 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
                                           self->how.times.start_timeout));
         process = co_await starting;
         out.started = true;
+        w->process = process.get();
         if (w->order.prints) reading.spawn(read_output(self, w, process.get()));
         auto ended = with_cancel(w->stop.token(), process->ended());
         const auto end = co_await ended;
@@ -30177,10 +33223,35 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
     }
     auto read = as_result(shield(reading.join())); // to its end
     (void)co_await read;
+    w->process = nullptr;
     co_return out;
 }
 
+/// It is a driver: it has the cluster's token, and runs nothing of its program.
+SKEIN_INLINE rt::child_options agent::books::keeper_to_start(
+    const start_worker_order& order) const {
+    keeper_order boot;
+    boot.token = to_buffer(how.secret.bytes());
+    boot.head = to_string(how.head);
+    boot.space = order.space;
+    boot.incarnation = order.lease.driver;
+    boot.node = how.incarnation;
+    boot.executable = order.executable;
+    boot.program = order.program;
+    boot.folder = order.folder;
+    rt::child_options child;
+    child.role = rt::keeper_role;
+    child.name = "keeper of " + order.space;
+    child.message = wire::encode(boot);
+    child.socket = false;
+    child.executable = order.executable;
+    child.cwd = order.folder;
+    child.argv = {order.program, "--skein-keeper=" + order.space};
+    return child;
+}
+
 SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_order& order) const {
+    if (!order.space.empty()) return keeper_to_start(order);
     rt::worker_order boot;
     boot.token = to_buffer(detail::job_secret(how.secret, order.lease.driver).bytes());
     net::address to;
@@ -30323,154 +33394,6 @@ SKEIN_INLINE void agent::books::forget_output(std::uint64_t driver) {
 
 } // namespace skein::cluster
 
-// ======== skein/cluster/detail/serve_role.hpp
-// The life of a process that is a head, or an agent.
-
-
-// ======== skein/core/stop_signals.hpp
-// SIGINT and SIGTERM as a request to end in order: the first one is taken down, the second one ends
-// the process as if nobody had asked for it, or is counted where there is more to end than one process.
-//
-//     skein::stop_signals stops;
-//     while (!stops.asked().load()) step();
-//     return stops.exit_code();          // 0, or 130 or 143 as a shell would say
-//
-// A loop waits for stops.fd() to become readable. The handler acts at once, also while the program's own
-// code keeps the loop busy, so that a second Ctrl-C always works.
-
-
-#include <atomic>
-#include <cerrno>
-#include <csignal>
-#include <tuple>
-
-#include <unistd.h>
-
-namespace skein {
-
-/// What the second signal does.
-enum class second_signal : bool {
-    ends_the_process, ///< also while the program's own code keeps everything busy
-    is_counted,
-};
-
-/// Takes the two signals over while it lives; then the handlers before it are back. One inside another
-/// works, the inner one hears. Made and destroyed by one thread; signals may reach any.
-class stop_signals {
-public:
-    explicit stop_signals(second_signal second = second_signal::ends_the_process) {
-        std::tie(read_, write_) = make_pipe();
-        before_target_ = target().exchange(write_.get());
-        before_asked_ = asked_flag().exchange(false);
-        before_number_ = number().exchange(0);
-        before_count_ = counter().exchange(0);
-        before_counts_ = counts().exchange(second == second_signal::is_counted);
-        struct sigaction how{};
-        how.sa_handler = &on_signal;
-        how.sa_flags = SA_RESTART;
-        ::sigaction(SIGINT, &how, &before_int_);
-        ::sigaction(SIGTERM, &how, &before_term_);
-    }
-    stop_signals(const stop_signals&) = delete;
-    stop_signals& operator=(const stop_signals&) = delete;
-    ~stop_signals() {
-        ::sigaction(SIGINT, &before_int_, nullptr);
-        ::sigaction(SIGTERM, &before_term_, nullptr);
-        target().store(before_target_);
-        asked_flag().store(before_asked_);
-        number().store(before_number_);
-        counter().store(before_count_);
-        counts().store(before_counts_);
-    }
-
-    /// Readable from the first signal on; nobody has to read it. One byte for each signal.
-    [[nodiscard]] int fd() const noexcept { return read_.get(); }
-    /// True from the first signal on. For code that looks now and then.
-    [[nodiscard]] const std::atomic<bool>& asked() const noexcept { return asked_flag(); }
-    /// The signal that came first, or 0.
-    [[nodiscard]] int which() const noexcept { return number().load(); }
-    /// How many have come; at most 1 where the second one ends the process.
-    [[nodiscard]] int count() const noexcept { return counter().load(); }
-    /// 0, or 128 + the signal.
-    [[nodiscard]] int exit_code() const noexcept { return which() == 0 ? 0 : 128 + which(); }
-
-private:
-    // What a handler may touch: nothing of the object, which another thread may be destroying.
-    static std::atomic<int>& target() noexcept {
-        static constinit std::atomic<int> fd{-1};
-        return fd;
-    }
-    static std::atomic<bool>& asked_flag() noexcept {
-        static constinit std::atomic<bool> value{false};
-        return value;
-    }
-    static std::atomic<int>& number() noexcept {
-        static constinit std::atomic<int> value{0};
-        return value;
-    }
-    static std::atomic<int>& counter() noexcept {
-        static constinit std::atomic<int> value{0};
-        return value;
-    }
-    static std::atomic<bool>& counts() noexcept {
-        static constinit std::atomic<bool> value{false};
-        return value;
-    }
-    static void on_signal(int signal) {
-        const int saved = errno;
-        if (!counts().load()) {
-            ::signal(SIGINT, SIG_DFL); // the second one may be the other
-            ::signal(SIGTERM, SIG_DFL);
-        }
-        if (counter().fetch_add(1) == 0) number().store(signal);
-        asked_flag().store(true);
-        const char byte = 0;
-        [[maybe_unused]] const auto n = ::write(target().load(), &byte, 1);
-        errno = saved;
-    }
-    static_assert(std::atomic<int>::is_always_lock_free &&
-                  std::atomic<bool>::is_always_lock_free); // or a handler must not touch them
-
-    unique_fd read_, write_;
-    int before_target_ = -1, before_number_ = 0, before_count_ = 0;
-    bool before_asked_ = false, before_counts_ = false;
-    struct sigaction before_int_{}, before_term_{};
-};
-
-} // namespace skein
-
-
-// ======== skein/cluster/detail/serve_role.hpp, continued
-#include <exception>
-
-namespace skein::cluster::detail {
-
-/// Runs a role until it ends; the first stop signal asks it to.
-template <class Role>
-task<int> serve_role(net::real_loop* loop, Role* role) {
-    stop_signals signals;
-    scope beside;
-    beside.spawn([](net::real_loop* on, const stop_signals* from, Role* which) -> task<void> {
-        auto readable = net::wait_readable(*on, from->fd());
-        co_await readable;
-        which->stop();
-    }(loop, &signals, role));
-    std::exception_ptr failure;
-    try {
-        auto serving = role->serve();
-        co_await serving;
-    } catch (...) {
-        failure = std::current_exception();
-    }
-    beside.cancel();
-    auto ended = as_result(shield(beside.join()));
-    (void)co_await ended;
-    if (failure) std::rethrow_exception(failure);
-    co_return exit_code::done;
-}
-
-} // namespace skein::cluster::detail
-
 // ======== skein/cluster/head.hpp
 // The head of a cluster: knows its nodes and drivers, and grants drivers leases on nodes.
 //
@@ -30483,7 +33406,8 @@ task<int> serve_role(net::real_loop* loop, Role* role) {
 //
 // Calls do not go through it: a driver talks to its workers directly, and goes on while the head is away. What
 // the head knows is what nodes and drivers tell it when they come, so that one that was started again learns it
-// from them within seconds. A node whose link is broken for head_options::node_grace is lost with its leases. A driver
+// from them within seconds; which nodes are drained, which are missing, and which drivers there were, it has from
+// its log, if it has one. A node whose link is broken for head_options::node_grace is lost with its leases. A driver
 // that is away keeps its workers for driver_grace.
 
 
@@ -30503,6 +33427,8 @@ class network;
 
 namespace skein::cluster {
 
+class head_log;
+
 /// How a head listens, and how patient it is.
 struct head_options {
     net::address listen = net::address::tcp("127.0.0.1", default_port);
@@ -30521,7 +33447,11 @@ struct head_options {
     /// One that was asked back counts as coming so long; then it is asked for again.
     duration recall_grace = std::chrono::seconds(5);
     std::size_t most_leases = std::size_t{1} << 16; ///< of one driver
+    time_constants times;                           ///< of namespaces
     logging::level news = logging::level::info;     ///< at which it is logged who comes and goes
+    /// What it remembers over its own end, see head_log.hpp; nullptr: nothing. The head's own from now on: it opens
+    /// it, blocking, and has a thread write to it later.
+    std::shared_ptr<head_log> log{};
 };
 
 /// Belongs to one loop. Its serve() must have ended before it is destroyed.
@@ -30529,7 +33459,7 @@ class head {
 public:
     /// Binds at once.
     ///   errors  those of network::listen; permission_denied: an address that other hosts can reach without
-    ///           a token
+    ///           a token; of the log: those of head_log::open, mismatch (it is that of another cluster)
     head(loop& on, net::network& via, head_options how);
     head(const head&) = delete;
     head& operator=(const head&) = delete;
@@ -30562,6 +33492,999 @@ private:
 // What a head knows: sessions, nodes, jobs (one per driver), leases.
 
 
+// ======== skein/cluster/detail/head_memory.hpp
+// What a head remembers of nodes and drivers when they have gone, and how it gets into the log.
+//
+// All of it is in memory, and changes there at once; keep() writes what has changed, many changes with one sync, so that
+// the loop never waits for a disk. Who must not be told before something is durable awaits kept().
+//
+// A new kind of record: a number, an aggregate, what apply() does with it, and a line in everything().
+
+
+// ======== skein/cluster/head_log.hpp
+// A file of records that survives crashes: what a head remembers between two of its starts.
+//
+//     skein::posix_disk disk;
+//     cluster::head_log log(disk, "/var/lib/skein");
+//     auto records = log.open();                       // what was recorded, in order; a damaged file is set aside
+//     auto done = log.append(std::span(&one, 1));      // durable when it returns
+//     if (log.wants_replacing()) done = log.replace(all);
+//
+// The file is a header, then records: length, kind, mark, CRC32C, body. append() writes and syncs several of them at
+// once, and replace() puts a file with others in the place of this one. So a crash leaves what was told to be durable,
+// and of the last append a prefix: the rest does not fit its checksums and is cut off. Bytes that do not fit, with
+// whole records behind them, are damage of another kind: then the file is kept as head.log.broken.
+//
+// Calls block, on any one thread at a time.
+
+
+// ======== skein/core/disk.hpp
+// Files as a small interface, so that the code that writes checkpoints runs on a simulated disk too.
+//
+// Calls block and are meant for a thread that may wait; nothing here throws: a failing disk is a
+// result. Durable replacement of a file is: write a temporary, sync it, rename it, sync the folder;
+// replace() does just that.
+//
+//     auto done = disk.replace("run/manifest.json", bytes);
+//     if (!done) return done.error();
+
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein {
+
+/// What open() expects of a file, and what may be done with it.
+enum class open_mode : std::uint8_t {
+    read,       ///< an existing file, for reading
+    write,      ///< created or emptied, for writing (and reading back)
+    append,     ///< created if missing, kept if not; write position at the end
+    create_new, ///< as write, but errc::already_exists if there is one
+};
+
+/// An open file. The destructor closes it; close() also tells whether that worked.
+class file {
+public:
+    file() = default;
+    file(const file&) = delete;
+    file& operator=(const file&) = delete;
+    virtual ~file() = default;
+
+    /// Reads at an offset; gives fewer bytes than asked only at the end of the file.
+    virtual result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) = 0;
+    /// Writes all bytes at an offset, extending the file where needed; disk_full if they do not fit
+    /// (then an unknown part of them is written).
+    virtual result<void> write_at(std::uint64_t offset, byte_span bytes) = 0;
+    /// Writes all bytes at the end.
+    virtual result<void> append(byte_span bytes) = 0;
+    virtual result<std::uint64_t> size() = 0;
+    /// Cuts or extends (with zeros) to `bytes`.
+    virtual result<void> truncate(std::uint64_t bytes) = 0;
+    /// Returns when content and size have reached the medium.
+    virtual result<void> sync() = 0;
+    /// Closes; later calls fail with errc::closed. Closing twice is fine.
+    virtual result<void> close() = 0;
+};
+
+/// One name in a folder.
+struct dir_entry {
+    std::string name; ///< without the folder
+    bool is_directory = false;
+    std::uint64_t bytes = 0; ///< 0 for folders
+};
+
+/// A tree of files. Thread-safe as far as different files are concerned.
+/// Codes: not_found, already_exists, permission_denied, disk_full, io; texts name the path.
+class disk {
+public:
+    virtual ~disk() = default;
+
+    virtual result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) = 0;
+    /// Replaces `to` at once, if it is there. Durable after sync_dir of the folder.
+    virtual result<void> rename(const std::string& from, const std::string& to) = 0;
+    /// Makes creations, renames and removals inside the folder durable.
+    virtual result<void> sync_dir(const std::string& path) = 0;
+    /// What is in a folder, ordered by name.
+    virtual result<std::vector<dir_entry>> list(const std::string& path) = 0;
+    /// Removes a file or an empty folder; not_found if there is none.
+    virtual result<void> remove(const std::string& path) = 0;
+    /// Creates a folder and those above it; fine if it is there already.
+    virtual result<void> make_dirs(const std::string& path) = 0;
+    /// Bytes an ordinary user may still write where `path` is.
+    virtual result<std::uint64_t> free_space(const std::string& path) = 0;
+    /// Size and kind of a path; not_found if there is none.
+    virtual result<dir_entry> status(const std::string& path) = 0;
+
+    /// The whole content; too_large if it has more than max_bytes.
+    result<byte_buffer> read_whole(const std::string& path, std::uint64_t max_bytes = 1u << 30);
+    /// Writes a file from the start and syncs it; a crash may leave a part of it.
+    result<void> write_whole(const std::string& path, byte_span bytes);
+    /// Replaces a file durably: after a crash either the old or the new content is there.
+    result<void> replace(const std::string& path, byte_span bytes);
+    /// Removes a folder with all that is in it, or a file; fine if there is nothing. A link is
+    /// removed, not what it points at.
+    result<void> remove_tree(const std::string& path);
+};
+
+/// The folder part of a path ("." for a bare name, "/" for the root).
+[[nodiscard]] inline std::string parent_path(const std::string& path) {
+    const auto slash = path.find_last_of('/');
+    if (slash == std::string::npos) return ".";
+    return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+/// folder + "/" + name.
+[[nodiscard]] inline std::string join_path(const std::string& folder, std::string_view name) {
+    std::string path = folder;
+    if (!path.empty() && path.back() != '/') path += '/';
+    return path.append(name);
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/disk.ipp
+// What a disk does in several calls: whole files, replacing one, removing a tree.
+
+#include <fmt/core.h>
+
+namespace skein {
+
+SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path,
+                                                  std::uint64_t max_bytes) {
+    auto opened = open(path, open_mode::read);
+    if (!opened) return opened.error();
+    file& from = **opened;
+    const auto bytes = from.size();
+    if (!bytes) return bytes.error();
+    if (*bytes > max_bytes)
+        return error(errc::too_large, fmt::format("read {}: {} bytes are more than the limit of {}",
+                                                  path, *bytes, max_bytes));
+    byte_buffer content(static_cast<std::size_t>(*bytes));
+    const auto got = from.read_at(0, content);
+    if (!got) return got.error();
+    content.resize(*got);
+    return content;
+}
+
+SKEIN_INLINE result<void> disk::write_whole(const std::string& path, byte_span bytes) {
+    auto opened = open(path, open_mode::write);
+    if (!opened) return opened.error();
+    file& to = **opened;
+    if (auto done = to.write_at(0, bytes); !done) return done;
+    if (auto done = to.sync(); !done) return done;
+    return to.close();
+}
+
+SKEIN_INLINE result<void> disk::replace(const std::string& path, byte_span bytes) {
+    const std::string temporary = path + ".tmp";
+    auto done = write_whole(temporary, bytes);
+    if (done) done = rename(temporary, path);
+    if (!done) {
+        (void)remove(temporary);
+        return done;
+    }
+    return sync_dir(parent_path(path));
+}
+
+SKEIN_INLINE result<void> disk::remove_tree(const std::string& path) {
+    // Files, empty folders and links (status() would follow them) go at once.
+    auto removed = remove(path);
+    if (removed || removed.error().code() == errc::not_found) return {};
+    if (removed.error().code() == errc::permission_denied) return removed;
+    const auto what = status(path);
+    if (!what || !what->is_directory) return removed;
+    const auto inside = list(path);
+    if (!inside) return inside.error();
+    for (const auto& entry : *inside) {
+        const auto child = join_path(path, entry.name);
+        if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done) return done;
+    }
+    return remove(path);
+}
+
+} // namespace skein
+
+
+// ======== skein/cluster/head_log.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+/// One entry. What kinds there are, and what their bodies mean, is up to who writes them.
+struct log_record {
+    std::uint16_t kind = 0;
+    byte_buffer body;
+};
+
+/// What the bytes of a log say.
+struct log_reading {
+    std::vector<log_record> records;       ///< those before the first bytes that do not fit
+    std::uint64_t whole = 0;               ///< bytes up to there
+    bool is_log = false;                   ///< the bytes begin like one
+    std::uint32_t version = 0;             ///< of its format
+    std::optional<std::uint64_t> broken{}; ///< where it is damaged, with whole records behind it
+};
+
+/// Bounds of a log's file, and of one record.
+struct log_bounds {
+    std::uint64_t most_bytes = std::uint64_t{64} << 20;
+    std::uint32_t most_record = std::uint32_t{1} << 20;
+    /// wants_replacing() from here on, and above so much for each byte that the last replace() has written.
+    std::uint64_t grown = std::uint64_t{256} << 10;
+    std::uint64_t times = 3;
+};
+
+/// Reads the bytes of a log, whatever they are. Memory follows their size.
+[[nodiscard]] log_reading read_log(byte_span bytes, const log_bounds& bounds = {});
+/// A whole file with these records.
+[[nodiscard]] byte_buffer write_log(std::span<const log_record> records);
+
+/// The log in one folder. The disk must outlive it.
+class head_log {
+public:
+    head_log(skein::disk& on, std::string folder, log_bounds bounds = {});
+    head_log(const head_log&) = delete;
+    head_log& operator=(const head_log&) = delete;
+    ~head_log();
+
+    /// Makes the folder where there is none, and reads what is there: nothing, if the log is new, or was set aside.
+    ///   errors  io, permission_denied, invalid_argument (no folder): the text names path and remedy; not_supported: a
+    ///           newer release has written it
+    [[nodiscard]] result<std::vector<log_record>> open();
+    /// Why open() has set the file aside; "" if it has not.
+    [[nodiscard]] const std::string& set_aside() const noexcept { return set_aside_; }
+
+    /// Adds records at the end. After a failure only replace() helps: what the file ends with is not known.
+    ///   errors  disk_full, io, ...; aborted: an earlier one has failed; too_large: one that could not be read again
+    [[nodiscard]] result<void> append(std::span<const log_record> records);
+    /// Puts a file with these records alone in the place of the log.
+    [[nodiscard]] result<void> replace(std::span<const log_record> records);
+    /// The file has grown by much more than what replace() would leave, or an append has failed.
+    [[nodiscard]] bool wants_replacing() const noexcept;
+
+    /// "state/head.log"
+    [[nodiscard]] std::string path() const;
+    [[nodiscard]] const std::string& folder() const noexcept { return folder_; }
+    [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+
+private:
+    result<void> put_aside(std::string why);
+    result<void> keep_folder();
+    [[nodiscard]] result<void> check(std::span<const log_record> records,
+                                     std::uint64_t before) const;
+
+    skein::disk& disk_;
+    std::string folder_;
+    log_bounds bounds_;
+    std::unique_ptr<file> file_; ///< open at the end; made by the first append
+    std::uint64_t bytes_ = 0, replaced_bytes_ = 0;
+    bool folder_is_kept_ = false;
+    bool is_sound_ = false; ///< the file ends with a whole record, as far as was heard
+    std::string set_aside_;
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/head_log.ipp
+// The bodies of cluster/head_log.hpp.
+
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+namespace detail {
+
+/// magic(8) version(4) crc of both(4)
+struct log_header {
+    static constexpr std::size_t bytes = 16;
+    static constexpr std::string_view magic = "skeinlog";
+    static constexpr std::uint32_t version = 1;
+};
+
+/// length(4) kind(2) mark(2) crc of the eight before and the body(4), body
+struct record_header {
+    static constexpr std::size_t bytes = 12;
+    static constexpr std::uint16_t mark = 0x7e5a; ///< few other bytes look like a record
+};
+
+/// The record at the beginning of the bytes; nothing: there is none.
+SKEIN_INLINE std::optional<log_record> read_record(byte_span from, std::uint32_t most) {
+    if (from.size() < record_header::bytes) return std::nullopt;
+    const auto length = load_le<std::uint32_t>(from.data());
+    if (load_le<std::uint16_t>(from.data() + 6) != record_header::mark) return std::nullopt;
+    if (length > most || length > from.size() - record_header::bytes) return std::nullopt;
+    const auto body = from.subspan(record_header::bytes, length);
+    if (load_le<std::uint32_t>(from.data() + 8) != crc32c(body, crc32c(from.first(8))))
+        return std::nullopt;
+    return log_record{load_le<std::uint16_t>(from.data() + 4), to_buffer(body)};
+}
+
+/// Whether a whole record stands anywhere in there. What looks like one and is none costs its length: few are looked at.
+SKEIN_INLINE bool has_record(byte_span in, std::uint32_t most) {
+    std::size_t looked = 0;
+    for (std::size_t at = 0; at + record_header::bytes <= in.size(); ++at) {
+        if (load_le<std::uint16_t>(in.data() + at + 6) != record_header::mark) continue;
+        if (read_record(in.subspan(at), most)) return true;
+        if (++looked == 1000) return true; // no crash leaves that
+    }
+    return false;
+}
+
+SKEIN_INLINE void put_record(byte_buffer& out, const log_record& r) {
+    std::array<std::byte, record_header::bytes> head{};
+    store_le(head.data(), static_cast<std::uint32_t>(r.body.size()));
+    store_le(head.data() + 4, r.kind);
+    store_le(head.data() + 6, record_header::mark);
+    store_le(head.data() + 8, crc32c(r.body, crc32c(byte_span(head).first(8))));
+    append(out, head);
+    append(out, r.body);
+}
+
+SKEIN_INLINE error no_state(const std::string& what, const error& why) {
+    return error(why.code(), fmt::format("{}: {}", what, why.text()))
+        .with_hint(why.code() == errc::disk_full
+                       ? "free some space there, or name another folder with --state"
+                       : "give this user a folder of its own with --state, or mend this one");
+}
+
+} // namespace detail
+
+SKEIN_INLINE log_reading read_log(byte_span bytes, const log_bounds& bounds) {
+    using detail::log_header;
+    log_reading out;
+    if (bytes.size() < log_header::bytes || as_text(bytes.first(8)) != log_header::magic ||
+        load_le<std::uint32_t>(bytes.data() + 12) != crc32c(bytes.first(12)))
+        return out;
+    out.is_log = true;
+    out.version = load_le<std::uint32_t>(bytes.data() + 8);
+    out.whole = log_header::bytes;
+    if (out.version != log_header::version) return out;
+    while (auto r = detail::read_record(bytes.subspan(out.whole), bounds.most_record)) {
+        out.whole += detail::record_header::bytes + r->body.size();
+        out.records.push_back(std::move(*r));
+    }
+    const auto rest = bytes.subspan(out.whole);
+    if (rest.size() > 1 && detail::has_record(rest.subspan(1), bounds.most_record))
+        out.broken = out.whole;
+    return out;
+}
+
+SKEIN_INLINE byte_buffer write_log(std::span<const log_record> records) {
+    using detail::log_header;
+    byte_buffer out = to_buffer(as_bytes(log_header::magic));
+    std::array<std::byte, 8> rest{};
+    store_le(rest.data(), log_header::version);
+    store_le(rest.data() + 4, crc32c(byte_span(rest).first(4), crc32c(out)));
+    append(out, rest);
+    for (const auto& r : records) detail::put_record(out, r);
+    return out;
+}
+
+SKEIN_INLINE head_log::head_log(skein::disk& on, std::string folder, log_bounds bounds)
+    : disk_(on), folder_(std::move(folder)), bounds_(bounds) {}
+SKEIN_INLINE head_log::~head_log() = default;
+
+SKEIN_INLINE std::string head_log::path() const { return join_path(folder_, "head.log"); }
+
+SKEIN_INLINE result<void> head_log::put_aside(std::string why) {
+    const auto aside = path() + ".broken";
+    auto moved = disk_.rename(path(), aside);
+    if (moved) moved = disk_.sync_dir(folder_);
+    if (!moved)
+        return detail::no_state(
+            fmt::format("{} is damaged ({}) and cannot be set aside", path(), why), moved.error());
+    set_aside_ = fmt::format("{} is damaged: {}; it is kept as {}", path(), why, aside);
+    return {};
+}
+
+SKEIN_INLINE result<std::vector<log_record>> head_log::open() {
+    file_.reset();
+    is_sound_ = false;
+    if (const auto made = disk_.make_dirs(folder_); !made)
+        return detail::no_state(fmt::format("state folder {} cannot be made", folder_),
+                                made.error());
+    const auto bytes = disk_.read_whole(path(), bounds_.most_bytes);
+    if (!bytes && bytes.error().code() == errc::not_found) return std::vector<log_record>();
+    if (!bytes && bytes.error().code() == errc::too_large) {
+        if (auto put = put_aside(bytes.error().text()); !put) return put.error();
+        return std::vector<log_record>();
+    }
+    if (!bytes)
+        return detail::no_state(fmt::format("state folder {} cannot be read", folder_),
+                                bytes.error());
+    auto read = read_log(*bytes, bounds_);
+    if (read.is_log && read.version != detail::log_header::version)
+        return error(errc::not_supported,
+                     fmt::format("not supported: {} has format {}, this release reads format {}",
+                                 path(), read.version, detail::log_header::version))
+            .with_hint("start the release of skein that has written it, or name another folder "
+                       "with --state");
+    if (!read.is_log || read.broken) {
+        const auto why = !read.is_log
+                             ? std::string("its first 16 bytes are not those of a head's log")
+                             : fmt::format("the bytes at offset {} do not fit their checksum, and "
+                                           "whole records follow",
+                                           *read.broken);
+        if (auto put = put_aside(why); !put) return put.error();
+        return std::vector<log_record>();
+    }
+    bytes_ = read.whole;
+    return std::move(read.records);
+}
+
+/// What could not be read again must not be written.
+SKEIN_INLINE result<void> head_log::check(std::span<const log_record> records,
+                                          std::uint64_t before) const {
+    std::uint64_t all = before;
+    for (const auto& r : records) {
+        all += r.body.size() + detail::record_header::bytes;
+        if (r.body.size() > bounds_.most_record)
+            return error(errc::too_large,
+                         fmt::format("a record of {} bytes for {}, at most {} are taken",
+                                     r.body.size(), path(), bounds_.most_record));
+    }
+    if (all > bounds_.most_bytes)
+        return error(errc::too_large,
+                     fmt::format("{} would have more than {} bytes", path(), bounds_.most_bytes));
+    return {};
+}
+
+SKEIN_INLINE result<void> head_log::append(std::span<const log_record> records) {
+    if (!is_sound_)
+        return error(errc::aborted, path() + " is replaced first: its end is not known");
+    if (auto fit = check(records, bytes_); !fit) return fit;
+    byte_buffer out;
+    for (const auto& r : records) detail::put_record(out, r);
+    if (out.empty()) return {};
+    is_sound_ = false; // until all of it has gone well
+    if (file_ == nullptr) {
+        auto opened = disk_.open(path(), open_mode::append);
+        if (!opened) return opened.error();
+        file_ = std::move(*opened);
+    }
+    if (auto done = file_->append(out); !done) return done;
+    if (auto done = file_->sync(); !done) return done;
+    bytes_ += out.size();
+    is_sound_ = true;
+    return {};
+}
+
+/// The folder itself may be new, with those above it: their names are durable after a sync of where they stand.
+SKEIN_INLINE result<void> head_log::keep_folder() {
+    if (folder_is_kept_) return {};
+    for (auto at = folder_; at != "." && at != "/"; at = parent_path(at)) {
+        const auto done = disk_.sync_dir(parent_path(at));
+        if (!done &&
+            done.error().code() != errc::permission_denied) // somebody else's: it was there
+            return done;
+    }
+    folder_is_kept_ = true;
+    return {};
+}
+
+SKEIN_INLINE result<void> head_log::replace(std::span<const log_record> records) {
+    if (auto fit = check(records, detail::log_header::bytes); !fit) return fit;
+    file_.reset();
+    is_sound_ = false;
+    const auto out = write_log(records);
+    if (auto done = disk_.replace(path(), out); !done) return done;
+    if (auto done = keep_folder(); !done) return done;
+    bytes_ = replaced_bytes_ = out.size();
+    is_sound_ = true;
+    return {};
+}
+
+SKEIN_INLINE bool head_log::wants_replacing() const noexcept {
+    return !is_sound_ || bytes_ > bounds_.grown + bounds_.times * replaced_bytes_;
+}
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/head_memory.hpp, continued
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein::cluster::detail {
+
+/// Records of a head's log; a number is never used again for something else.
+enum class record_kind : std::uint16_t { started = 1, node = 2, node_forgotten = 3, job = 4 };
+
+/// A head has begun with this log: the first record of every file.
+struct started_record {
+    static constexpr auto kind = record_kind::started;
+    std::uint64_t state = 0;      ///< drawn when the log was new
+    std::uint64_t generation = 0; ///< how many heads have begun with it
+    std::string token;            ///< the fingerprint of the cluster's
+};
+/// A node as it is now.
+struct node_record {
+    static constexpr auto kind = record_kind::node;
+    std::string name, host, resources;
+    std::vector<std::string> labels;
+    bool draining = false;
+    bool left = false;           ///< in order; kept because it is drained
+    std::int64_t gone_since = 0; ///< seconds since 1970; 0: it is there
+};
+/// Nobody remembers the node any more.
+struct node_forgotten_record {
+    static constexpr auto kind = record_kind::node_forgotten;
+    std::string name;
+};
+/// A driver as it is now, or was.
+struct job_record {
+    static constexpr auto kind = record_kind::job;
+    std::uint64_t driver = 0; ///< its incarnation
+    std::string name, host;
+    std::int64_t pid = 0;
+    std::int64_t started = 0, ended = 0; ///< seconds since 1970; 0: it has not
+    std::uint8_t how = 0;                ///< job_end
+};
+
+/// Belongs to one loop. keep() must have ended before it is destroyed.
+class head_memory {
+public:
+    static constexpr std::size_t most_gone_nodes = 4096;
+    static constexpr std::size_t most_past_jobs = 1000;
+    static constexpr std::int64_t gone_for = 7 * 86'400; ///< seconds; then a node is forgotten
+    static constexpr std::size_t most_text = 256;        ///< of a name; the rest is cut off
+    static constexpr std::size_t most_offers =
+        4096; ///< of resources, of labels; longer ones are left out
+
+    explicit head_memory(loop& on) : loop_(on) {}
+    head_memory(const head_memory&) = delete;
+    head_memory& operator=(const head_memory&) = delete;
+    ~head_memory() = default;
+
+    /// Reads the log and begins a new generation in it. Blocks. A disk that only cannot be written is no error, see
+    /// trouble().
+    ///   errors  those of head_log::open; mismatch: the log of a cluster with another token; not_supported
+    void open(std::shared_ptr<head_log> log, const net::token& secret, random_source& random);
+    [[nodiscard]] std::uint64_t state() const noexcept { return start_.state; }
+    [[nodiscard]] std::uint64_t generation() const noexcept { return start_.generation; }
+    /// The folder of the log; "": there is none.
+    [[nodiscard]] std::string folder() const { return log_ ? log_->folder() : ""; }
+    /// Why what changes is not durable; "": it is, or there is no log.
+    [[nodiscard]] const std::string& trouble() const noexcept { return trouble_; }
+
+    // nodes
+    [[nodiscard]] const node_record* find_node(const std::string& name) const;
+    void node_came(node_record n);
+    void node_went(const std::string& name, bool left);
+    void node_drains(const std::string& name, bool on);
+    void forget_node(const std::string& name);
+    [[nodiscard]] std::vector<missing_node> missing() const;
+
+    // drivers
+    void job_came(std::uint64_t driver, const std::string& name, const std::string& host,
+                  std::int64_t pid);
+    void job_went(std::uint64_t driver, job_end how);
+    [[nodiscard]] const std::map<std::uint64_t, job_record>& open_jobs() const noexcept {
+        return jobs_;
+    }
+    /// The last one first.
+    [[nodiscard]] std::vector<past_job> past_jobs() const;
+
+    /// What time alone changes.
+    void look();
+
+    /// Writes what changes, until close() and the last of it.
+    static task<void> keep(head_memory* self);
+    void close() noexcept;
+    /// Returns when all that has changed so far is durable, or cannot be made so now: then it says why.
+    [[nodiscard]] task<std::string> kept() { return kept_of(this); }
+
+private:
+    template <class R>
+    static log_record record_of(const R& r);
+    template <class R>
+    void note(const R& r);
+    void apply(const log_record& r);
+    void apply(started_record r) { start_ = std::move(r); }
+    void apply(node_record r);
+    void apply(const node_forgotten_record& r) { nodes_.erase(r.name); }
+    void apply(job_record r);
+    [[nodiscard]] std::vector<log_record> everything() const;
+    [[nodiscard]] std::int64_t unix_now();
+    void wrote(const result<void>& done, std::uint64_t upto);
+    static task<std::string> kept_of(head_memory* self);
+
+    loop& loop_;
+    std::shared_ptr<head_log> log_;
+    started_record start_;
+    std::map<std::string, node_record> nodes_;
+    std::map<std::uint64_t, job_record> jobs_; ///< that have not ended
+    std::deque<job_record> past_;
+
+    std::vector<log_record> unwritten_; ///< none while all is written anew
+    std::uint64_t last_ = 0, tried_ = 0, durable_ = 0;
+    bool all_anew_ = false, closing_ = false;
+    std::string trouble_;
+    wait_queue changed_, written_;
+};
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/head_memory.ipp
+// The bodies of cluster/detail/head_memory.hpp.
+
+
+// ======== skein/core/clock.hpp
+// Time as a parameter, for code that must also run in the simulated world.
+//
+// now() is for deciding (deadlines, rates); wall() is for people (log lines, file names) and may
+// jump. Inside a task prefer loop::now().
+
+
+#include <chrono>
+#include <cstdint>
+
+namespace skein {
+
+/// Where code asks for the time that does not ask its loop. Not owned by those who ask.
+class clock {
+public:
+    virtual ~clock() = default;
+    /// Monotonic.
+    [[nodiscard]] virtual time_point now() noexcept = 0;
+    /// Since 1970-01-01 UTC.
+    [[nodiscard]] virtual std::chrono::milliseconds wall() noexcept = 0;
+};
+
+/// The machine's clocks.
+class system_clock final : public clock {
+public:
+    [[nodiscard]] time_point now() noexcept override {
+        return time_point(std::chrono::duration_cast<duration>(
+            std::chrono::steady_clock::now().time_since_epoch()));
+    }
+    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
+        return std::chrono::duration_cast<std::chrono::milliseconds>(
+            std::chrono::system_clock::now().time_since_epoch());
+    }
+};
+
+/// A clock that stands still until it is moved; for tests.
+class manual_clock final : public clock {
+public:
+    [[nodiscard]] time_point now() noexcept override { return now_; }
+    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
+        return wall_start_ +
+               std::chrono::duration_cast<std::chrono::milliseconds>(now_.time_since_epoch());
+    }
+    void advance(duration by) noexcept { now_ += by; }
+
+private:
+    time_point now_{};
+    std::chrono::milliseconds wall_start_{1'700'000'000'000};
+};
+
+} // namespace skein
+
+
+// ======== skein/cluster/detail/head_memory.ipp, continued
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster::detail {
+
+inline constexpr duration first_retry = std::chrono::seconds(1);
+inline constexpr duration longest_retry = std::chrono::seconds(30);
+
+template <class R>
+log_record head_memory::record_of(const R& r) {
+    return {static_cast<std::uint16_t>(R::kind), wire::encode(r)};
+}
+
+SKEIN_INLINE std::string cut_text(std::string text) {
+    if (text.size() > head_memory::most_text) text.resize(head_memory::most_text);
+    return text;
+}
+
+/// The wall clock is for people; nothing is decided by it but when a node is forgotten.
+SKEIN_INLINE std::int64_t head_memory::unix_now() {
+    const bool simulated = loop_.simulated_work_time().has_value();
+    const auto now =
+        simulated ? std::chrono::duration_cast<std::chrono::seconds>(loop_.now().time_since_epoch())
+                  : std::chrono::duration_cast<std::chrono::seconds>(system_clock().wall());
+    return std::max<std::int64_t>(now.count(), 1);
+}
+
+// ---- the log -------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE void head_memory::apply(const log_record& r) {
+    const auto as = [&](auto into) {
+        if (const auto done = wire::decode(r.body, into); !done)
+            throw error(errc::not_supported,
+                        fmt::format("not supported: a record of kind {} in {}: {}", r.kind,
+                                    log_->path(), done.error().text()))
+                .with_hint("another release of skein has written it: start that one, or name "
+                           "another folder with --state");
+        apply(std::move(into));
+    };
+    switch (static_cast<record_kind>(r.kind)) {
+    case record_kind::started: return as(started_record());
+    case record_kind::node: return as(node_record());
+    case record_kind::node_forgotten: return as(node_forgotten_record());
+    case record_kind::job: return as(job_record());
+    }
+    throw error(errc::not_supported,
+                fmt::format("not supported: {} has a record of kind {}, which this release does "
+                            "not know",
+                            log_->path(), r.kind))
+        .with_hint("a newer release of skein has written it: start that one, or name another "
+                   "folder with --state");
+}
+
+SKEIN_INLINE void head_memory::apply(node_record r) {
+    auto name = r.name;
+    nodes_.insert_or_assign(std::move(name), std::move(r));
+}
+
+SKEIN_INLINE void head_memory::apply(job_record r) {
+    if (r.ended == 0) {
+        const auto driver = r.driver;
+        std::erase_if(past_, [&](const auto& one) { return one.driver == driver; });
+        jobs_.insert_or_assign(driver, std::move(r));
+        return;
+    }
+    jobs_.erase(r.driver);
+    past_.push_back(std::move(r));
+    if (past_.size() > most_past_jobs) past_.pop_front();
+}
+
+SKEIN_INLINE std::vector<log_record> head_memory::everything() const {
+    std::vector<log_record> out;
+    out.push_back(record_of(start_));
+    for (const auto& [name, n] : nodes_) out.push_back(record_of(n));
+    for (const auto& j : past_) out.push_back(record_of(j));
+    for (const auto& [driver, j] : jobs_) out.push_back(record_of(j));
+    return out;
+}
+
+SKEIN_INLINE void head_memory::open(std::shared_ptr<head_log> log, const net::token& secret,
+                                    random_source& random) {
+    log_ = std::move(log);
+    const auto records = log_->open();
+    if (!records) throw records.error();
+    if (!log_->set_aside().empty())
+        logging::warn("head", "the state is lost; nodes and drivers tell what there is",
+                      {{"why", log_->set_aside()}});
+    const auto token = secret.empty() ? std::string("none") : secret.fingerprint();
+    for (const auto& r : *records) {
+        apply(r);
+        if (start_.state == 0 || start_.token != token)
+            throw error(errc::mismatch,
+                        fmt::format("state folder {} is that of a cluster with another token: "
+                                    "fingerprint {}, ours is {}",
+                                    log_->folder(), start_.token, token))
+                .with_hint("name another folder with --state, or give the head that token");
+    }
+    while (start_.state == 0) start_.state = random.next();
+    ++start_.generation;
+    start_.token = token;
+    const auto now = unix_now();
+    for (auto& [name, n] : nodes_)
+        if (n.gone_since == 0) n.gone_since = now;
+    last_ = 1;
+    const auto begun = log_->replace(everything());
+    if (!begun && begun.error().code() != errc::disk_full && begun.error().code() != errc::io)
+        throw error(begun.error().code(), fmt::format("state folder {} cannot be written: {}",
+                                                      log_->folder(), begun.error().text()))
+            .with_hint("give this user a folder of its own with --state, or mend this one");
+    wrote(begun, last_);
+}
+
+template <class R>
+void head_memory::note(const R& r) {
+    if (log_ == nullptr) return;
+    ++last_;
+    if (!all_anew_) unwritten_.push_back(record_of(r));
+    changed_.wake_all();
+}
+
+/// One write has ended. What failed is written anew, with all the rest.
+SKEIN_INLINE void head_memory::wrote(const result<void>& done, std::uint64_t upto) {
+    tried_ = upto;
+    if (done) {
+        durable_ = upto;
+        if (!trouble_.empty())
+            logging::info("head", "the state is written again", {{"file", log_->path()}});
+        trouble_.clear();
+    } else {
+        all_anew_ = true;
+        unwritten_.clear();
+        const bool full = done.error().code() == errc::disk_full;
+        auto why = fmt::format("{} cannot be written: {}", log_->path(), done.error().text());
+        if (why != trouble_)
+            logging::warn("head", "the state is not durable",
+                          {{"why", why},
+                           {"until", full ? "there is room on that disk: free some"
+                                          : "that disk works again"}});
+        trouble_ = std::move(why);
+    }
+    written_.wake_all();
+}
+
+SKEIN_INLINE task<void> wait_for_change(wait_queue* q) {
+    auto turn = q->wait();
+    co_await turn;
+}
+
+SKEIN_INLINE task<void> head_memory::keep(head_memory* self) {
+    if (self->log_ == nullptr) co_return;
+    duration pause = first_retry;
+    for (;;) {
+        if (self->durable_ == self->last_) {
+            if (self->closing_) co_return;
+            auto more = wait_for_change(&self->changed_);
+            co_await more;
+            continue;
+        }
+        const auto upto = self->last_;
+        const bool anew = self->all_anew_ || self->log_->wants_replacing();
+        auto records = anew ? self->everything() : std::move(self->unwritten_);
+        self->unwritten_.clear();
+        self->all_anew_ = false;
+        auto work = [log = self->log_, records = std::move(records), anew] {
+            return anew ? log->replace(records) : log->append(records);
+        };
+        auto writing = net::offload(std::move(work));
+        const auto done = co_await writing;
+        self->wrote(done, upto);
+        if (done) {
+            pause = first_retry;
+            continue;
+        }
+        if (self->closing_) co_return;
+        const auto until = deadline_after(self->loop_.now(), pause);
+        pause = std::min(2 * pause, longest_retry);
+        while (!self->closing_ && self->loop_.now() < until) {
+            auto woken = as_result(with_deadline(wait_for_change(&self->changed_), until));
+            const auto early = co_await woken;
+            if (!early && early.error().code() != errc::timeout) throw early.error();
+        }
+    }
+}
+
+SKEIN_INLINE void head_memory::close() noexcept {
+    closing_ = true;
+    changed_.wake_all();
+}
+
+SKEIN_INLINE task<std::string> head_memory::kept_of(head_memory* self) {
+    if (self->log_ == nullptr) co_return std::string();
+    const auto mine = self->last_;
+    while (self->durable_ < mine) {
+        if (self->tried_ >= mine || (!self->trouble_.empty() && self->all_anew_))
+            co_return self->trouble_;
+        auto written = wait_for_change(&self->written_);
+        co_await written;
+    }
+    co_return std::string();
+}
+
+// ---- nodes ---------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE const node_record* head_memory::find_node(const std::string& name) const {
+    const auto found = nodes_.find(name);
+    return found == nodes_.end() ? nullptr : &found->second;
+}
+
+SKEIN_INLINE void head_memory::node_came(node_record n) {
+    n.left = false;
+    n.gone_since = 0;
+    n.resources = n.resources.size() > most_offers ? "" : n.resources;
+    std::size_t labels = 0;
+    for (const auto& l : n.labels) labels += l.size();
+    if (labels > most_offers || n.labels.size() > most_offers / 16) n.labels.clear();
+    note(n);
+    apply(std::move(n));
+}
+
+SKEIN_INLINE void head_memory::node_went(const std::string& name, bool left) {
+    const auto found = nodes_.find(name);
+    if (found == nodes_.end()) return;
+    auto& n = found->second;
+    if (left && !n.draining) return forget_node(name);
+    n.left = left;
+    n.gone_since = unix_now();
+    note(n);
+    const auto is_gone = [](const auto& one) { return one.second.gone_since != 0; };
+    if (static_cast<std::size_t>(std::count_if(nodes_.begin(), nodes_.end(), is_gone)) <=
+        most_gone_nodes)
+        return;
+    auto oldest = found;
+    for (auto at = nodes_.begin(); at != nodes_.end(); ++at)
+        if (is_gone(*at) && at->second.gone_since < oldest->second.gone_since) oldest = at;
+    forget_node(std::string(oldest->first));
+}
+
+SKEIN_INLINE void head_memory::node_drains(const std::string& name, bool on) {
+    const auto found = nodes_.find(name);
+    if (found == nodes_.end()) return;
+    found->second.draining = on;
+    note(found->second);
+}
+
+SKEIN_INLINE void head_memory::forget_node(const std::string& name) {
+    const node_forgotten_record r{name};
+    note(r);
+    apply(r);
+}
+
+SKEIN_INLINE std::vector<missing_node> head_memory::missing() const {
+    std::vector<missing_node> out;
+    for (const auto& [name, n] : nodes_)
+        if (n.gone_since != 0)
+            out.push_back(
+                {n.name, n.host, n.resources, n.labels, n.draining, n.left, n.gone_since});
+    return out;
+}
+
+SKEIN_INLINE void head_memory::look() {
+    const auto now = unix_now();
+    std::vector<std::string> old;
+    for (const auto& [name, n] : nodes_)
+        if (n.gone_since != 0 && now - n.gone_since > gone_for) old.push_back(name);
+    for (const auto& name : old) forget_node(name);
+}
+
+// ---- drivers -------------------------------------------------------------------------------------------------
+
+SKEIN_INLINE void head_memory::job_came(std::uint64_t driver, const std::string& name,
+                                        const std::string& host, std::int64_t pid) {
+    if (jobs_.contains(driver)) return;
+    job_record j{driver, cut_text(name), cut_text(host), pid, unix_now(), 0, 0};
+    for (const auto& one : past_) // it was given up, and comes all the same
+        if (one.driver == driver) j.started = one.started;
+    note(j);
+    apply(std::move(j));
+}
+
+SKEIN_INLINE void head_memory::job_went(std::uint64_t driver, job_end how) {
+    const auto found = jobs_.find(driver);
+    if (found == jobs_.end()) return;
+    auto j = found->second;
+    j.ended = unix_now();
+    j.how = static_cast<std::uint8_t>(how);
+    note(j);
+    apply(std::move(j));
+}
+
+SKEIN_INLINE std::vector<past_job> head_memory::past_jobs() const {
+    std::vector<past_job> out;
+    for (auto at = past_.rbegin(); at != past_.rend(); ++at)
+        out.push_back({at->name, at->host, at->pid, at->started, at->ended, at->how});
+    return out;
+}
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/head_books.hpp, continued
 #include <deque>
 #include <map>
 #include <memory>
@@ -30574,6 +34497,7 @@ namespace skein::cluster {
 
 namespace detail {
 
+inline constexpr std::size_t most_spaces = 4096, most_space_bytes = 255;
 inline constexpr std::size_t most_groups = 4096;   ///< of one driver
 inline constexpr std::size_t most_bundles = 65536; ///< in all of them
 
@@ -30681,6 +34605,16 @@ struct head_output {
     std::map<std::uint64_t, asked> out;
 };
 
+/// A namespace, as long as it has a keeper or one that may live.
+struct head_space {
+    std::uint64_t keeper = 0;  ///< the incarnation of its driver; 0: none
+    std::uint64_t started = 0; ///< how often
+    std::uint64_t failed = 0;  ///< which of these starts failed last
+    bool is_known = false;     ///< this head has had a keeper for it
+    std::string how;           ///< the last one has ended
+    time_point free_at{};      ///< before that it may live still
+};
+
 struct head_job {
     std::uint64_t incarnation = 0;         ///< of its driver
     driver_hello hello;                    ///< empty until its driver has come
@@ -30690,6 +34624,7 @@ struct head_job {
     std::map<std::uint64_t, head_group> groups;
     std::string seen_from; ///< see head_session
     bool ending = false;   ///< it does not come back: its leases are being ended
+    std::string space;     ///< it is the keeper of this namespace
     head_output output;
 
     [[nodiscard]] job_id id() const noexcept { return job_id(incarnation); }
@@ -30710,10 +34645,13 @@ struct head::books {
     std::map<std::uint64_t, std::unique_ptr<detail::head_job>> jobs;   ///< by the driver's
     std::unordered_map<std::uint64_t, detail::head_lease*> by_tag;
     std::vector<session_ptr> sessions;
+    detail::head_memory memory; ///< of those that have gone
     std::shared_ptr<net::request_budget> in_progress = detail::cluster_budget(); ///< of them
     std::uint64_t last_tag = 0;
     time_point since;
     event stopping;
+    std::map<std::string, detail::head_space> spaces;
+    bool is_restarted = false; ///< somebody had been welcomed by a head before
     bool over = false, crashed = false;
 
     // head.ipp: who comes and goes
@@ -30728,13 +34666,15 @@ struct head::books {
     static task<driver_welcome> on_driver(books* self, session_ptr s, driver_hello h);
     [[nodiscard]] std::string free_name(const node_hello& h);
     detail::head_node& enter(const session_ptr& s, const node_hello& h);
-    void lose(detail::head_node& n, const std::string& why);
+    void lose(detail::head_node& n, const std::string& why, bool left = false);
     detail::head_job& job_of(std::uint64_t incarnation);
-    void leave(detail::head_job& j);
+    void leave(detail::head_job& j, job_end how);
+    void remember();
     [[nodiscard]] driver_welcome size() const;
     void tell_size();
-    [[nodiscard]] cluster_status status() const;
+    [[nodiscard]] cluster_status status(bool past = false) const;
     [[nodiscard]] drain_reply drain(const ask_drain& what);
+    [[nodiscard]] drain_reply drain_missing(const ask_drain& what);
     [[nodiscard]] detail::head_node* find_node(const std::string& name);
     [[nodiscard]] detail::head_node* node_at(std::uint64_t incarnation);
     void tell_all_to_leave();
@@ -30749,6 +34689,16 @@ struct head::books {
     void forget_output_of(const detail::head_node& n);
     static void forget_output_at(detail::head_job& j);
 
+    // head_spaces.ipp: namespaces
+    void serve_spaces(net::request_service& of, const session_ptr& s);
+    static task<space_entered> on_enter(books* self, session_ptr s, enter_space m);
+    void start_keeper(const std::string& name, detail::head_space& sp, const driver_hello& by);
+    [[nodiscard]] time_point free_at(const detail::head_space& sp) const;
+    void check_keeper(const std::string& space, std::uint64_t incarnation);
+    [[nodiscard]] bool claim_space(const held_lease& held);
+    void keeper_over(const detail::head_job& j, const std::string& how, bool is_seen);
+    void look_at_spaces();
+
     // head_leases.ipp: what they hold
     detail::head_lease& add_lease(detail::head_job& j, std::uint64_t number,
                                   const rt::resources& demand);
@@ -30761,10 +34711,11 @@ struct head::books {
     void make_room(const detail::head_share& of);
     [[nodiscard]] bool make_room(const detail::head_lease& l, detail::head_node& n,
                                  const rt::scheduler::place_info& now);
-    void give_back(detail::head_job& j, std::uint64_t number);
+    void give_back(detail::head_job& j, std::uint64_t number, bool at_once = false);
     void keep(detail::head_job& j, std::uint64_t number);
     void rest(detail::head_job& j, const lease_rests& what);
-    void stop_worker(detail::head_lease& l);
+    void stop_worker(detail::head_lease& l, bool at_once = false);
+    void tell_stop(const detail::head_lease& l, bool at_once);
     [[nodiscard]] bool hold(detail::head_node& n, const held_lease& held);
     [[nodiscard]] bool take_over(detail::head_node& n, const held_lease& held,
                                  detail::head_lease* l, detail::lease_state as);
@@ -30855,15 +34806,29 @@ SKEIN_INLINE head::books::books(loop& on, net::network& via, head_options given)
       door(via, how.listen, detail::cluster_link(how.secret, how.name, how.host, how.pid),
            detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
            detail::head_places()),
-      schedule(rt::scheduler_options{rt::placement::spread}), since(on.now()) {
-    door.introduce(wire::encode(detail::head_notice{door.local().is_loopback()}));
+      schedule(rt::scheduler_options{rt::placement::spread}), memory(on), since(on.now()) {
+    if (how.log) remember();
+    door.introduce(wire::encode(
+        detail::head_notice{door.local().is_loopback(), memory.state(), memory.generation()}));
+}
+
+/// What the head before has left. Drivers that were there may come back for so long as after a lost link.
+SKEIN_INLINE void head::books::remember() {
+    memory.open(how.log, how.secret, on_loop.random());
+    for (const auto& [driver, known] : memory.open_jobs()) {
+        auto& hello = job_of(driver).hello;
+        hello.name = known.name;
+        hello.host = known.host;
+        hello.pid = known.pid;
+    }
 }
 
 SKEIN_INLINE task<void> head::books::serve() {
     scope all;
     all.spawn(door.serve([this](net::link::handle l) { return serve_link(this, std::move(l)); }));
-    scope looking;
+    scope looking, remembering;
     looking.spawn(watch(this));
+    remembering.spawn(detail::head_memory::keep(&memory));
     std::exception_ptr failure;
     try {
         co_await stopping.wait();
@@ -30881,6 +34846,10 @@ SKEIN_INLINE task<void> head::books::serve() {
     (void)co_await looked;
     auto ended = as_result(shield(all.join()));
     (void)co_await ended;
+    memory.close();
+    if (failure) remembering.cancel();
+    auto remembered = as_result(shield(remembering.join()));
+    (void)co_await remembered;
     if (failure) std::rethrow_exception(failure);
 }
 
@@ -30937,7 +34906,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
         make_room(j, false);
     }));
     out->on_tell<return_lease>(as_driver([this](detail::head_job& j, const return_lease& m) {
-        give_back(j, m.lease);
+        give_back(j, m.lease, m.at_once);
         pump();
     }));
     out->on_tell<keep_lease>(
@@ -30967,6 +34936,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
     out->on_tell<output_printed>(
         as_driver([this](detail::head_job& j, const output_printed& m) { on_printed(j, m.node); }));
     serve_output(*out, s);
+    serve_spaces(*out, s);
     serve_tools(*out);
     return out;
 }
@@ -30977,13 +34947,16 @@ SKEIN_INLINE void head::books::serve_tools(net::request_service& of) {
         [this](ask_status m, const net::caller& who) -> task<cluster_status> {
             return [](books* self, ask_status asked, std::string peer) -> task<cluster_status> {
                 detail::check_version(asked.version, peer);
-                co_return self->status();
+                co_return self->status(asked.past);
             }(this, m, who.peer);
         });
     of.on<ask_drain, drain_reply>([this](ask_drain m, const net::caller& who) -> task<drain_reply> {
         return [](books* self, ask_drain asked, std::string peer) -> task<drain_reply> {
             detail::check_version(asked.version, peer);
-            co_return self->drain(asked);
+            auto reply = self->drain(asked);
+            auto keeping = self->memory.kept(); // who is told that it is so may rely on it
+            reply.not_durable = co_await keeping;
+            co_return reply;
         }(this, std::move(m), who.peer);
     });
     of.on<ask_stop, stop_reply>([this](ask_stop m, const net::caller& who) -> task<stop_reply> {
@@ -31005,7 +34978,8 @@ SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
     const bool left = s->below->ending() == net::link_end::orderly;
     if (s->node != nullptr) {
         const auto& why = s->below->failure();
-        lose(*std::exchange(s->node, nullptr), left || !why ? "it left the cluster" : why->what());
+        lose(*std::exchange(s->node, nullptr), left || !why ? "it left the cluster" : why->what(),
+             left || !why);
     }
     if (s->job == nullptr) return;
     auto& j = *std::exchange(s->job, nullptr);
@@ -31013,7 +34987,7 @@ SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
     forget_output_at(j);
     j.away_until = deadline_after(on_loop.now(), how.driver_grace);
     if (left || over) {
-        leave(j);
+        leave(j, over ? job_end::stopped : job_end::left);
     } else {
         const auto& why = s->below->failure();
         logging::warn("head", "a driver is away",
@@ -31045,7 +35019,9 @@ SKEIN_INLINE void head::books::look() {
                 not_recalled(*l); // its driver has not answered
     }
     for (auto* l : lost) end(*l, true, "its node did not come back to the head");
-    for (auto* j : gone) leave(*j);
+    for (auto* j : gone) leave(*j, job_end::lost);
+    memory.look();
+    look_at_spaces();
     take_groups_over(false);
     pump();
     for (auto& [number, n] : nodes)
@@ -31099,9 +35075,11 @@ SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const n
     labels.push_back("node=" + made->name);
     const auto placed = schedule.add_place(made->place(), made->name, *total, std::move(labels));
     if (!placed) throw placed.error();
-    made->draining = h.draining;
-    (void)schedule.drain(made->place(), h.draining);
+    const auto* remembered = memory.find_node(made->name);
+    made->draining = remembered != nullptr ? remembered->draining : h.draining;
+    (void)schedule.drain(made->place(), made->draining);
     auto& n = *made;
+    memory.node_came({n.name, n.host, h.resources, n.labels, n.draining});
     nodes.emplace(s->incarnation, std::move(made));
     logging::at(how.news, "head", "node joined",
                 {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
@@ -31113,9 +35091,12 @@ SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s,
         throw error(errc::malformed, "a second hello over one link");
     detail::check_version(h.version, "the node");
     detail::check_text("the node's name", h.name, 256);
+    for (const auto& held : h.holds)
+        detail::check_text("a namespace of the node", held.space, detail::most_space_bytes);
     detail::check_text("the host's name", h.host, 256);
     if (h.holds.size() > self->how.most_leases || h.ended.size() > self->how.most_leases)
         throw error(errc::too_large, fmt::format("a node with {} workers", h.holds.size()));
+    self->is_restarted = self->is_restarted || h.again;
     auto& n = self->enter(s, h);
     s->node = &n;
     if (n.draining != h.draining) s->tell(node_drains{n.draining}); // it was lost with a link
@@ -31128,10 +35109,14 @@ SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s,
     co_return out;
 }
 
-SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why) {
+SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why, bool left) {
     logging::at(how.news, "head", "node lost", {{"node", n.name}, {"why", why}});
+    memory.node_went(n.name, left);
     const auto mine = std::exchange(n.leases, {});
     const auto how_it_ended = fmt::format("node {} was lost: {}", n.name, why);
+    const bool is_seen = n.session->below->ending() == net::link_end::orderly;
+    for (const auto& [name, l] : mine)
+        if (l->number == keeper_lease) keeper_over(*l->of, how_it_ended, is_seen);
     (void)schedule.remove_place(n.place());
     for (const auto& [name, l] : mine) {
         l->at = nullptr;
@@ -31158,12 +35143,35 @@ SKEIN_INLINE detail::head_node* head::books::node_at(std::uint64_t incarnation) 
     return found == nodes.end() ? nullptr : found->second.get();
 }
 
-SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
-    auto* n = find_node(what.node);
-    if (n == nullptr)
+/// Of a node that is not there now.
+SKEIN_INLINE drain_reply head::books::drain_missing(const ask_drain& what) {
+    if (memory.find_node(what.node) == nullptr)
         throw error(errc::not_found, fmt::format("no node is called {}", what.node))
             .with_hint("skein status lists the nodes");
+    if (what.forget)
+        memory.forget_node(what.node);
+    else
+        memory.node_drains(what.node, what.on);
+    logging::at(how.news, "head",
+                what.forget ? "missing node forgotten"
+                : what.on   ? "missing node will be drained"
+                            : "missing node will take workers",
+                {{"node", what.node}});
+    drain_reply out;
+    out.open = size().nodes;
+    out.missing = true;
+    return out;
+}
+
+SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
+    auto* n = find_node(what.node);
+    if (n == nullptr) return drain_missing(what);
+    if (what.forget)
+        throw error(errc::invalid_argument,
+                    fmt::format("node {} is in the cluster, it cannot be forgotten", what.node))
+            .with_hint("end its agent first");
     n->draining = what.on;
+    memory.node_drains(n->name, what.on);
     (void)schedule.drain(n->place(), what.on);
     n->session->tell(node_drains{what.on});
     logging::at(how.news, "head", what.on ? "node drains" : "node takes workers again",
@@ -31175,9 +35183,10 @@ SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
     if (what.on) schedule.move_bundles(n->place());
     tell_size();
     pump();
-    const auto open = std::count_if(nodes.begin(), nodes.end(),
-                                    [](const auto& one) { return !one.second->draining; });
-    return {static_cast<std::uint32_t>(n->leases.size()), static_cast<std::uint32_t>(open)};
+    drain_reply out;
+    out.workers = static_cast<std::uint32_t>(n->leases.size());
+    out.open = size().nodes;
+    return out;
 }
 
 // ---- drivers -------------------------------------------------------------------------------------------------
@@ -31204,9 +35213,15 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     if (h.leases.size() > self->how.most_leases)
         throw error(errc::too_large,
                     fmt::format("{} leases, more than {}", h.leases.size(), self->how.most_leases));
+    if (h.visits.size() > detail::most_spaces)
+        throw error(errc::too_large, fmt::format("{} namespaces, more than {}", h.visits.size(),
+                                                 detail::most_spaces));
     if (h.groups.size() > detail::most_groups)
         throw error(errc::too_large, fmt::format("{} placement groups, more than {}",
                                                  h.groups.size(), detail::most_groups));
+    detail::check_text("the namespace of the driver", h.space, detail::most_space_bytes);
+    self->is_restarted = self->is_restarted || h.again;
+    if (!h.space.empty()) self->check_keeper(h.space, s->incarnation);
     auto& j = self->job_of(s->incarnation);
     if (j.ending)
         throw error(errc::aborted, "the driver was away for too long; its workers are being ended");
@@ -31214,7 +35229,7 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
         j.session->job = nullptr;
         j.session->below->abort(error(errc::reset, "the driver has come over another link"));
         forget_output_at(j);
-    } else if (j.hello.executable.empty()) {
+    } else if (j.hello.port == 0 && j.hello.address.empty()) {
         logging::at(self->how.news, "head", "driver joined",
                     {{"job", h.name}, {"host", h.host}, {"pid", h.pid}});
     }
@@ -31222,6 +35237,8 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     s->job = &j;
     j.seen_from = s->seen_from;
     j.hello = std::move(h);
+    self->memory.job_came(j.incarnation, j.hello.name, j.hello.host, j.hello.pid);
+    j.space = j.hello.space;
     j.hello.weight = std::clamp<std::uint32_t>(j.hello.weight, 1, 1000);
     self->schedule.set_weight(j.id(), j.hello.weight);
     self->reconcile(j, j.hello);
@@ -31231,9 +35248,13 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
 }
 
 /// It does not come back: what it asked for is forgotten, and its workers end.
-SKEIN_INLINE void head::books::leave(detail::head_job& j) {
+SKEIN_INLINE void head::books::leave(detail::head_job& j, job_end how_it_ended) {
     if (std::exchange(j.ending, true)) return;
+    memory.job_went(j.incarnation, how_it_ended);
     logging::at(how.news, "head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
+    const auto own = j.leases.find(keeper_lease); // its node is not there: nobody sees its end
+    if (own != j.leases.end() && own->second->state == detail::lease_state::expected)
+        keeper_over(j, "its node did not come back to the head", false);
     std::vector<detail::head_lease*> all;
     for (auto& [n, l] : j.leases) all.push_back(l.get());
     for (auto* l : all) { // erasing the last one would erase the job
@@ -31272,8 +35293,13 @@ SKEIN_INLINE task<void> head::books::close_link(net::link::handle l) {
     co_await closing;
 }
 
-SKEIN_INLINE cluster_status head::books::status() const {
+SKEIN_INLINE cluster_status head::books::status(bool past) const {
     cluster_status out;
+    out.missing = memory.missing();
+    if (past) out.past = memory.past_jobs();
+    out.state = memory.folder();
+    out.trouble = memory.trouble();
+    out.generation = memory.generation();
     out.address = to_string(door.local());
     out.host = how.host;
     out.pid = how.pid;
@@ -31302,6 +35328,7 @@ SKEIN_INLINE cluster_status head::books::status() const {
         s.host = j->hello.host;
         s.pid = j->hello.pid;
         s.connected = j->session != nullptr;
+        s.space = j->space;
         for (const auto& [n, g] : j->groups) { // first: leases in it wait for it
             if (g.placed || g.closing || s.waiting++ > 0) continue;
             std::string asked;
@@ -31310,7 +35337,7 @@ SKEIN_INLINE cluster_status head::books::status() const {
         }
         for (const auto& [n, l] : j->leases) {
             if (l->state != detail::lease_state::waits) {
-                ++s.workers;
+                s.workers += j->space.empty() || n != keeper_lease;
                 continue;
             }
             if (s.waiting++ == 0) s.why = schedule.why(l->request);
@@ -31711,6 +35738,7 @@ SKEIN_INLINE void head::books::erase(detail::head_lease& l) {
 
 SKEIN_INLINE void head::books::forget(detail::head_job& j) {
     if (!j.ending || !j.leases.empty()) return;
+    if (!j.space.empty()) keeper_over(j, "it has ended", true);
     (void)schedule.remove_job(j.id());
     jobs.erase(j.incarnation);
 }
@@ -31720,6 +35748,9 @@ SKEIN_INLINE void head::books::end(detail::head_lease& l, bool started, const st
     auto& j = *l.of;
     if (j.session)
         j.session->tell(lease_ended{l.number, started, why, news.lines, news.is_lasting});
+    if (l.number == keeper_lease && !j.space.empty())
+        keeper_over(j, l.at != nullptr ? fmt::format("{} on {}", why, l.at->name) : why,
+                    l.state != detail::lease_state::expected);
     erase(l);
     forget(j);
 }
@@ -31750,11 +35781,12 @@ SKEIN_INLINE void head::books::want(detail::head_job& j, const want_lease& what)
     ask_room(l);
 }
 
-SKEIN_INLINE void head::books::give_back(detail::head_job& j, std::uint64_t number) {
+SKEIN_INLINE void head::books::give_back(detail::head_job& j, std::uint64_t number, bool at_once) {
     const auto found = j.leases.find(number);
     if (found == j.leases.end()) return; // its end has crossed this
     auto& l = *found->second;
-    if (l.state == detail::lease_state::granted) return stop_worker(l);
+    if (l.state == detail::lease_state::granted) return stop_worker(l, at_once);
+    if (l.state == detail::lease_state::stopping && at_once) return tell_stop(l, true);
     if (l.state != detail::lease_state::stopping) erase(l);
 }
 
@@ -31780,10 +35812,14 @@ SKEIN_INLINE void head::books::rest(detail::head_job& j, const lease_rests& what
 }
 
 /// Its room stays taken until the agent says that the worker has ended.
-SKEIN_INLINE void head::books::stop_worker(detail::head_lease& l) {
+SKEIN_INLINE void head::books::stop_worker(detail::head_lease& l, bool at_once) {
     l.state = detail::lease_state::stopping;
     (void)schedule.set_leaving(l.request);
-    l.at->session->tell(stop_worker_order{{l.of->incarnation, l.number}});
+    tell_stop(l, at_once);
+}
+
+SKEIN_INLINE void head::books::tell_stop(const detail::head_lease& l, bool at_once) {
+    l.at->session->tell(stop_worker_order{{l.of->incarnation, l.number}, at_once});
 }
 
 /// It has been asked back, and nothing was heard of it yet.
@@ -31999,6 +36035,7 @@ SKEIN_INLINE void head::books::granted(const rt::grant& g) {
     m.folder = l.cwd.empty() ? j.hello.folder : l.cwd;
     m.env = l.env;
     m.name = fmt::format("worker-{}", l.number);
+    if (l.number == keeper_lease) m.space = j.space;
     m.driver_host = j.seen_from;
     m.driver_port = j.hello.port;
     m.driver_address = j.hello.address;
@@ -32058,6 +36095,7 @@ SKEIN_INLINE bool head::books::take_over(detail::head_node& n, const held_lease&
 
 /// Takes over a lease that a node holds. False: nobody wants it; its room is taken until its worker has ended.
 SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held) {
+    const bool is_other = !held.space.empty() && !claim_space(held);
     const auto job = jobs.find(held.lease.driver);
     auto* const j = job == jobs.end() ? nullptr : job->second.get();
     detail::head_lease* l = nullptr;
@@ -32077,7 +36115,8 @@ SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held
         return true;
     }
     if (l != nullptr && l->state != state::expected) return false;
-    const bool is_unwanted = l == nullptr && j != nullptr && (j->session != nullptr || j->ending);
+    const bool is_unwanted =
+        is_other || (l == nullptr && j != nullptr && (j->session != nullptr || j->ending));
     const bool taken = take_over(n, held, l, is_unwanted ? state::stopping : state::granted);
     return taken && !is_unwanted;
 }
@@ -32244,6 +36283,172 @@ SKEIN_INLINE void head::books::forget_output_at(detail::head_job& j) {
 
 } // namespace skein::cluster
 
+// ======== skein/cluster/detail/head_spaces.ipp
+// Part of the bodies of cluster/head.hpp: namespaces. Each has one keeper at most, a driver that the head has started: its
+// process is lease 0 of its own job. What this head does not know of it must not take for free: one that was started
+// again waits until a keeper that lives has come back, or surely lives no more.
+
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+SKEIN_INLINE void head::books::serve_spaces(net::request_service& of, const session_ptr& s) {
+    const std::weak_ptr<detail::head_session> weak = s;
+    of.on<enter_space, space_entered>([this, weak](enter_space m, const net::caller&) {
+        return on_enter(this, weak.lock(), std::move(m));
+    });
+}
+
+/// Waits for the keeper, which it has started if there is none.
+SKEIN_INLINE task<space_entered> head::books::on_enter(books* self, session_ptr s, enter_space m) {
+    if (m.space.empty() || m.space.size() > detail::most_space_bytes)
+        throw error(errc::malformed, fmt::format("a namespace of {} bytes", m.space.size()));
+    std::uint64_t waits_for = 0; // which start
+    for (;;) {
+        if (s == nullptr || s->job == nullptr)
+            throw error(errc::malformed,
+                        "who asks for a namespace has not said which driver it is");
+        if (self->over) throw error(errc::closed, "the cluster was stopped");
+        if (self->spaces.size() >= detail::most_spaces && !self->spaces.contains(m.space))
+            throw error(errc::exhausted,
+                        fmt::format("a cluster has {} namespaces at most", detail::most_spaces));
+        auto& sp = self->spaces[m.space];
+        if (waits_for != 0 && sp.failed == waits_for)
+            throw error(
+                errc::worker_lost,
+                fmt::format("the keeper of namespace \"{}\" did not start: {}", m.space, sp.how))
+                .with_hint("the program must be there, of the same build, on every node");
+        const auto kept = self->jobs.find(sp.keeper);
+        if (sp.keeper == 0) {
+            if (self->on_loop.now() >= self->free_at(sp))
+                self->start_keeper(m.space, sp, s->job->hello);
+        } else if (kept != self->jobs.end()) {
+            const auto& k = *kept->second;
+            if (k.hello.build != s->job->hello.build && !k.hello.executable.empty())
+                throw error(errc::mismatch,
+                            fmt::format("namespace \"{}\" is kept by another program or build: {} "
+                                        "({}{})",
+                                        m.space, k.hello.name, k.hello.executable,
+                                        k.hello.host.empty() ? "" : " on " + k.hello.host))
+                    .with_hint("run that program, or use another namespace; it ends a minute "
+                               "after its last actor");
+            if (k.session != nullptr && !k.ending) {
+                auto& visits = s->job->hello.visits;
+                std::erase_if(visits, [&](const auto& v) { return v.space == m.space; });
+                visits.push_back({m.space, sp.keeper});
+                co_return space_entered{
+                    sp.keeper,
+                    fmt::format("{} (pid {} at {})", k.hello.name, k.hello.pid, k.hello.host),
+                    k.seen_from, k.hello.port, k.hello.address};
+            }
+        }
+        waits_for = sp.started;
+        co_await sleep_for(std::chrono::milliseconds(20));
+    }
+}
+
+/// Of the program that asks first; its process is lease 0 of a job of its own.
+SKEIN_INLINE void head::books::start_keeper(const std::string& name, detail::head_space& sp,
+                                            const driver_hello& by) {
+    auto incarnation = on_loop.random().next();
+    while (incarnation == 0 || jobs.contains(incarnation)) incarnation = on_loop.random().next();
+    auto& j = job_of(incarnation);
+    j.space = name;
+    j.hello.name = by.name;
+    j.hello.executable = by.executable;
+    j.hello.program = by.program;
+    j.hello.folder = by.folder;
+    j.hello.build = by.build;
+    j.away_until = deadline_after(on_loop.now(), how.times.start_timeout);
+    sp.keeper = incarnation;
+    sp.is_known = true;
+    ++sp.started;
+    schedule.set_weight(j.id(), 1);
+    logging::at(how.news, "head", "a namespace begins",
+                {{"namespace", name}, {"program", by.name}});
+    want(j, {keeper_lease, {}, {}, true, {}, {}});
+    pump();
+}
+
+/// When a keeper may be started, if there is none.
+SKEIN_INLINE time_point head::books::free_at(const detail::head_space& sp) const {
+    if (sp.is_known) return sp.free_at;
+    return deadline_after(since, is_restarted ? how.times.space_fence : how.times.space_settle);
+}
+
+/// A driver says that it is the keeper of a namespace.
+SKEIN_INLINE void head::books::check_keeper(const std::string& space, std::uint64_t incarnation) {
+    auto& sp = spaces[space];
+    if (sp.keeper == incarnation) return;
+    if (sp.keeper != 0)
+        throw error(errc::already_exists,
+                    fmt::format("namespace \"{}\" has another keeper meanwhile", space));
+    sp.keeper = incarnation;
+    sp.is_known = true;
+}
+
+/// A node holds a keeper's process. False: that of another one than the namespace has.
+SKEIN_INLINE bool head::books::claim_space(const held_lease& held) {
+    auto& sp = spaces[held.space];
+    if (sp.keeper == 0) {
+        sp.keeper = held.lease.driver;
+        sp.is_known = true;
+        job_of(sp.keeper).space = held.space;
+    }
+    return sp.keeper == held.lease.driver;
+}
+
+/// is_seen: its process has ended for sure.
+SKEIN_INLINE void head::books::keeper_over(const detail::head_job& j, const std::string& why,
+                                           bool is_seen) {
+    const auto found = spaces.find(j.space);
+    if (found == spaces.end() || found->second.keeper != j.incarnation) return;
+    auto& sp = found->second;
+    sp.keeper = 0;
+    sp.how = why;
+    sp.free_at = deadline_after(on_loop.now(), is_seen ? duration(0) : how.times.space_fence);
+    const bool has_come = j.hello.port != 0 || !j.hello.address.empty();
+    if (!has_come && !j.hello.executable.empty()) sp.failed = sp.started;
+    logging::at(how.news, "head", "a namespace has no keeper any more",
+                {{"namespace", j.space}, {"why", why}});
+}
+
+SKEIN_INLINE void head::books::look_at_spaces() {
+    std::vector<detail::head_job*> gone;
+    for (const auto& [number, j] : jobs) {
+        if (!j->space.empty() && !j->ending && spaces[j->space].keeper != number)
+            gone.push_back(j.get());
+        if (j->session == nullptr) continue;
+        std::erase_if(j->hello.visits, [&, job = j.get()](const visited_space& v) {
+            auto& sp = spaces[v.space];
+            if (sp.keeper == v.keeper || (!sp.is_known && on_loop.now() < free_at(sp)))
+                return false;
+            job->session->tell(space_lost{v.space, v.keeper, sp.how});
+            return true;
+        });
+    }
+    for (auto* j : gone) {
+        if (const auto s = std::exchange(j->session, nullptr)) {
+            s->job = nullptr;
+            s->below->abort(error(errc::aborted, "its namespace does not count on it any more"));
+        }
+        leave(*j, job_end::lost);
+    }
+    constexpr std::chrono::seconds remembered{10}; // for those who wait for a start
+    std::erase_if(spaces, [&](const auto& one) {
+        const auto& sp = one.second;
+        return sp.keeper == 0 && on_loop.now() >= deadline_after(free_at(sp), remembered);
+    });
+}
+
+} // namespace skein::cluster
+
 // ======== skein/net/loop_thread.hpp
 // A thread of its own with a real loop: where sockets live while another thread computes.
 //
@@ -32257,7 +36462,6 @@ SKEIN_INLINE void head::books::forget_output_at(detail::head_job& j) {
 #include <concepts>
 #include <condition_variable>
 #include <exception>
-#include <future>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -32330,7 +36534,7 @@ private:
         answer->ended.notify_one();
     }
 
-    void main(const std::string& name, std::promise<void>& ready);
+    void main(const std::string& name, outcome<void>& ready);
 
     // Written by the thread before `ready`, then only read.
     real_loop* loop_ = nullptr;
@@ -32362,10 +36566,10 @@ SKEIN_INLINE task<void> run_until_stopped(event* stop, scope* tasks) {
 } // namespace detail
 
 SKEIN_INLINE loop_thread::loop_thread(std::string name) {
-    std::promise<void> ready;
-    auto started = ready.get_future();
+    outcome<void> ready;
     thread_ = std::thread([this, name = std::move(name), &ready] { main(name, ready); });
-    started.get();
+    std::unique_lock lock(ready.mutex);
+    ready.ended.wait(lock, [&] { return ready.done; });
 }
 
 SKEIN_INLINE loop_thread::~loop_thread() {
@@ -32375,7 +36579,7 @@ SKEIN_INLINE loop_thread::~loop_thread() {
     thread_.join();
 }
 
-SKEIN_INLINE void loop_thread::main(const std::string& name, std::promise<void>& ready) {
+SKEIN_INLINE void loop_thread::main(const std::string& name, outcome<void>& ready) {
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, nullptr);
@@ -32386,50 +36590,15 @@ SKEIN_INLINE void loop_thread::main(const std::string& name, std::promise<void>&
     loop_ = &here;
     stop_ = &stop;
     tasks_ = &tasks;
-    ready.set_value();
+    {
+        const std::lock_guard lock(ready.mutex); // to the end: who finds it done destroys it
+        ready.done = true;
+        ready.ended.notify_one();
+    }
     here.run(detail::run_until_stopped(&stop, &tasks));
 }
 
 } // namespace skein::net
-
-// ======== skein/rt/standard_files.hpp
-// A program may be started with its standard input, output or error closed (`prog >&-`, some launchers
-// and cron). The next file or socket it opens then gets that number, and what it prints goes into it.
-//
-//     skein::rt::open_standard_files();   // first thing in main; skein::run does it
-
-
-namespace skein::rt {
-
-/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed. Others stay as they
-/// are. Call it before anything else is opened and before there are threads. Never throws; where there is
-/// no /dev/null the place stays closed.
-void open_standard_files() noexcept;
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/standard_files.ipp
-// The body of rt/standard_files.hpp.
-
-#include <cerrno>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-namespace skein::rt {
-
-SKEIN_INLINE void open_standard_files() noexcept {
-    const int saved = errno;
-    for (int fd = 0; fd < 3; ++fd) {
-        if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-        const int got = ::open("/dev/null", O_RDWR); // the lowest number that is free: fd
-        if (got > fd) ::close(got);
-    }
-    errno = saved;
-}
-
-} // namespace skein::rt
 
 
 // ======== skein/cluster/detail/job.ipp, continued
@@ -33337,331 +37506,6 @@ SKEIN_INLINE supervisor_outcome supervise(supervisor_options options) {
 // Written by scripts/check_mirror.py --write.
 
 
-// ======== skein/core/any.hpp
-// any: run several tasks at once and take the first that succeeds.
-//
-// Errors are only the answer when all have failed; then the first one is rethrown.
-
-
-#include <utility>
-#include <vector>
-
-namespace skein {
-
-/// Gives the first task that ends without an error; the others are cancelled and waited for.
-template <class T>
-[[nodiscard]] task<finished<T>> any(std::vector<task<T>> work) {
-    return detail::hold_race<T>(std::move(work), false);
-}
-template <class T, class... Rest>
-    requires(std::same_as<T, Rest> && ...)
-[[nodiscard]] task<finished<T>> any(task<T> first, task<Rest>... rest) {
-    return any(detail::to_vector(std::move(first), std::move(rest)...));
-}
-/// The same for refs.
-template <task_like A, task_like... As>
-    requires(
-        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
-        !requires { typename std::remove_cvref_t<A>::allocator_type; })
-[[nodiscard]] auto any(A&& first, As&&... rest) {
-    return any(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
-}
-
-} // namespace skein
-
-// ======== skein/core/as_completed.hpp
-// as_completed: outcomes in the order in which tasks end.
-//
-//     auto results = as_completed(std::move(tasks));
-//     while (auto done = co_await results.next()) use(done->index, done->value);
-//
-// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and the
-// loop waits for their end. They end after the stream then: they must not refer to what ends with its
-// reader (refs do not). co_await close() waits here and now.
-
-
-// ======== skein/core/channel.hpp
-// channel<T>: a bounded queue between tasks of one loop. Values come out in the order they went in, each
-// to exactly one receiver; a full channel makes its senders wait (back-pressure). Capacity 0 is a
-// rendezvous: a send ends when its value is received.
-//
-//     while (auto item = co_await jobs.receive()) use(*item);
-
-
-#include <cstddef>
-#include <deque>
-#include <optional>
-#include <utility>
-
-namespace skein {
-
-/// A queue of at most `capacity` values between tasks of one loop. Neither copyable nor movable.
-template <class T>
-class channel {
-public:
-    explicit channel(std::size_t capacity) noexcept : capacity_(capacity) {}
-    channel(const channel&) = delete;
-    channel& operator=(const channel&) = delete;
-
-    class send_awaiter : public waiter {
-    public:
-        send_awaiter(channel& c, T value) : channel_(c), value_(std::move(value)) {}
-        bool await_ready() {
-            if (channel_.closed_) return true;
-            sent_ = channel_.offer(value_);
-            return sent_;
-        }
-        template <detail::promise_with_context Promise>
-        bool await_suspend(std::coroutine_handle<Promise> h) {
-            if (!arm(h)) return false;
-            channel_.senders_.push_back(*this);
-            return true;
-        }
-        void await_resume() const {
-            if (sent_) return;
-            throw_if_cancelled();
-            throw error(errc::closed, "send on a closed channel");
-        }
-
-    private:
-        friend class channel;
-        channel& channel_;
-        T value_;
-        bool sent_ = false;
-    };
-
-    class receive_awaiter : public waiter {
-    public:
-        explicit receive_awaiter(channel& c) noexcept : channel_(c) {}
-        bool await_ready() {
-            value_ = channel_.try_receive();
-            return value_.has_value() || channel_.closed_;
-        }
-        template <detail::promise_with_context Promise>
-        bool await_suspend(std::coroutine_handle<Promise> h) {
-            if (!arm(h)) return false;
-            channel_.receivers_.push_back(*this);
-            return true;
-        }
-        std::optional<T> await_resume() {
-            if (!value_) throw_if_cancelled();
-            return std::move(value_);
-        }
-
-    private:
-        friend class channel;
-        channel& channel_;
-        std::optional<T> value_;
-    };
-
-    /// Suspends while the channel is full; resumed by the loop. Throws closed, or cancelled (then the
-    /// value was not sent).
-    [[nodiscard]] send_awaiter send(T value) { return send_awaiter(*this, std::move(value)); }
-    /// Suspends until there is a value; nothing when the channel is closed and empty. Throws cancelled;
-    /// then no value is taken.
-    [[nodiscard]] receive_awaiter receive() noexcept { return receive_awaiter(*this); }
-
-    /// Sends if there is room; false if not, or if closed (value is then unchanged).
-    [[nodiscard]] bool try_send(T& value) { return !closed_ && offer(value); }
-    [[nodiscard]] bool try_send(T&& value) { return !closed_ && offer(value); }
-
-    /// Takes a value if there is one.
-    [[nodiscard]] std::optional<T> try_receive() {
-        std::optional<T> out;
-        if (!queue_.empty()) {
-            out.emplace(std::move(queue_.front()));
-            queue_.pop_front();
-            if (!senders_.empty()) queue_.push_back(take_from_sender());
-        } else if (!senders_.empty()) {
-            out.emplace(take_from_sender());
-        }
-        return out;
-    }
-
-    /// No more sends: those that wait throw closed, receivers drain what is queued and then get nothing.
-    void close() noexcept {
-        closed_ = true;
-        while (!senders_.empty()) senders_.front().wake();
-        while (!receivers_.empty()) receivers_.front().wake();
-    }
-    [[nodiscard]] bool is_closed() const noexcept { return closed_; }
-    [[nodiscard]] std::size_t size() const noexcept { return queue_.size(); }
-
-private:
-    bool offer(T& value) {
-        if (!receivers_.empty()) {
-            auto& first = static_cast<receive_awaiter&>(receivers_.front());
-            first.value_.emplace(std::move(value));
-            first.wake();
-            return true;
-        }
-        if (queue_.size() >= capacity_) return false;
-        queue_.push_back(std::move(value));
-        return true;
-    }
-    T take_from_sender() {
-        auto& first = static_cast<send_awaiter&>(senders_.front());
-        T value = std::move(first.value_);
-        first.sent_ = true;
-        first.wake();
-        return value;
-    }
-
-    std::size_t capacity_;
-    bool closed_ = false;
-    std::deque<T> queue_;
-    intrusive_list<waiter, waiter> senders_, receivers_;
-};
-
-} // namespace skein
-
-
-// ======== skein/core/as_completed.hpp, continued
-#include <cstddef>
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
-
-namespace skein {
-
-/// One task's end: which it was and its value or error.
-template <class T>
-struct completed {
-    std::size_t index = 0;
-    result<T> value;
-};
-
-/// The stream of ends. Move-only; runs its tasks from construction on.
-template <class T>
-class completion_stream {
-public:
-    explicit completion_stream(std::vector<task<T>> work)
-        : state_(std::make_unique<state>(work.size())) {
-        for (std::size_t i = 0; i < work.size(); ++i) {
-            state_->children.spawn(report(std::move(work[i]), i, state_.get()));
-        }
-    }
-
-    /// The next that ended, or nothing when all have. Resumed by the loop; throws cancelled.
-    [[nodiscard]] task<std::optional<completed<T>>> next() {
-        if (state_->left == 0) {
-            auto joined = state_->children.join();
-            co_await joined;
-            co_return std::nullopt;
-        }
-        auto received = co_await state_->ended.receive();
-        --state_->left;
-        co_return received;
-    }
-    /// Cancels what still runs and waits for its end.
-    [[nodiscard]] task<void> close() {
-        state_->children.cancel();
-        auto joined = state_->children.join();
-        auto sure = shield(std::move(joined));
-        co_await sure;
-    }
-
-    completion_stream(completion_stream&&) noexcept = default;
-    completion_stream& operator=(completion_stream&& other) noexcept {
-        std::swap(state_, other.state_);
-        return *this;
-    }
-    ~completion_stream() {
-        if (!state_ || state_->children.size() == 0) return;
-        state_->children.cancel();
-        loop::current().adopt(clear(std::move(state_)));
-    }
-
-private:
-    struct state {
-        explicit state(std::size_t n) : left(n), ended(n) {}
-        std::size_t left;
-        channel<completed<T>> ended;
-        scope children;
-    };
-    static task<void> report(task<T> work, std::size_t index, state* s) {
-        auto guarded = as_result(std::move(work));
-        auto value = co_await guarded;
-        (void)s->ended.try_send(completed<T>{index, std::move(value)});
-    }
-
-    static task<void> clear(std::unique_ptr<state> left) {
-        auto joined = left->children.join();
-        co_await joined;
-    }
-
-    std::unique_ptr<state> state_;
-};
-
-template <class T>
-[[nodiscard]] completion_stream<T> as_completed(std::vector<task<T>> work) {
-    return completion_stream<T>(std::move(work));
-}
-/// The same for refs.
-template <task_like A>
-    requires(!requires { typename A::promise_type; })
-[[nodiscard]] auto as_completed(std::vector<A> work) {
-    std::vector<decltype(as_task(std::declval<A>()))> tasks;
-    tasks.reserve(work.size());
-    for (auto& w : work) tasks.push_back(as_task(std::move(w)));
-    return as_completed(std::move(tasks));
-}
-
-} // namespace skein
-
-// ======== skein/core/clock.hpp
-// Time as a parameter, for code that must also run in the simulated world.
-//
-// now() is for deciding (deadlines, rates); wall() is for people (log lines, file names) and may
-// jump. Inside a task prefer loop::now().
-
-
-#include <chrono>
-#include <cstdint>
-
-namespace skein {
-
-/// Where code asks for the time that does not ask its loop. Not owned by those who ask.
-class clock {
-public:
-    virtual ~clock() = default;
-    /// Monotonic.
-    [[nodiscard]] virtual time_point now() noexcept = 0;
-    /// Since 1970-01-01 UTC.
-    [[nodiscard]] virtual std::chrono::milliseconds wall() noexcept = 0;
-};
-
-/// The machine's clocks.
-class system_clock final : public clock {
-public:
-    [[nodiscard]] time_point now() noexcept override {
-        return time_point(std::chrono::duration_cast<duration>(
-            std::chrono::steady_clock::now().time_since_epoch()));
-    }
-    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
-        return std::chrono::duration_cast<std::chrono::milliseconds>(
-            std::chrono::system_clock::now().time_since_epoch());
-    }
-};
-
-/// A clock that stands still until it is moved; for tests.
-class manual_clock final : public clock {
-public:
-    [[nodiscard]] time_point now() noexcept override { return now_; }
-    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
-        return wall_start_ +
-               std::chrono::duration_cast<std::chrono::milliseconds>(now_.time_since_epoch());
-    }
-    void advance(duration by) noexcept { now_ += by; }
-
-private:
-    time_point now_{};
-    std::chrono::milliseconds wall_start_{1'700'000'000'000};
-};
-
-} // namespace skein
-
 // ======== skein/core/descriptor_reserve.hpp
 // A few file descriptors kept back, for files that must be written when the process has no free ones:
 // a job whose port strangers are busy with still writes its curve.
@@ -33710,174 +37554,6 @@ private:
     std::size_t count_;
     std::vector<unique_fd> kept_;
 };
-
-} // namespace skein
-
-// ======== skein/core/disk.hpp
-// Files as a small interface, so that the code that writes checkpoints runs on a simulated disk too.
-//
-// Calls block and are meant for a thread that may wait; nothing here throws: a failing disk is a
-// result. Durable replacement of a file is: write a temporary, sync it, rename it, sync the folder;
-// replace() does just that.
-//
-//     auto done = disk.replace("run/manifest.json", bytes);
-//     if (!done) return done.error();
-
-
-#include <memory>
-#include <string>
-#include <vector>
-
-namespace skein {
-
-/// What open() expects of a file, and what may be done with it.
-enum class open_mode : std::uint8_t {
-    read,       ///< an existing file, for reading
-    write,      ///< created or emptied, for writing (and reading back)
-    append,     ///< created if missing, kept if not; write position at the end
-    create_new, ///< as write, but errc::already_exists if there is one
-};
-
-/// An open file. The destructor closes it; close() also tells whether that worked.
-class file {
-public:
-    file() = default;
-    file(const file&) = delete;
-    file& operator=(const file&) = delete;
-    virtual ~file() = default;
-
-    /// Reads at an offset; gives fewer bytes than asked only at the end of the file.
-    virtual result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) = 0;
-    /// Writes all bytes at an offset, extending the file where needed; disk_full if they do not fit
-    /// (then an unknown part of them is written).
-    virtual result<void> write_at(std::uint64_t offset, byte_span bytes) = 0;
-    /// Writes all bytes at the end.
-    virtual result<void> append(byte_span bytes) = 0;
-    virtual result<std::uint64_t> size() = 0;
-    /// Cuts or extends (with zeros) to `bytes`.
-    virtual result<void> truncate(std::uint64_t bytes) = 0;
-    /// Returns when content and size have reached the medium.
-    virtual result<void> sync() = 0;
-    /// Closes; later calls fail with errc::closed. Closing twice is fine.
-    virtual result<void> close() = 0;
-};
-
-/// One name in a folder.
-struct dir_entry {
-    std::string name; ///< without the folder
-    bool is_directory = false;
-    std::uint64_t bytes = 0; ///< 0 for folders
-};
-
-/// A tree of files. Thread-safe as far as different files are concerned.
-/// Codes: not_found, already_exists, permission_denied, disk_full, io; texts name the path.
-class disk {
-public:
-    virtual ~disk() = default;
-
-    virtual result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) = 0;
-    /// Replaces `to` at once, if it is there. Durable after sync_dir of the folder.
-    virtual result<void> rename(const std::string& from, const std::string& to) = 0;
-    /// Makes creations, renames and removals inside the folder durable.
-    virtual result<void> sync_dir(const std::string& path) = 0;
-    /// What is in a folder, ordered by name.
-    virtual result<std::vector<dir_entry>> list(const std::string& path) = 0;
-    /// Removes a file or an empty folder; not_found if there is none.
-    virtual result<void> remove(const std::string& path) = 0;
-    /// Creates a folder and those above it; fine if it is there already.
-    virtual result<void> make_dirs(const std::string& path) = 0;
-    /// Bytes an ordinary user may still write where `path` is.
-    virtual result<std::uint64_t> free_space(const std::string& path) = 0;
-    /// Size and kind of a path; not_found if there is none.
-    virtual result<dir_entry> status(const std::string& path) = 0;
-
-    /// The whole content; too_large if it has more than max_bytes.
-    result<byte_buffer> read_whole(const std::string& path, std::uint64_t max_bytes = 1u << 30);
-    /// Writes a file from the start and syncs it; a crash may leave a part of it.
-    result<void> write_whole(const std::string& path, byte_span bytes);
-    /// Replaces a file durably: after a crash either the old or the new content is there.
-    result<void> replace(const std::string& path, byte_span bytes);
-    /// Removes a folder with all that is in it, or a file; fine if there is nothing. A link is
-    /// removed, not what it points at.
-    result<void> remove_tree(const std::string& path);
-};
-
-/// The folder part of a path ("." for a bare name, "/" for the root).
-[[nodiscard]] inline std::string parent_path(const std::string& path) {
-    const auto slash = path.find_last_of('/');
-    if (slash == std::string::npos) return ".";
-    return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-/// folder + "/" + name.
-[[nodiscard]] inline std::string join_path(const std::string& folder, std::string_view name) {
-    std::string path = folder;
-    if (!path.empty() && path.back() != '/') path += '/';
-    return path.append(name);
-}
-
-} // namespace skein
-
-
-// ======== skein/core/detail/disk.ipp
-// What a disk does in several calls: whole files, replacing one, removing a tree.
-
-#include <fmt/core.h>
-
-namespace skein {
-
-SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path,
-                                                  std::uint64_t max_bytes) {
-    auto opened = open(path, open_mode::read);
-    if (!opened) return opened.error();
-    file& from = **opened;
-    const auto bytes = from.size();
-    if (!bytes) return bytes.error();
-    if (*bytes > max_bytes)
-        return error(errc::too_large, fmt::format("read {}: {} bytes are more than the limit of {}",
-                                                  path, *bytes, max_bytes));
-    byte_buffer content(static_cast<std::size_t>(*bytes));
-    const auto got = from.read_at(0, content);
-    if (!got) return got.error();
-    content.resize(*got);
-    return content;
-}
-
-SKEIN_INLINE result<void> disk::write_whole(const std::string& path, byte_span bytes) {
-    auto opened = open(path, open_mode::write);
-    if (!opened) return opened.error();
-    file& to = **opened;
-    if (auto done = to.write_at(0, bytes); !done) return done;
-    if (auto done = to.sync(); !done) return done;
-    return to.close();
-}
-
-SKEIN_INLINE result<void> disk::replace(const std::string& path, byte_span bytes) {
-    const std::string temporary = path + ".tmp";
-    auto done = write_whole(temporary, bytes);
-    if (done) done = rename(temporary, path);
-    if (!done) {
-        (void)remove(temporary);
-        return done;
-    }
-    return sync_dir(parent_path(path));
-}
-
-SKEIN_INLINE result<void> disk::remove_tree(const std::string& path) {
-    // Files, empty folders and links (status() would follow them) go at once.
-    auto removed = remove(path);
-    if (removed || removed.error().code() == errc::not_found) return {};
-    if (removed.error().code() == errc::permission_denied) return removed;
-    const auto what = status(path);
-    if (!what || !what->is_directory) return removed;
-    const auto inside = list(path);
-    if (!inside) return inside.error();
-    for (const auto& entry : *inside) {
-        const auto child = join_path(path, entry.name);
-        if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done) return done;
-    }
-    return remove(path);
-}
 
 } // namespace skein
 
@@ -34356,8 +38032,13 @@ private:
 
 
 // ======== skein/rt/detail/remote.hpp
-// The templates behind rt/remote.hpp: what a function's record does with a call that arrives, and how a
-// call's arguments leave. All that does not depend on the function is in runtime.
+// The templates behind rt/remote.hpp: a function's record, and how a call's arguments leave. What a record does with a
+// call that arrives is in detail/invoke.hpp; all that does not depend on the function is in runtime.
+
+
+// ======== skein/rt/detail/invoke.hpp
+// The executing side of rt/remote.hpp: an actor where it lives, and what a function's record does with a call that has
+// arrived, or that this process gives to itself. All that does not depend on the function is in runtime.
 
 
 // ======== skein/rt/method_group.hpp
@@ -34567,172 +38248,17 @@ struct method_groups {
 
 } // namespace skein
 
-// ======== skein/rt/ref.hpp
-// ref<T>: the value of a remote call, now or later.
-//
-// Copy it, pass it on as an argument of another call (it is resolved on the way), await it any number
-// of times. The call runs whether or not anybody looks: dropping a ref does not cancel it. If the call
-// fails after its last ref was dropped, the error is logged as a warning.
-//
-//     auto row = skein::remote<&load>(7);          // runs now
-//     auto s = skein::remote<&score>(row, 2.f);    // runs as soon as row is there
-//     float x = co_await s;
 
-
-#include <optional>
-#include <type_traits>
-#include <utility>
-#include <variant>
-
-namespace skein {
-
-template <class T>
-class ref;
-
-namespace rt::detail {
-
-/// A call and its value.
-template <class T>
-class ref_state : public call_base {
-public:
-    using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
-    std::optional<stored> value;
-
-    // The runtime counts a call as a call_base, users count it as what it is: a failure that no user
-    // can see any more is logged.
-    void add_use() noexcept {
-        ++watchers_;
-        call_base::add_use();
-    }
-    void drop_use() noexcept {
-        --watchers_;
-        call_base::drop_use();
-    }
-
-protected:
-    result<void> take_value(byte_span bytes) override {
-        if constexpr (std::is_void_v<T>) {
-            (void)bytes;
-            value.emplace();
-            return {};
-        } else {
-            auto decoded = wire::decode<T>(bytes);
-            if (!decoded) return decoded.error();
-            value.emplace(std::move(*decoded));
-            return {};
-        }
-    }
-};
-
-void cancel_call(call_base& call) noexcept;
-
-/// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
-template <class T, bool Move>
-class ref_awaiter : public waiter {
-public:
-    explicit ref_awaiter(counted_ptr<ref_state<T>> call) noexcept : state_(std::move(call)) {}
-    bool await_ready() const noexcept { return state_->is_done(); }
-    template <skein::detail::promise_with_context Promise>
-    bool await_suspend(std::coroutine_handle<Promise> h) {
-        if (!arm(h)) return false;
-        state_->waiters.push_back(*this);
-        return true;
-    }
-    T await_resume() {
-        // A value that is there is delivered even to a cancelled task.
-        if (!state_->is_done()) throw_if_cancelled();
-        if (state_->failed()) state_->why().raise();
-        if constexpr (!std::is_void_v<T>) {
-            if constexpr (Move) {
-                if (state_->uses() == 1 || !std::is_copy_constructible_v<T>)
-                    return std::move(*state_->value);
-            }
-            if constexpr (std::is_copy_constructible_v<T>) return *state_->value;
-        }
-    }
-
-private:
-    counted_ptr<ref_state<T>> state_;
-};
-
-} // namespace rt::detail
-
-/// A counted reference to the result of one remote call; one pointer wide. Belongs to one loop.
-template <class T>
-class ref {
-public:
-    using value_type = T;
-
-    ref() noexcept = default;
-    explicit ref(counted_ptr<rt::detail::ref_state<T>> call) noexcept : state_(std::move(call)) {}
-
-    /// False if default-constructed or moved from.
-    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
-    /// True when awaiting it would not suspend.
-    [[nodiscard]] bool ready() const noexcept { return state_->is_done(); }
-
-    /// Suspends until the call is done, resumes from the loop's queue; gives a copy of the value.
-    ///   errors  remote_error (the function threw), worker_lost, timeout (.deadline), cancelled
-    auto operator co_await() const& noexcept {
-        static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
-                      "skein: this result cannot be copied: co_await std::move(ref) takes it out");
-        return rt::detail::ref_awaiter<T, false>(state_);
-    }
-    /// The same, but takes the value out when this is the last ref to it.
-    auto operator co_await() && noexcept {
-        return rt::detail::ref_awaiter<T, true>(std::move(state_));
-    }
-
-    /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
-    /// The ref then fails with errc::cancelled, unless a value comes first.
-    void cancel() const noexcept { rt::detail::cancel_call(*state_); }
-
-    [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
-        return state_;
-    }
-
-private:
-    counted_ptr<rt::detail::ref_state<T>> state_;
-};
-
-/// A task that ends with the ref: what all, any, race, as_completed and with_timeout use.
-template <class T>
-[[nodiscard]] task<T> as_task(ref<T> r) {
-    co_return co_await std::move(r);
-}
-
-/// Waits for the outcome and gives it as a value or error instead of throwing.
-template <class T>
-[[nodiscard]] task<result<T>> as_result(ref<T> r) {
-    return as_result(as_task(std::move(r)));
-}
-
-/// Waits at most so long. The call itself goes on; use .with({.deadline = ...}) to bound the call.
-template <class T>
-[[nodiscard]] task<T> with_timeout(ref<T> r, duration limit) {
-    return with_timeout(as_task(std::move(r)), limit);
-}
-
-} // namespace skein
-
-
-
-// ======== skein/rt/detail/remote.hpp, continued
-#include <concepts>
+// ======== skein/rt/detail/invoke.hpp, continued
 #include <cstdint>
 #include <memory>
-#include <span>
-#include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
-#include <vector>
 
 namespace skein::rt::detail {
-
-// ---- executing side ----------------------------------------------------------------------------
 
 template <class Tuple>
 inline constexpr bool has_span = false;
@@ -34808,6 +38334,29 @@ void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
     if (box != nullptr) self.method_ended(to, *box, !is_const_method<decltype(F)>);
 }
 
+/// Replies with a value. A method's goes to this process as it is, if that is as good as decoding its bytes.
+template <class T, class R>
+void reply_value(runtime& self, peer& to, slot_id id, R&& value) {
+    using result_type = std::remove_cvref_t<R>;
+    if constexpr (!std::is_void_v<T> && travels_as_it_is<result_type>()) {
+        const auto finish = [&](call_base& call) {
+            static_cast<ref_state<result_type>&>(call).finish_with(std::forward<R>(value));
+        };
+        if (self.reply_here(to, id, finish)) return;
+    }
+    self.reply(to, id, [&](wire::writer& w) { wire::encode(w, value); });
+}
+template <class T>
+void reply_nothing(runtime& self, peer& to, slot_id id) {
+    if constexpr (!std::is_void_v<T>) {
+        const auto finish = [](call_base& call) {
+            static_cast<ref_state<void>&>(call).finish_with();
+        };
+        if (self.reply_here(to, id, finish)) return;
+    }
+    self.reply(to, id, [](wire::writer&) {});
+}
+
 /// Begins a call that does not end at once. box: stays until it has.
 template <auto F, class T, class Arguments>
 auto begin_now(actor_box* box, std::uint16_t group, Arguments& arguments) {
@@ -34848,12 +38397,12 @@ task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
                 co_await work;
             }
             after_call<F>(*self, *from, box.get(), arguments);
-            self->reply(*from, id, [](wire::writer&) {});
+            reply_nothing<T>(*self, *from, id);
         } else {
             auto work = begin_now<F, T>(box.get(), fn->group, arguments);
             auto value = co_await work;
             after_call<F>(*self, *from, box.get(), arguments);
-            self->reply(*from, id, [&](wire::writer& w) { wire::encode(w, value); });
+            reply_value<T>(*self, *from, id, std::move(value));
         }
     } catch (...) {
         if (box) self->method_failed(*from, *box, !is_const_method<decltype(F)>);
@@ -34867,6 +38416,40 @@ result<void> decode_arguments(wire::reader& in, Arguments& into) {
     auto done = wire::decode(in, into);
     if (done && !in.finish()) return in.status();
     return done;
+}
+
+/// Runs or starts a call whose arguments are there.
+template <auto F, class T, class Arguments>
+void invoke_with(incoming_call& call, Arguments& arguments) {
+    using traits = signature<decltype(F)>;
+    if constexpr (traits::is_coroutine || is_blocking<F, T>()) {
+        if (call.box) ++call.box->not_started;
+        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
+                                                  call.box, std::move(arguments)));
+    } else {
+        try {
+            if constexpr (std::is_void_v<typename traits::result>) {
+                call_now<F, T>(call.box.get(), arguments);
+                after_call<F>(call.self, *call.from, call.box.get(), arguments);
+                reply_nothing<T>(call.self, *call.from, call.slot);
+            } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
+                                                                             arguments))>) {
+                const auto& value =
+                    call_now<F, T>(call.box.get(), arguments); // of an argument, perhaps
+                if (call.box)
+                    call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
+                reply_value<T>(call.self, *call.from, call.slot, value);
+            } else {
+                auto value = call_now<F, T>(call.box.get(), arguments);
+                after_call<F>(call.self, *call.from, call.box.get(), arguments);
+                reply_value<T>(call.self, *call.from, call.slot, std::move(value));
+            }
+        } catch (...) {
+            if (call.box)
+                call.self.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
+            call.reply_thrown();
+        }
+    }
 }
 
 /// What a record of function F (of actor type T, or void) does with a call.
@@ -34890,37 +38473,47 @@ void invoke(incoming_call& call) {
         decoded = decode_arguments(call.arguments, arguments);
     }
     if (!decoded) return call.refuse(decoded.error());
-    if constexpr (traits::is_coroutine || is_blocking<F, T>()) {
-        if (call.box) ++call.box->not_started;
-        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
-                                                  call.box, std::move(arguments)));
-    } else {
-        try {
-            if constexpr (std::is_void_v<typename traits::result>) {
-                call_now<F, T>(call.box.get(), arguments);
-                after_call<F>(call.self, *call.from, call.box.get(), arguments);
-                call.self.reply(*call.from, call.slot, [](wire::writer&) {});
-            } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
-                                                                             arguments))>) {
-                const auto& value =
-                    call_now<F, T>(call.box.get(), arguments); // of an argument, perhaps
-                if (call.box)
-                    call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
-                call.self.reply(*call.from, call.slot,
-                                [&](wire::writer& w) { wire::encode(w, value); });
-            } else {
-                const auto& value = call_now<F, T>(call.box.get(), arguments);
-                after_call<F>(call.self, *call.from, call.box.get(), arguments);
-                call.self.reply(*call.from, call.slot,
-                                [&](wire::writer& w) { wire::encode(w, value); });
-            }
-        } catch (...) {
-            if (call.box)
-                call.self.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
-            call.reply_thrown();
+    invoke_with<F, T>(call, arguments);
+}
+
+/// A call of method F of T within a process, with parameters of these types.
+template <auto F, class T, class... P>
+class given_method final : public given_call {
+public:
+    template <class... A>
+    explicit given_method(std::in_place_t, A&&... args)
+        : held_(own_argument<P>(std::forward<A>(args))...) {}
+    void run(incoming_call& call) override {
+        if constexpr ((false || ... || is_view<P>)) {
+            auto arguments = std::apply(
+                [](auto&... held) { return std::tuple<P...>(parameter_of<P>(held)...); }, held_);
+            invoke_with<F, T>(call, arguments);
+        } else {
+            invoke_with<F, T>(call, held_);
         }
     }
-}
+
+private:
+    std::tuple<typename held_as<P>::type...> held_;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/remote.hpp, continued
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
 
 /// Names a function for the registry.
 template <auto F, class T>
@@ -35022,11 +38615,22 @@ private:
     std::tuple<Held...> held_;
 };
 
-/// Submits: at once if every argument is there, else when the last one is.
-template <class Arguments, class... A>
+/// The actors whose handles are in an argument stay until the call has ended: its codec knows where they are.
+template <class P, class A>
+void keep_handles(const A& a) {
+    if constexpr (!is_view<P>)
+        if constexpr (makeup_of<P>() == makeup::handles) {
+            wire::writer unused;
+            encode_argument<P>(unused, a);
+        }
+}
+
+/// Submits: at once if every argument is there, else when the last one is. F: of actor type T, or (void) none that
+/// this process could have given its arguments to.
+template <auto F, class T, class Arguments, class... A>
 struct submission;
-template <class... P, class... A>
-struct submission<std::tuple<P...>, A...> {
+template <auto F, class T, class... P, class... A>
+struct submission<F, T, std::tuple<P...>, A...> {
     static constexpr bool any_ref = (false || ... || unwrap_ref<std::remove_cvref_t<A>>::is_ref);
 
     static void go(runtime& by, const counted_ptr<call_base>& call, A&&... args) {
@@ -35043,7 +38647,17 @@ struct submission<std::tuple<P...>, A...> {
             if (pending != 0 || failed)
                 return wait_for(by, call, pending, std::forward<A>(args)...);
         }
-        by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
+        const auto encode = [&](wire::writer& to) { (encode_argument<P>(to, args), ...); };
+        if constexpr (can_be_given<std::tuple<P...>> && !std::is_void_v<T>) {
+            const auto give = [&]() -> std::unique_ptr<given_call> {
+                (keep_handles<P>(args), ...);
+                return std::make_unique<given_method<F, T, P...>>(std::in_place,
+                                                                  std::forward<A>(args)...);
+            };
+            by.submit(call, encode, given_maker(give));
+        } else {
+            by.submit(call, encode);
+        }
     }
 
     static void wait_for(runtime& by, const counted_ptr<call_base>& call, std::size_t pending,
@@ -35062,57 +38676,121 @@ struct submission<std::tuple<P...>, A...> {
     }
 };
 
-template <auto F>
-auto call_function(runtime& by, const call_options& how, auto&&... args) {
+/// Submits a call of a function, or of a method of T through its handle's lane, with arguments that have been checked.
+template <auto F, class T, class R, class... A>
+void begin_call(runtime& by, const call_options& how, const counted_ptr<ref_state<R>>& call,
+                counted_ptr<actor_state> lane, A&&... args) {
     using traits = signature<decltype(F)>;
-    using result_type = typename traits::result;
-    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
-                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
+    (void)record<F, T>::registered;
+    apply_options(by, *call, record<F, T>::entry(), how,
+                  traits::is_member ? call_kind::method : call_kind::task);
+    if constexpr (traits::is_member) {
+        call->target = lane->id;
+        call->lane = std::move(lane);
+    }
+    submission<F, T, typename traits::arguments, A...>::go(by, call, std::forward<A>(args)...);
+}
+
+/// Whether F, of T if it is a method, can be called with such arguments; a static_assert says why not.
+template <auto F, class T, class... A>
+consteval bool check_call() {
+    using traits = signature<decltype(F)>;
+    if constexpr (traits::is_member)
+        static_assert(std::is_same_v<typename traits::class_type, T> ||
+                          std::is_base_of_v<typename traits::class_type, T>,
+                      "skein: call<&T::m> needs a member function of the actor's own type");
+    if constexpr (parameter_check<typename traits::parameters>::ok &&
+                  check_result<typename traits::result>() &&
+                  argument_check<typename traits::parameters, A...>::ok) {
         static_assert(
             !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
-        (void)record<F, void>::registered;
+        static_assert(!is_blocking<F, T>() || !any_holds_view<typename traits::arguments>,
+                      "skein: a method of a blocking_group cannot take a span or string_view: it "
+                      "outlives the "
+                      "message the view points into; take a vector or string");
+        return true;
+    } else {
+        return false;
+    }
+}
+
+template <auto F, class... A>
+auto call_function(runtime& by, const call_options& how, A&&... args) {
+    using result_type = typename signature<decltype(F)>::result;
+    if constexpr (check_call<F, void, A...>()) {
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
-        apply_options(by, *call, record<F, void>::entry(), how, call_kind::task);
-        submission<typename traits::arguments, decltype(args)...>::go(
-            by, call, std::forward<decltype(args)>(args)...);
+        begin_call<F, void>(by, how, call, {}, std::forward<A>(args)...);
         return ref<result_type>(std::move(call));
     } else {
         return ref<result_type>(); // a static_assert above has said why
     }
 }
 
-template <auto M, class T>
-auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, auto&&... args) {
+template <auto M, class T, class... A>
+auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, A&&... args) {
     using traits = signature<decltype(M)>;
     using result_type = typename traits::result;
-    static_assert(traits::is_member && (std::is_same_v<typename traits::class_type, T> ||
-                                        std::is_base_of_v<typename traits::class_type, T>),
+    static_assert(traits::is_member,
                   "skein: call<&T::m> needs a member function of the actor's own type");
-    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
-                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
-        static_assert(
-            !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
-            "skein: a remote coroutine cannot take a span or string_view: it outlives the "
-            "message the view points into; take a vector or string");
-        static_assert(!is_blocking<M, T>() || !any_holds_view<typename traits::arguments>,
-                      "skein: a method of a blocking_group cannot take a span or string_view: it "
-                      "outlives the "
-                      "message the view points into; take a vector or string");
-        (void)record<M, T>::registered;
+    if constexpr (check_call<M, T, A...>()) {
         auto& by = runtime_of(lane);
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
-        apply_options(by, *call, record<M, T>::entry(), how, call_kind::method);
-        call->lane = lane;
-        call->target = lane->id;
-        submission<typename traits::arguments, decltype(args)...>::go(
-            by, call, std::forward<decltype(args)>(args)...);
+        begin_call<M, T>(by, how, call, lane, std::forward<A>(args)...);
         return ref<result_type>(std::move(call));
     } else {
         return ref<result_type>();
     }
 }
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/space_options.hpp
+// The options of a detached actor while its namespace is looked for: they outlive the expression that named them.
+
+
+#include <string>
+
+namespace skein::rt::detail {
+
+/// A copy whose texts are its own.
+struct space_options {
+    explicit space_options(const actor_options& given)
+        : how(given), name(given.name), space(given.space), resources(given.resources),
+          env(given.env), cwd(given.cwd), on(given.on.text()) {}
+
+    ///   errors  invalid_argument
+    void check() const {
+        if (!how.detached)
+            throw error(errc::invalid_argument,
+                        "an actor with a .space is to be .detached = true: a namespace holds "
+                        "actors that outlive their program")
+                .with_hint("names of other actors belong to their program: leave .space away");
+        if (space.empty() || name.empty())
+            throw error(errc::invalid_argument,
+                        "a detached actor needs a .name and a .space: nobody would find it again");
+        if (how.on.is_group())
+            throw error(errc::not_supported,
+                        "not supported: a detached actor in a placement group, "
+                        "which ends with its program")
+                .with_hint("ask for .cpus, .gpus, .resources, or a node");
+    }
+    /// Views of this object.
+    [[nodiscard]] actor_options options() const {
+        auto out = how;
+        out.name = name;
+        out.space = space;
+        out.resources = resources;
+        out.env = env;
+        out.cwd = cwd;
+        if (!how.on.is_any()) out.on = how.on.is_node() ? node_named(on) : label(on);
+        return out;
+    }
+
+    actor_options how;
+    std::string name, space, resources, env, cwd, on;
+};
 
 } // namespace skein::rt::detail
 
@@ -35251,6 +38929,37 @@ task<actor_handle<T>> give_handle(counted_ptr<actor_state> lane) {
     co_return actor_handle<T>(std::move(lane));
 }
 
+/// Makes it through `by`: the arguments are encoded at once.
+template <class T, class... A>
+[[nodiscard]] task<actor_handle<T>> create(runtime& by, const actor_options& how, A&&... args) {
+    using made = create_record<T, typename travelling<A>::type...>;
+    (void)made::registered;
+    counted_ptr<actor_call> call(new actor_call);
+    apply_options(by, *call, made::entry(), {}, call_kind::create);
+    bool exists = false;
+    auto lane = by.declare_actor(*call, how, exists);
+    if (exists) return give_handle<T>(std::move(lane));
+    if (!call->is_done())
+        submission<nullptr, void, std::tuple<typename travelling<A>::type...>, A...>::go(
+            by, call, std::forward<A>(args)...);
+    return finish_create<T>(std::move(call), std::move(lane));
+}
+
+/// A text is kept as a string, all else as it was given.
+template <class A>
+using kept_argument = std::conditional_t<unwrap_ref<std::remove_cvref_t<A>>::is_ref,
+                                         std::decay_t<A>, typename travelling<A>::type>;
+
+/// Makes a detached actor: through a runtime that is a guest of its namespace.
+template <class T, class... A>
+task<actor_handle<T>> create_detached(space_options how, A... args) {
+    how.check();
+    auto entering = runtime::current().enter_space(how.space);
+    auto* const by = co_await entering;
+    auto making = create<T>(*by, how.options(), std::move(args)...);
+    co_return co_await std::move(making);
+}
+
 template <class T, class... A>
 [[nodiscard]] task<actor_handle<T>> make_actor(const actor_options& how, A&&... args) {
     constexpr bool can_make = makes<T, typename travelling<A>::type...>;
@@ -35262,23 +38971,24 @@ template <class T, class... A>
                   "skein: an argument type cannot be sent: make it a plain aggregate of types "
                   "that can, or specialise skein::wire::codec for it");
     if constexpr (can_make && can_send) {
-        using made = create_record<T, typename travelling<A>::type...>;
-        (void)made::registered;
-        auto& by = runtime::current();
-        counted_ptr<actor_call> call(new actor_call);
-        apply_options(by, *call, made::entry(), {}, call_kind::create);
-        bool exists = false;
-        auto lane = by.declare_actor(*call, how, exists);
-        if (exists) return give_handle<T>(std::move(lane));
-        if (!call->is_done())
-            submission<std::tuple<typename travelling<A>::type...>, A...>::go(
-                by, call, std::forward<A>(args)...);
-        return finish_create<T>(std::move(call), std::move(lane));
+        if (how.detached || !how.space.empty())
+            return create_detached<T, kept_argument<A>...>(space_options(how),
+                                                           std::forward<A>(args)...);
+        return create<T>(runtime::current(), how, std::forward<A>(args)...);
     } else {
         return {};
     }
 }
 
+template <class T>
+task<actor_handle<T>> look_up_in(std::string space, std::string name) {
+    auto entering = runtime::current().enter_space(std::move(space));
+    auto* const by = co_await entering;
+    counted_ptr<actor_call> call(new actor_call);
+    auto lane = by->find_actor(call, name, typeid(T)); // a guest is answered by its keeper
+    auto found = finish_create<T>(std::move(call), std::move(lane));
+    co_return co_await std::move(found);
+}
 template <class T>
 [[nodiscard]] task<actor_handle<T>> look_up(std::string_view name) {
     counted_ptr<actor_call> call(new actor_call);
@@ -35302,12 +39012,18 @@ template <class T>
 // does twice is the program's concern. Methods of actors: remote<&T::m>(handle, args...).
 
 
+#include <concepts>
 #include <utility>
 
 namespace skein {
 
 template <class T>
 class actor_handle;
+class session;
+template <class T>
+class shared_actor;
+template <auto F>
+class session_function;
 
 /// remote<&f> with its options; call it like f.
 template <auto F>
@@ -35329,6 +39045,11 @@ public:
         copy.by_ = &by;
         return copy;
     }
+    /// The same function for threads: submitted through a session, it gives a pending (rt/session.hpp).
+    template <std::same_as<session> Session>
+    [[nodiscard]] auto on(Session& by) const {
+        return session_function<F>(by, how_);
+    }
 
     /// Submits the call and returns at once.
     ///   args    the function's arguments, or refs to them; a method takes its handle first
@@ -35345,6 +39066,12 @@ public:
     auto operator()(const actor_handle<T>& actor, A&&... args) const {
         return rt::detail::call_method<F, T>(how_, actor.lane(), std::forward<A>(args)...);
     }
+    /// The same through a handle that threads share; gives a pending.
+    template <class T, class... A>
+        requires(rt::detail::signature<decltype(F)>::is_member)
+    auto operator()(const shared_actor<T>& actor, A&&... args) const {
+        return actor.template call_with<F>(how_, std::forward<A>(args)...);
+    }
 
 private:
     call_options how_;
@@ -35359,13 +39086,19 @@ inline constexpr remote_function<F> remote{};
 
 
 // ======== skein/rt/actor.hpp, continued
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
 namespace skein {
+
+class session;
+template <class T>
+class session_actor_maker;
 
 /// A counted handle to an actor of type T; one pointer wide, copyable, and an argument of calls.
 template <class T>
@@ -35417,11 +39150,17 @@ public:
     }
     /// Makes a T on the worker with the fewest actors, from these arguments (aggregates too).
     /// Submitted at once; suspends until the constructor has returned.
+    /// A detached one is submitted when it is awaited, since its namespace has to be reached first.
     ///   errors  remote_error (the constructor threw), worker_lost, already_exists (the name), mismatch (.get_if_exists:
-    ///           the one of that name is of another type)
+    ///           the one of that name is of another type); those of get_actor with a namespace
     template <class... A>
     [[nodiscard]] task<actor_handle<T>> operator()(A&&... args) const {
         return rt::detail::make_actor<T>(how_, std::forward<A>(args)...);
+    }
+    /// The same for threads: called like this one it blocks, and gives a handle that threads share (rt/session.hpp).
+    template <std::same_as<session> Session>
+    [[nodiscard]] auto on(Session& by) const {
+        return session_actor_maker<T>(by, how_);
     }
 
 private:
@@ -35437,6 +39176,14 @@ inline constexpr actor_maker<T> actor{};
 template <class T>
 [[nodiscard]] task<actor_handle<T>> get_actor(std::string_view name) {
     return rt::detail::look_up<T>(name);
+}
+/// The same of a namespace of the cluster, whichever program made it.
+///   errors  as above; those of reaching the namespace: mismatch (it is kept by another program or build),
+///           worker_lost (its keeper did not start, or was lost meanwhile), not_supported (no cluster, or a worker asks)
+template <class T>
+[[nodiscard]] task<actor_handle<T>> get_actor(std::string_view name, actor_search where) {
+    if (where.space.empty()) return rt::detail::look_up<T>(name);
+    return rt::detail::look_up_in<T>(std::string(where.space), std::string(name));
 }
 
 /// Ends an actor at once: calls that wait fail with not_found, coroutine methods that run are cancelled, a plain one
@@ -35480,10 +39227,12 @@ struct skein::wire::codec<skein::actor_handle<T>> {
         // A handle given as an argument, or inside one, keeps its actor until the call is done; one in a result
         // until who gets it has it.
         using lane = skein::counted_ptr<skein::rt::detail::actor_state>;
-        if (auto* call = skein::rt::runtime::encoding(); call != nullptr)
+        if (auto* call = skein::rt::runtime::encoding(); call != nullptr) {
+            skein::rt::detail::check_home(*call, *h.lane());
             call->keep(std::make_shared<lane>(h.lane()));
-        else if (auto* by = skein::rt::runtime::replying(); by != nullptr)
+        } else if (auto* by = skein::rt::runtime::replying(); by != nullptr) {
             by->lend_actor(h.id());
+        }
     }
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
         skein::unique_number id;
@@ -35785,6 +39534,8 @@ public:
     void want(const worker_demand& what) override;
     /// The runtime takes back itself what it has lent.
     void rests(const net::channel&, bool) override {}
+    /// Kills its process.
+    void end_now(const net::channel& worker) override;
     /// Takes room of this host for the group, as long as it is held.
     void want_group(const worker_group& what) override;
     void drop_group(std::uint64_t number) override;
@@ -36148,6 +39899,10 @@ public:
         groups_.drop(number);
         changed_.set();
     }
+    void end_now(const net::channel& worker) {
+        for (auto* one : serving_)
+            if (one->wire.get() == &worker) one->process->kill();
+    }
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
 
 private:
@@ -36222,6 +39977,7 @@ private:
             auto met = meet(one);
             one->wire = co_await met;
             pids_.push_back(static_cast<pid_t>(one->process->pid()));
+            serving_.push_back(one);
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
@@ -36235,6 +39991,7 @@ private:
         auto watched = as_result(shield(watching.join())); // it refers to what is here
         (void)co_await watched;
         if (!one->process) co_return failed;
+        std::erase(serving_, one);
         std::erase(pids_, static_cast<pid_t>(one->process->pid()));
         if (one->process->running()) {
             // It may still be loading and hear nobody.
@@ -36556,6 +40313,7 @@ private:
     net::token secret_;
     std::uint16_t cpus_ = 1;
     std::vector<pid_t> pids_;
+    std::vector<life*> serving_; ///< whose process is there and connected
     int alive_ = 0;
     bool stopping_ = false;
     time_point stopped_at_{};
@@ -36579,6 +40337,7 @@ SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places()
 SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
 SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
 SKEIN_INLINE void local_workers::want(const worker_demand& what) { pool_->want(what); }
+SKEIN_INLINE void local_workers::end_now(const net::channel& worker) { pool_->end_now(worker); }
 SKEIN_INLINE void local_workers::want_group(const worker_group& what) { pool_->want_group(what); }
 SKEIN_INLINE void local_workers::drop_group(std::uint64_t number) { pool_->drop_group(number); }
 SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
@@ -36586,6 +40345,421 @@ SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
 }
 
 } // namespace skein::rt
+
+// ======== skein/rt/pending.hpp
+// pending<T>: the outcome of a call that a thread has made through a session, now or later.
+//
+//     auto p = cluster.submit<&square>(7);      // on any thread
+//     if (p.wait_for(10ms)) use(p.get());       // blocks this thread, not the loop
+//
+// Copies stand for the same call. It is an argument of other calls, as a ref is. The call runs whether or not anybody
+// looks: dropping a pending does not cancel it. It may outlive its session: then it has its outcome, or errc::closed.
+
+
+// ======== skein/rt/detail/session_door.hpp
+// What the threads of a program share with the loop of their session: a door through which calls go in, and the handles
+// that came out.
+//
+//     open     calls of threads go in, in the order in which they come
+//     closed   they are refused; what was taken before still runs, and handles are given back
+//     shut     the loop takes nothing; handles that are left hold nothing any more
+
+
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace skein::rt::detail {
+
+class session_door;
+
+/// A handle that threads share: its lane is the loop's, and is touched nowhere else.
+struct actor_cell : list_node<actor_cell> {
+    actor_cell(std::shared_ptr<session_door> of, counted_ptr<actor_state> to)
+        : door(std::move(of)), id(to->id), lane(std::move(to)) {}
+    using list_node<actor_cell>::unlink;
+
+    const std::shared_ptr<session_door> door;
+    const actor_id id;
+    counted_ptr<actor_state> lane; ///< empty: the session has ended
+};
+
+/// Shared by a session and all that it has given out; outlives the loop.
+class session_door : public std::enable_shared_from_this<session_door> {
+public:
+    session_door(loop& to, runtime& calls_through) noexcept
+        : self(&calls_through), loop_(&to), inside_(&to) {}
+
+    /// Any thread: queues a call on the loop and wakes it. The call must not throw. False: closed, and it was not taken.
+    [[nodiscard]] bool post(unique_function<void()> call);
+    /// Any thread but the loop's: true there, where waiting for the loop would never end.
+    [[nodiscard]] bool is_inside() const noexcept { return loop::try_current() == inside_; }
+    /// Throws if it is called inside.
+    void refuse_inside(const char* what) const;
+    [[nodiscard]] bool is_open() const;
+    /// Any thread: threads are refused from now on.
+    void close();
+
+    // The loop's:
+
+    /// A handle for threads; its last copy, wherever it goes, brings the lane back here.
+    [[nodiscard]] std::shared_ptr<actor_cell> adopt(counted_ptr<actor_state> lane);
+    /// Lets go of the lanes of all handles that are out.
+    void drop_handles() noexcept;
+    void shut();
+
+    runtime* const self; ///< what calls go through; only on the loop's thread, until it is shut
+
+private:
+    static void give_back(actor_cell* cell) noexcept;
+
+    mutable std::mutex mutex_; // guards loop_ and open_
+    loop* loop_;               ///< nullptr: shut
+    bool open_ = true;
+    const loop* const inside_; ///< to compare with, never to use
+    intrusive_list<actor_cell, actor_cell> cells_;
+};
+
+/// What all threads are told that come too late.
+[[nodiscard]] error session_closed(const function_record* fn, const char* progress);
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/session_door.ipp
+// The bodies of rt/detail/session_door.hpp.
+
+#include <string>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE bool session_door::post(unique_function<void()> call) {
+    const std::lock_guard lock(mutex_);
+    if (!open_ || loop_ == nullptr) return false;
+    loop_->post_from_any_thread(std::move(call));
+    return true;
+}
+
+SKEIN_INLINE void session_door::refuse_inside(const char* what) const {
+    if (is_inside())
+        throw error(errc::invalid_argument,
+                    std::string(what) + " on the session's own thread would wait for itself")
+            .with_hint("tasks of a session await: co_await skein::remote<&f>(...) instead of "
+                       "submit<&f>(...).get()");
+}
+
+SKEIN_INLINE bool session_door::is_open() const {
+    const std::lock_guard lock(mutex_);
+    return open_;
+}
+
+SKEIN_INLINE void session_door::close() {
+    const std::lock_guard lock(mutex_);
+    open_ = false;
+}
+
+SKEIN_INLINE void session_door::shut() {
+    drop_handles();
+    const std::lock_guard lock(mutex_);
+    open_ = false;
+    loop_ = nullptr;
+}
+
+SKEIN_INLINE std::shared_ptr<actor_cell> session_door::adopt(counted_ptr<actor_state> lane) {
+    std::shared_ptr<actor_cell> cell(new actor_cell(shared_from_this(), std::move(lane)),
+                                     &session_door::give_back);
+    cells_.push_back(*cell);
+    return cell;
+}
+
+SKEIN_INLINE void session_door::drop_handles() noexcept {
+    while (!cells_.empty()) {
+        const auto lane = std::exchange(cells_.pop_front().lane, {});
+        (void)lane;
+    }
+}
+
+SKEIN_INLINE void session_door::give_back(actor_cell* cell) noexcept {
+    const auto door = cell->door;
+    if (!door->is_inside()) {
+        const std::lock_guard lock(door->mutex_);
+        if (door->loop_ != nullptr)
+            return door->loop_->post_from_any_thread([cell] { delete cell; });
+    }
+    delete cell; // on the loop's thread, or it holds nothing
+}
+
+SKEIN_INLINE error session_closed(const function_record* fn, const char* progress) {
+    const std::string who = fn != nullptr && !fn->name.empty() ? fn->name : "a call";
+    return error(errc::closed, who + " " + progress + ": the session was closed");
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/pending.hpp, continued
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace skein {
+
+template <class T>
+class ref;
+template <class T>
+class actor_handle;
+template <class T>
+class shared_actor;
+
+namespace rt::detail {
+
+/// What threads get, as the loop knows it.
+template <class V>
+struct result_inside {
+    using type = V;
+};
+template <class T>
+struct result_inside<shared_actor<T>> {
+    using type = actor_handle<T>;
+};
+
+/// What one call and the threads that wait for it share. An outcome is written once, before `done`; then all read.
+class pending_base : public std::enable_shared_from_this<pending_base> {
+public:
+    pending_base(std::shared_ptr<session_door> through, const function_record* of) noexcept
+        : door(std::move(through)), fn(of) {}
+    pending_base(const pending_base&) = delete;
+    pending_base& operator=(const pending_base&) = delete;
+
+    [[nodiscard]] bool is_done() const noexcept { return done_.load(std::memory_order_acquire); }
+    /// Blocks until it is done.
+    void wait() const;
+    /// The same for so long at most; false: it is not done.
+    [[nodiscard]] bool wait_for(duration limit) const;
+    /// The same; throws timeout.
+    void wait_within(duration limit) const;
+    [[nodiscard]] const failure* failed() const noexcept { return why_ ? &*why_ : nullptr; }
+    void cancel(bool by_force);
+
+    /// Ends it; so does succeed(). One of them, once.
+    void fail(failure why) noexcept;
+
+    const std::shared_ptr<session_door> door;
+    const function_record* const fn;
+    call_base* call = nullptr; ///< the loop's: the call, while it has no outcome
+    /// Copies of pending, also those that calls hold as arguments: who may look at the value.
+    mutable std::atomic<std::uint32_t> readers{0};
+
+protected:
+    void finish() noexcept;
+
+private:
+    mutable std::mutex mutex_; // guards waiting_, and done_ while it is set
+    mutable std::condition_variable ended_;
+    mutable std::uint32_t waiting_ = 0;
+    std::atomic<bool> done_{false};
+    std::optional<failure> why_;
+};
+
+template <class V>
+class pending_state final : public pending_base {
+public:
+    using stored = std::conditional_t<std::is_void_v<V>, std::monostate, V>;
+    using pending_base::pending_base;
+
+    void succeed(stored v) {
+        value.emplace(std::move(v));
+        finish();
+    }
+    std::optional<stored> value;
+};
+
+/// The one who owes an outcome. Without one it ends with `closed`.
+template <class V>
+class pending_writer {
+public:
+    explicit pending_writer(std::shared_ptr<pending_state<V>> to) noexcept : to_(std::move(to)) {}
+    pending_writer(pending_writer&&) noexcept = default;
+    pending_writer& operator=(pending_writer&&) = delete;
+    ~pending_writer() {
+        if (to_ && !to_->is_done()) to_->fail({session_closed(to_->fn, "did not run"), nullptr});
+    }
+    pending_state<V>* operator->() const noexcept { return to_.get(); }
+
+private:
+    std::shared_ptr<pending_state<V>> to_;
+};
+
+} // namespace rt::detail
+
+/// The outcome of one call, for threads. All members are thread-safe, as those of a shared_ptr are: two threads have
+/// a copy each.
+template <class T>
+class pending {
+    using state = rt::detail::pending_state<T>;
+
+public:
+    using value_type = T;
+    /// As an argument: what it is on the loop.
+    using shared_with_threads = ref<typename rt::detail::result_inside<T>::type>;
+
+    pending() noexcept = default;
+    explicit pending(std::shared_ptr<state> of) noexcept : state_(std::move(of)) { enter(); }
+    pending(const pending& other) noexcept : pending(other.state_) {}
+    pending(pending&& other) noexcept = default;
+    pending& operator=(pending other) noexcept {
+        std::swap(state_, other.state_);
+        return *this;
+    }
+    ~pending() {
+        if (state_) state_->readers.fetch_sub(1, std::memory_order_release);
+    }
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
+    /// True when get() would not block.
+    [[nodiscard]] bool ready() const noexcept { return here().is_done(); }
+    /// Blocks this thread until there is an outcome.
+    ///   errors  invalid_argument: on the session's own thread, which would wait for itself
+    void wait() const { here().wait(); }
+    /// The same, for so long at most. False: there is none yet.
+    [[nodiscard]] bool wait_for(duration limit) const { return here().wait_for(limit); }
+
+    /// Blocks this thread until there is an outcome; gives a copy of the value.
+    ///   errors  what co_await of a ref throws: remote_error, worker_lost, timeout (.deadline), cancelled; closed: the
+    ///           session ended first; invalid_argument: on the session's own thread
+    T get() const& {
+        here().wait();
+        return copy();
+    }
+    /// The same, but takes the value out when no other copy is left. This one is empty then.
+    T get() && {
+        here().wait();
+        return take();
+    }
+    /// The same, for so long at most. The call itself goes on; `.deadline` bounds the call.
+    ///   errors  also timeout
+    T get_for(duration limit) const& {
+        here().wait_within(limit);
+        return copy();
+    }
+    T get_for(duration limit) && {
+        here().wait_within(limit);
+        return take();
+    }
+
+    /// Asks the call to end, as ref::cancel() does. Nothing happens if it has ended.
+    void cancel() const { here().cancel(false); }
+    /// The same as ref::cancel_by_force().
+    ///   errors  not_supported: a call of an actor, see kill()
+    void cancel_by_force() const { here().cancel(true); }
+
+    /// What its copies share.
+    [[nodiscard]] const std::shared_ptr<state>& shared() const noexcept { return state_; }
+
+private:
+    void enter() const noexcept {
+        if (state_) state_->readers.fetch_add(1, std::memory_order_relaxed);
+    }
+    [[nodiscard]] state& here() const {
+        SKEIN_CHECK(state_, "an empty skein::pending is asked for its outcome");
+        return *state_;
+    }
+    T copy() const {
+        static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
+                      "skein: this result cannot be copied: std::move(pending).get() takes it out");
+        if (const auto* why = state_->failed()) why->raise();
+        if constexpr (!std::is_void_v<T>) return *state_->value;
+    }
+    T take() {
+        const pending mine(std::move(*this));
+        auto& all = *mine.state_;
+        if (const auto* why = all.failed()) why->raise();
+        if constexpr (!std::is_void_v<T>) {
+            // Who had a copy has read what it wanted before it let go.
+            const bool is_last = all.readers.load(std::memory_order_acquire) == 1;
+            if constexpr (std::is_copy_constructible_v<T>) {
+                if (!is_last) return *all.value;
+            } else {
+                SKEIN_CHECK(is_last, "a result that cannot be copied is taken from one of several "
+                                     "copies of its pending");
+            }
+            return std::move(*all.value);
+        }
+    }
+
+    std::shared_ptr<state> state_;
+};
+
+} // namespace skein
+
+
+// ======== skein/rt/detail/pending.ipp
+// The bodies of rt/pending.hpp: how threads wait for an outcome, and are told.
+
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE void pending_base::wait() const {
+    if (is_done()) return;
+    door->refuse_inside("get()");
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    ended_.wait(lock, [&] { return is_done(); });
+    --waiting_;
+}
+
+SKEIN_INLINE bool pending_base::wait_for(duration limit) const {
+    // Further than a clock counts.
+    if (limit > std::chrono::hours(24 * 365)) return wait(), true;
+    if (is_done()) return true;
+    door->refuse_inside("wait_for()");
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    const bool done = ended_.wait_for(lock, limit, [&] { return is_done(); });
+    --waiting_;
+    return done;
+}
+
+SKEIN_INLINE void pending_base::wait_within(duration limit) const {
+    if (!wait_for(limit))
+        throw error(errc::timeout,
+                    fmt::format("{} has no outcome after {:.3g} s", fn->name, to_seconds(limit)))
+            .with_hint("it goes on; .cancel() ends it, .with({.deadline = ...}) bounds it");
+}
+
+SKEIN_INLINE void pending_base::cancel(bool by_force) {
+    if (by_force) check_force(*fn);
+    if (is_done()) return;
+    // Behind its own submission. What is refused ends with its session.
+    (void)door->post([self = shared_from_this(), by_force] {
+        if (self->call != nullptr) cancel_call(*self->call, by_force);
+    });
+}
+
+SKEIN_INLINE void pending_base::fail(failure why) noexcept {
+    why_.emplace(std::move(why));
+    finish();
+}
+
+SKEIN_INLINE void pending_base::finish() noexcept {
+    // The writer has a share of this until it returns.
+    const std::lock_guard lock(mutex_);
+    done_.store(true, std::memory_order_release);
+    if (waiting_ != 0) ended_.notify_all();
+}
+
+} // namespace skein::rt::detail
 
 // ======== skein/rt/placement_group.hpp
 // placement_group: room for several tasks or actors that is taken together or not at all.
@@ -36667,18 +40841,77 @@ private:
 // SIGINT or SIGTERM stopped it: the app is cancelled, workers leave, a second signal ends it at once.
 
 
+// ======== skein/rt/run_options.hpp
+// How run() and session start workers, where neither the command line nor the environment says it.
+//
+//     skein::run_options how;
+//     how.workers = 2;
+//     return skein::run(argc, argv, app, how);
+
+
+#include <string>
+
+namespace skein {
+
+/// Defaults of run() and session; flags and environment win.
+struct run_options {
+    int workers = 0;        ///< 0: one per core
+    std::string address;    ///< of the head of a cluster, or "local"; empty: workers of this host
+    std::string token_file; ///< the cluster's token; empty: as without --token-file
+    rt::local_workers_options processes;
+};
+
+/// The first line of a main that does what a worker must not do before it comes to run() or its session: in a process
+/// that was started as a worker, or as the keeper of a namespace, it does not return, but in a task that runs there. Elsewhere it does nothing.
+void serve_if_worker();
+
+} // namespace skein
+
+
+// ======== skein/rt/detail/run_options.ipp
+// The body of rt/run_options.hpp.
+
+
+#include <atomic>
+#include <cstdlib>
+
+#include <unistd.h>
+
+namespace skein {
+
+namespace rt::detail {
+
+/// An agent has started this process to keep a namespace; what follows run() is the driver's, as in workers.
+[[noreturn]] SKEIN_INLINE void live_as_keeper() {
+    static constinit std::atomic_flag taken = ATOMIC_FLAG_INIT;
+    while (taken.test_and_set()) ::pause();
+    const auto* const roles = roles_of_program();
+    if (roles == nullptr) {
+        (void)leave_last_words("not supported: this program was compiled without the cluster");
+        std::exit(exit_code::failed);
+    }
+    std::exit(roles->keep());
+}
+
+} // namespace rt::detail
+
+SKEIN_INLINE void serve_if_worker() {
+    rt::open_standard_files();
+    // A task of a worker may be a driver of its own: it has a runtime.
+    if (rt::is_worker() && rt::runtime::try_current() == nullptr) rt::detail::live_as_worker();
+    if (rt::started_as(rt::keeper_role)) rt::detail::live_as_keeper();
+}
+
+} // namespace skein
+
+
+// ======== skein/rt/run.hpp, continued
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace skein {
-
-/// Defaults of run(); flags and environment win.
-struct run_options {
-    int workers = 0; ///< 0: one per core
-    rt::local_workers_options processes;
-};
 
 namespace rt::detail {
 
@@ -36757,34 +40990,19 @@ template <class App>
 
 
 // ======== skein/rt/detail/run.ipp
-// The bodies of rt/run.hpp: the driver's life around its app.
+// The bodies of rt/run.hpp: an app under the signals of its process.
 
 
-#include <algorithm>
-#include <charconv>
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
+// ======== skein/rt/detail/driver.hpp
+// What a process of a program is, and the life of a driver: the one place for run() and session.
+
+
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include <unistd.h>
-
-#include <fmt/format.h>
-
 namespace skein::rt::detail {
-
-/// Watches for the first stop signal and cancels the app.
-SKEIN_INLINE task<void> watch_signals(net::real_loop* loop, const stop_signals* signals,
-                                      cancel_source stop, int* which) {
-    auto readable = net::wait_readable(*loop, signals->fd());
-    co_await readable;
-    *which = signals->which();
-    stop.request();
-}
 
 /// What is left of the command line after skein's own flags.
 struct command_line {
@@ -36792,6 +41010,63 @@ struct command_line {
     std::optional<int> workers;
     cluster_flags cluster;
 };
+
+/// What this process is by its command line, its environment and its launcher. In a worker nothing returns.
+struct driver_plan {
+    std::vector<std::string> rest; ///< of the command line
+    cluster_flags cluster;
+    std::string head;             ///< of the cluster it runs on; empty: workers are of this host
+    part_in_job part;             ///< must outlive the driver
+    std::optional<int> exit_code; ///< it was something else than a driver, and that is over
+};
+/// takes_nothing: other arguments than skein's are wrong, and --help is skein's.
+///   errors  usage, those of the roles
+[[nodiscard]] driver_plan plan_driver(int argc, char** argv, run_options& how, bool takes_nothing);
+
+/// A driver: its runtime and its workers. Made, run and destroyed on the thread of its loop.
+class driver {
+public:
+    ///   errors  usage, not_found, permission_denied, malformed (address and token of a cluster)
+    driver(net::real_loop& on, const driver_plan& plan, const run_options& how);
+    driver(const driver&) = delete;
+    driver& operator=(const driver&) = delete;
+
+    [[nodiscard]] runtime& self() noexcept { return self_; }
+    /// The app, then everything else in order.
+    [[nodiscard]] task<int> drive(task<int> app);
+
+private:
+    runtime self_;
+    const runtime::use current_;
+    net::real_network network_;
+    local_children children_;
+    std::unique_ptr<worker_source> workers_;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/driver.ipp
+// The bodies of rt/detail/driver.hpp: the command line, roles, and a driver's life around its app.
+
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
 
 SKEIN_INLINE int parse_count(std::string_view flag, std::string_view text) {
     int n = 0;
@@ -36880,6 +41155,10 @@ SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
             cluster.token_file = *f;
         } else if (const auto l = is_cluster ? flags.value("--listen", "HOST:PORT") : nothing) {
             cluster.listen = *l;
+        } else if (const auto s = flags.has("--head") || cluster.head
+                                      ? flags.value("--state", "a folder")
+                                      : nothing) {
+            cluster.state = *s;
         } else {
             out.rest.emplace_back(flags.next());
         }
@@ -36926,7 +41205,8 @@ SKEIN_INLINE int print_usage(std::string_view program) {
         "  --address A       run on the cluster whose head is at A (default: SKEIN_ADDRESS,\n"
         "                    else workers of this host, as with --address local; under srun\n"
         "                    and mpirun the processes of the job are a cluster)\n"
-        "  --head            be the head of a cluster; --listen HOST:PORT for other hosts\n"
+        "  --head            be the head of a cluster; --listen HOST:PORT for other hosts,\n"
+        "                    --state DIR remembers drained nodes and past jobs\n"
         "  --join A          be a node of the cluster whose head is at A\n"
         "  --token-file F    the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else\n"
         "                    ~/.config/skein/token)\n"
@@ -36938,30 +41218,130 @@ SKEIN_INLINE int print_usage(std::string_view program) {
     return exit_code::done;
 }
 
-/// The driver: the app under its signals, then everything else in order.
-SKEIN_INLINE task<int> drive(net::real_loop* loop, runtime* self, worker_source* workers,
-                             task<int> app, int* stopped_by) {
-    stop_signals signals;
-    cancel_source stop;
+SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bool takes_nothing) {
+    serve_if_worker();
+    auto line = parse_command_line(argc, argv);
+    driver_plan plan;
+    if (takes_nothing && !line.rest.empty()) { // others have a --help of their own
+        if (line.rest.front() == "--help" || line.rest.front() == "-h") {
+            plan.exit_code = print_usage(argv[0]);
+            return plan;
+        }
+        throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
+            .with_hint("this program takes skein's flags only; see --help");
+    }
+    auto& cluster = line.cluster;
+    if (argc < 1) cluster.program = ::program_invocation_name;
+    cluster.workers = line.workers.value_or(how.workers);
+    if (const char* said = std::getenv("SKEIN_ADDRESS"); cluster.address.empty() &&
+                                                         (said == nullptr || *said == '\0') &&
+                                                         !cluster.head && cluster.join.empty())
+        cluster.address = how.address;
+    if (cluster.token_file.empty()) cluster.token_file = how.token_file;
+    plan.head = cluster_address(cluster);
+    if (cluster.head) {
+        plan.exit_code = roles_of_program()->head(cluster);
+    } else if (!cluster.join.empty()) {
+        plan.exit_code = roles_of_program()->join(cluster);
+    } else {
+        if (plan.head.empty()) plan.part = take_part_in_job(cluster);
+        if (plan.part.exit_code)
+            std::exit(*plan.part.exit_code); // what follows is the driver's, as in workers
+        if (plan.part.leads) plan.head = cluster.address = plan.part.leads->address();
+    }
+    how.processes.count = cluster.workers;
+    how.processes.program = cluster.program;
+    plan.rest = std::move(line.rest);
+    plan.cluster = std::move(cluster);
+    return plan;
+}
+
+SKEIN_INLINE runtime_options this_process() {
+    runtime_options who;
+    who.host = host_name();
+    who.pid = ::getpid();
+    return who;
+}
+
+SKEIN_INLINE driver::driver(net::real_loop& on, const driver_plan& plan, const run_options& how)
+    : self_(this_process()), current_(self_), network_(on), children_(on) {
+    if (!plan.head.empty()) {
+        workers_ = roles_of_program()->workers(on, network_, self_, plan.cluster);
+        return;
+    }
+    auto processes = how.processes;
+    if (plan.cluster.prefix_output.value_or(false) && !processes.print)
+        processes.print = print_to_standard_files(true);
+    workers_ =
+        std::make_unique<local_workers>(on, network_, children_, self_, std::move(processes));
+}
+
+SKEIN_INLINE task<int> driver::drive(task<int> app) {
     scope services;
-    services.spawn(watch_signals(loop, &signals, stop, stopped_by));
-    self->on_first_call([&services, workers] { services.spawn(workers->serve()); });
-    self->ask(workers);
+    self_.on_first_call([&services, this] { services.spawn(workers_->serve()); });
+    self_.ask(workers_.get());
 
     int code = exit_code::failed;
     std::exception_ptr failure;
     try {
-        auto guarded = with_cancel(stop.token(), std::move(app));
-        code = co_await guarded;
+        code = co_await app;
     } catch (...) {
         failure = std::current_exception();
     }
-    workers->stop();
-    auto goodbye = self->close();
+    workers_->stop();
+    auto goodbye = self_.close();
     co_await goodbye;
     services.cancel();
     try {
         auto joined = services.join();
+        co_await joined;
+    } catch (const error& e) {
+        if (!failure && e.code() != errc::cancelled) failure = std::current_exception();
+    }
+    if (failure) std::rethrow_exception(failure);
+    co_return code;
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/run.ipp, continued
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+/// Watches for the first stop signal and cancels the app.
+SKEIN_INLINE task<void> watch_signals(net::real_loop* loop, const stop_signals* signals,
+                                      cancel_source stop, int* which) {
+    auto readable = net::wait_readable(*loop, signals->fd());
+    co_await readable;
+    *which = signals->which();
+    stop.request();
+}
+
+/// The driver, whose app is cancelled by the first signal.
+SKEIN_INLINE task<int> drive_under_signals(net::real_loop* loop, driver* by, task<int> app,
+                                           int* stopped_by) {
+    stop_signals signals;
+    cancel_source stop;
+    scope watching;
+    watching.spawn(watch_signals(loop, &signals, stop, stopped_by));
+
+    int code = exit_code::failed;
+    std::exception_ptr failure;
+    try {
+        auto driving = by->drive(with_cancel(stop.token(), std::move(app)));
+        code = co_await driving;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    watching.cancel();
+    try {
+        auto joined = watching.join();
         co_await joined;
     } catch (const error& e) {
         if (!failure && e.code() != errc::cancelled) failure = std::current_exception();
@@ -36991,48 +41371,14 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
 }
 
 SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
-    open_standard_files();
-    // A task of a worker may be a driver of its own: it has a runtime.
-    if (is_worker() && runtime::try_current() == nullptr) live_as_worker();
-
     int stopped_by = 0;
     try {
-        auto line = parse_command_line(argc, argv);
-        if (app.takes_nothing && !line.rest.empty()) { // others have a --help of their own
-            if (line.rest.front() == "--help" || line.rest.front() == "-h")
-                return print_usage(argv[0]);
-            throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
-                .with_hint("this program takes skein's flags only; see --help");
-        }
-        line.cluster.workers = line.workers.value_or(how.workers);
-        auto head = cluster_address(line.cluster);
-        if (line.cluster.head) return roles_of_program()->head(line.cluster);
-        if (!line.cluster.join.empty()) return roles_of_program()->join(line.cluster);
-        part_in_job part;
-        if (head.empty()) part = take_part_in_job(line.cluster);
-        if (part.exit_code)
-            std::exit(*part.exit_code); // what follows run() is the driver's, as in workers
-        if (part.leads) head = line.cluster.address = part.leads->address();
-        how.processes.count = line.workers.value_or(how.workers);
-        if (argc > 0) how.processes.program = argv[0];
+        auto plan = plan_driver(argc, argv, how, app.takes_nothing);
+        if (plan.exit_code) return *plan.exit_code;
         net::real_loop loop;
-        runtime_options who;
-        who.host = host_name();
-        who.pid = ::getpid();
-        runtime self(who);
-        const runtime::use current(self);
-        net::real_network network(loop);
-        local_children children(loop);
-        std::unique_ptr<worker_source> workers;
-        if (head.empty()) {
-            if (line.cluster.prefix_output.value_or(false) && !how.processes.print)
-                how.processes.print = print_to_standard_files(true);
-            workers = std::make_unique<local_workers>(loop, network, children, self, how.processes);
-        } else {
-            workers = roles_of_program()->workers(loop, network, self, line.cluster);
-        }
-        auto work = app.start(std::move(line.rest));
-        return loop.run(drive(&loop, &self, workers.get(), std::move(work), &stopped_by));
+        driver here(loop, plan, how);
+        auto work = app.start(std::move(plan.rest));
+        return loop.run(drive_under_signals(&loop, &here, std::move(work), &stopped_by));
     } catch (...) {
         return tell_failure(stopped_by);
     }
@@ -37104,6 +41450,704 @@ SKEIN_INLINE runtime_info runtime_context() {
         out.time_left =
             std::max(duration::zero(), context->who.until - loop::current().exact_now());
     return out;
+}
+
+} // namespace skein
+
+// ======== skein/rt/session.hpp
+// session: a driver for programs whose threads are no coroutines: a plain main, a thread pool, a rank that trains.
+//
+//     int main(int argc, char** argv) {
+//         skein::session cluster(argc, argv);              // in a worker it does not return
+//         auto p = cluster.submit<&square>(7);             // on any thread
+//         auto c = cluster.actor<counter>(10);             // blocks; the handle is for any thread, too
+//         auto q = c.call<&counter::add>(5);
+//         int n = cluster.get(p) + cluster.get(q);
+//         cluster.run([] { return app(); });               // a task on the driver's loop, which may do all that run()'s may
+//     }                                                    // workers leave
+//
+// The driver's loop has a thread of its own. Options come before the call, as elsewhere:
+// remote<&f>.with({...}).on(cluster)(7), remote<&counter::add>.with({...})(c, 5), actor<counter>.with({...}).on(cluster)(10).
+
+
+// ======== skein/rt/detail/session_call.hpp
+// The templates behind rt/session.hpp: how a call gets from a thread to the loop, and its outcome back.
+//
+// Arguments are converted to the parameter types on the calling thread, once, and move to the loop, which encodes them:
+// only there can a pending be resolved, and a handle be kept until the call has ended.
+
+
+#include <concepts>
+#include <exception>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+template <class T>
+class shared_actor;
+class placement_group;
+
+namespace rt::detail {
+
+// ---- types on both sides -----------------------------------------------------------------------
+
+/// What belongs to a loop, or has such a thing inside, and must not be seen by other threads.
+template <class T>
+inline constexpr bool is_of_a_loop = std::is_same_v<T, placement_group>;
+template <class T>
+inline constexpr bool is_of_a_loop<ref<T>> = true;
+template <class T>
+inline constexpr bool is_of_a_loop<actor_handle<T>> = true;
+
+template <class T, class... Above>
+consteval bool holds_loops_own() {
+    if constexpr (std::is_void_v<T>)
+        return false;
+    else if constexpr (is_of_a_loop<T>)
+        return true;
+    else if constexpr (wire::detail::is_one_of<T, Above...>)
+        return false;
+    else if constexpr (wire::detail::is_array<T>)
+        return holds_loops_own<typename T::value_type, T, Above...>();
+    else if constexpr (requires(const T* t) {
+                           []<template <class...> class Template, class... Items>(
+                               const Template<Items...>*) {}(t);
+                       })
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return (false || ... || holds_loops_own<std::remove_cvref_t<Items>, T, Above...>());
+        }(static_cast<const T*>(nullptr));
+    else if constexpr (wire::encodable<T> && !wire::detail::custom<T> && plain_aggregate<T>)
+        return !wire::detail::all_fields<T>(
+            []<class F>() { return !holds_loops_own<std::remove_cvref_t<F>, T, Above...>(); });
+    else
+        return false;
+}
+
+/// A result as threads see it.
+template <class R>
+struct shared_result {
+    using type = R;
+};
+template <class T>
+struct shared_result<actor_handle<T>> {
+    using type = shared_actor<T>;
+};
+
+/// An argument of a thread as the loop sees it.
+template <class A>
+struct argument_inside {
+    using type = A;
+    static constexpr bool is_shared = false;
+    static_assert(!is_of_a_loop<std::remove_cvref_t<A>>,
+                  "skein: a ref or an actor_handle belongs to the loop it was made on: give a "
+                  "session's call a skein::pending or a skein::shared_actor");
+};
+template <class A>
+    requires(requires { typename std::remove_cvref_t<A>::shared_with_threads; })
+struct argument_inside<A> {
+    using type = typename std::remove_cvref_t<A>::shared_with_threads;
+    static constexpr bool is_shared = true;
+};
+
+/// Whether a value may leave its loop: as it is, or as what threads see of it.
+template <class R>
+consteval bool check_shared_result() {
+    constexpr bool can_leave =
+        !std::is_same_v<typename shared_result<R>::type, R> || !holds_loops_own<R>();
+    static_assert(can_leave,
+                  "skein: not supported: a value that belongs to its loop (a ref, a "
+                  "placement_group, something with a handle inside) cannot leave it; return the "
+                  "actor_handle itself, or use it inside of session::run()");
+    return can_leave;
+}
+
+// ---- the calling thread ------------------------------------------------------------------------
+
+/// Options that outlive the statement they were written in. Empty: none were.
+template <class Options>
+class kept_options {
+public:
+    kept_options() noexcept = default;
+    explicit kept_options(Options how) : parts_(std::make_unique<parts>(std::move(how))) {
+        auto& mine = parts_->how;
+        for (auto* text : {&mine.resources, &mine.env, &mine.cwd, &mine.name}) *text = keep(*text);
+        if (!mine.on.is_any() && !mine.on.is_group()) {
+            const auto where = keep(mine.on.text());
+            mine.on = mine.on.is_node() ? node_named(where) : label(where);
+        }
+        if constexpr (requires { mine.deadline; })
+            if (mine.deadline != no_deadline) parts_->made = system_clock().now();
+    }
+    /// On the loop: what is left of a deadline counts from the call.
+    [[nodiscard]] Options take() const {
+        if (!parts_) return {};
+        Options how = parts_->how;
+        if constexpr (requires { how.deadline; })
+            if (how.deadline != no_deadline)
+                how.deadline -= loop::current().exact_now() - parts_->made;
+        return how;
+    }
+
+private:
+    struct parts {
+        explicit parts(Options h) : how(std::move(h)) {}
+        Options how;
+        std::vector<std::unique_ptr<std::string>> texts;
+        time_point made{};
+    };
+    std::string_view keep(std::string_view text) {
+        if (text.empty()) return {};
+        parts_->texts.push_back(std::make_unique<std::string>(text));
+        return *parts_->texts.back();
+    }
+    std::unique_ptr<parts> parts_;
+};
+
+/// An argument that is shared, or a P of its own.
+template <class P, class A>
+auto carry(A&& a) {
+    using given = std::remove_cvref_t<A>;
+    if constexpr (argument_inside<A>::is_shared) {
+        if constexpr (requires { a.shared(); })
+            SKEIN_CHECK(a, "an empty skein::pending is an argument");
+        return given(std::forward<A>(a));
+    } else {
+        return hold_argument<P>(std::forward<A>(a));
+    }
+}
+
+// ---- the loop's thread -------------------------------------------------------------------------
+
+/// A call whose outcome a thread waits for.
+template <class R>
+class session_call final : public ref_state<R> {
+    using shared = typename shared_result<R>::type;
+
+public:
+    explicit session_call(pending_writer<shared> to) noexcept : to_(std::move(to)) {
+        to_->call = this;
+        this->watchers_ = 1; // the thread
+    }
+    ~session_call() override { to_->call = nullptr; }
+
+    /// An argument of another call, which may read the value later.
+    [[nodiscard]] ref<R> lend() {
+        lent_ = true;
+        return ref<R>(counted_ptr<ref_state<R>>(this));
+    }
+
+protected:
+    void take_failure(const failure&) override {
+        if (!lent_ && to_->readers.load(std::memory_order_relaxed) == 0) this->watchers_ = 0;
+    }
+    void on_finished() override {
+        to_->call = nullptr;
+        if (this->failed()) return to_->fail(this->why());
+        try {
+            if constexpr (std::is_void_v<R>) {
+                to_->succeed({});
+            } else if constexpr (is_of_a_loop<R>) {
+                to_->succeed(shared(to_->door->adopt(this->value->lane())));
+            } else if constexpr (std::is_copy_constructible_v<R>) {
+                to_->succeed(lent_ ? R(*this->value) : R(std::move(*this->value)));
+            } else {
+                to_->succeed(std::move(*this->value));
+            }
+        } catch (...) { // a copy failed
+            to_->fail({to_error(std::current_exception()), nullptr});
+        }
+    }
+
+private:
+    const pending_writer<shared> to_;
+    bool lent_ = false;
+};
+
+[[noreturn]] inline void refuse_other_session(const char* what) {
+    throw error(errc::invalid_argument, std::string(what) + " of another session is an argument")
+        .with_hint("make both through one session, or give it the value");
+}
+
+/// The ref behind an argument that was a pending.
+template <class R, class V>
+ref<R> ref_of(const pending_state<V>& from, const session_door& here) {
+    static_assert(std::is_void_v<R> || std::is_copy_constructible_v<R>,
+                  "skein: not supported: a pending as an argument whose value cannot be copied");
+    if (from.door.get() != &here) refuse_other_session("a pending");
+    if (from.call != nullptr) return static_cast<session_call<R>*>(from.call)->lend();
+    counted_ptr<ref_state<R>> done(new ref_state<R>);
+    if (const auto* why = from.failed()) {
+        done->fail(*why);
+    } else {
+        if constexpr (is_of_a_loop<R>)
+            done->value.emplace(R(from.value->cell()->lane));
+        else
+            done->value.emplace(*from.value);
+        done->state = phase::done;
+    }
+    return ref<R>(std::move(done));
+}
+
+template <class V>
+auto inside_of(const pending<V>& held, const session_door& here) {
+    return ref_of<typename result_inside<V>::type>(*held.shared(), here);
+}
+template <class T>
+actor_handle<T> inside_of(const shared_actor<T>& held, const session_door& here) {
+    if (!held) return {};
+    if (held.cell()->door.get() != &here) refuse_other_session("an actor");
+    return actor_handle<T>(held.cell()->lane);
+}
+
+/// An argument as the loop's own submission takes it.
+template <class A>
+decltype(auto) bring_in(std::remove_reference_t<A>& held, const session_door& here) {
+    if constexpr (argument_inside<A>::is_shared) {
+        return inside_of(held, here);
+    } else {
+        (void)here;
+        return static_cast<A&&>(held);
+    }
+}
+
+[[nodiscard]] inline error not_submitted(const function_record& fn, const error& why) {
+    error told(why.code(), fn.name + " did not run: " + why.text());
+    if (!why.hint().empty()) told.with_hint(why.hint());
+    return told;
+}
+
+/// Made on a thread, run on the loop.
+template <auto F, class T, class R, class Arguments>
+struct session_order {
+    pending_writer<typename shared_result<R>::type> to;
+    kept_options<call_options> how;
+    std::shared_ptr<actor_cell> actor; ///< of a method
+    Arguments arguments;
+
+    void operator()() noexcept {
+        auto& door = *to->door;
+        const auto* const fn = to->fn;
+        counted_ptr<actor_state> lane;
+        if (actor) lane = actor->lane;
+        if (actor && !lane) return; // too late
+        counted_ptr<ref_state<R>> call;
+        try {
+            const auto options = how.take();
+            call = counted_ptr<ref_state<R>>(new session_call<R>(std::move(to)));
+            std::apply(
+                [&]<class... H>(H&... a) {
+                    begin_call<F, T>(*door.self, options, call, std::move(lane),
+                                     bring_in<H>(a, door)...);
+                },
+                arguments);
+        } catch (...) { // it was not submitted
+            failure why{not_submitted(*fn, to_error(std::current_exception())), nullptr};
+            if (!call) return to->fail(std::move(why));
+            if (!call->is_done()) call->fail(std::move(why));
+        }
+    }
+};
+
+/// Submits from any thread.
+template <auto F, class T, class... A>
+auto submit_from_thread(const std::shared_ptr<session_door>& door, kept_options<call_options> how,
+                        std::shared_ptr<actor_cell> actor, A&&... args) {
+    using traits = signature<decltype(F)>;
+    using R = typename traits::result;
+    using shared = typename shared_result<R>::type;
+    if constexpr (check_call<F, T, typename argument_inside<A>::type...>() &&
+                  check_shared_result<R>()) {
+        (void)record<F, T>::registered;
+        auto state = std::make_shared<pending_state<shared>>(door, &record<F, T>::entry());
+        pending<shared> mine(state);
+        [&]<class... P>(std::type_identity<std::tuple<P...>>) {
+            using held = std::tuple<decltype(carry<P>(std::forward<A>(args)))...>;
+            std::unique_ptr<session_order<F, T, R, held>> what(new session_order<F, T, R, held>{
+                pending_writer<shared>(std::move(state)), std::move(how), std::move(actor),
+                held(carry<P>(std::forward<A>(args))...)});
+            (void)door->post([what = std::move(what)] { (*what)(); });
+        }(std::type_identity<typename traits::arguments>());
+        return mine;
+    } else {
+        return pending<shared>(); // a static_assert has said why
+    }
+}
+
+} // namespace rt::detail
+} // namespace skein
+
+
+// ======== skein/rt/session.hpp, continued
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// A counted handle to an actor of type T that threads share; also an argument of calls.
+template <class T>
+class shared_actor {
+public:
+    using actor_type = T;
+    /// As an argument: what it is on the loop.
+    using shared_with_threads = actor_handle<T>;
+
+    shared_actor() noexcept = default;
+    explicit shared_actor(std::shared_ptr<rt::detail::actor_cell> cell) noexcept
+        : cell_(std::move(cell)) {}
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(cell_); }
+    /// Which actor; the same in all processes of one run.
+    [[nodiscard]] actor_id id() const noexcept { return cell_ ? cell_->id : actor_id{}; }
+
+    /// Submits a call of a method from any thread. Calls that one thread makes through one handle, or copies of it, run
+    /// in the order in which they were made. The pending may be dropped.
+    template <auto M, class... A>
+    auto call(A&&... args) const {
+        return call_with<M>(call_options(), std::forward<A>(args)...);
+    }
+    /// The same with options: remote<&T::m>.with({...})(actor, args...) calls it.
+    template <auto M, class... A>
+    auto call_with(const call_options& how, A&&... args) const {
+        static_assert(std::is_member_function_pointer_v<decltype(M)>,
+                      "skein: call<&T::m> needs a member function of the actor's own type");
+        SKEIN_CHECK(cell_, "a method is called through an empty shared_actor");
+        return rt::detail::submit_from_thread<M, T>(cell_->door,
+                                                    rt::detail::kept_options<call_options>(how),
+                                                    cell_, std::forward<A>(args)...);
+    }
+    /// Copies of one handle are equal.
+    friend bool operator==(const shared_actor&, const shared_actor&) = default;
+
+    /// What its copies share.
+    [[nodiscard]] const std::shared_ptr<rt::detail::actor_cell>& cell() const noexcept {
+        return cell_;
+    }
+
+private:
+    std::shared_ptr<rt::detail::actor_cell> cell_;
+};
+
+/// Ends an actor at once, from any thread: see kill(const actor_handle&).
+template <class T>
+void kill(const shared_actor<T>& actor) {
+    if (actor)
+        (void)actor.cell()->door->post([cell = actor.cell()] {
+            if (cell->lane) rt::detail::runtime_of(cell->lane).kill_actor(cell->id);
+        });
+}
+
+/// A driver on a thread of its own, and its workers. Its members may be called from any thread but that one, at the same
+/// time; it is made and destroyed by one. A program may have several, one after the other or at once.
+class session {
+public:
+    /// What run() does with a command line: --workers, --address, SKEIN_ADDRESS and so on; what is left is arguments().
+    /// As a worker, a head or a node this process lives here and exits: nothing that follows is done there. Signals are
+    /// the program's: none is caught.
+    ///   errors  usage and those of the roles; of an address that nobody answers the first call tells
+    session(int argc, char** argv, run_options how = {});
+    /// The same without a command line.
+    explicit session(run_options how = {});
+    session(const session&) = delete;
+    session& operator=(const session&) = delete;
+    /// close(). Not on the session's own thread: that ends the program.
+    ~session();
+
+    /// The command line without the program and without skein's flags.
+    [[nodiscard]] const std::vector<std::string>& arguments() const noexcept { return arguments_; }
+
+    /// Submits a call of F and returns at once; the arguments are those of remote<F>, or pendings of this session.
+    ///   errors  none here: pending::get() has them
+    template <auto F, class... A>
+    [[nodiscard]] auto submit(A&&... args) {
+        return rt::detail::submit_from_thread<F, void>(door_, {}, nullptr,
+                                                       std::forward<A>(args)...);
+    }
+    /// The outcome of a call: blocks this thread. See pending::get().
+    template <class T>
+    T get(pending<T> one) {
+        return std::move(one).get();
+    }
+    /// All of them, in their order; the first error is thrown.
+    template <class T>
+        requires(!std::is_void_v<T>)
+    std::vector<T> get(std::vector<pending<T>> many) {
+        std::vector<T> out;
+        out.reserve(many.size());
+        for (auto& one : many) out.push_back(std::move(one).get());
+        return out;
+    }
+
+    /// Makes an actor; blocks until its constructor has returned. Errors as of skein::actor<T>, and closed.
+    template <class T, class... A>
+    [[nodiscard]] shared_actor<T> actor(A&&... args) {
+        return make<T>({}, std::forward<A>(args)...);
+    }
+    /// The actor of that name; blocks. Errors as of skein::get_actor<T>, and closed.
+    template <class T>
+    [[nodiscard]] shared_actor<T> get_actor(std::string_view name) {
+        return run([name] { return skein::get_actor<T>(name); });
+    }
+
+    /// Calls f() on the session's thread; f returns a task, which is run to its end there. Blocks this thread. What f
+    /// refers to lives until then. The task may do all that an app of run() may.
+    ///   result  the task's value; an actor_handle comes out as a shared_actor
+    ///   errors  those of f and the task; closed: the session ended, and the task was cancelled; invalid_argument: on
+    ///           the session's own thread
+    template <class F>
+        requires(rt::detail::unwrap_task<std::invoke_result_t<F&>>::is_coroutine)
+    auto run(F f) {
+        using T = typename std::invoke_result_t<F&>::value_type;
+        if constexpr (rt::detail::check_shared_result<T>()) {
+            door_->refuse_inside("run()");
+            return thread().run([this, &f] { return visit<T>(this, &f); });
+        }
+    }
+    /// The same for a task that has not begun. A task that begins with a call that its maker makes (actor<T>(...))
+    /// needs the other form.
+    template <class T>
+    auto run(task<T> work) {
+        return run([&work] { return std::move(work); });
+    }
+
+    /// Ends it: calls without an outcome fail with closed, threads that wait for one wake, tasks of run() are cancelled,
+    /// workers leave. Blocks until all of that is done; nothing happens the second time.
+    ///   errors  invalid_argument: on the session's own thread
+    void close();
+
+    /// What its pendings and handles share with it.
+    [[nodiscard]] const std::shared_ptr<rt::detail::session_door>& door() const noexcept {
+        return door_;
+    }
+
+private:
+    template <class T>
+    friend class session_actor_maker;
+    class impl;
+    /// Counts a task of run().
+    class visitor {
+    public:
+        explicit visitor(session& to);
+        visitor(const visitor&) = delete;
+        visitor& operator=(const visitor&) = delete;
+        ~visitor();
+        [[nodiscard]] cancel_token until_closed() const noexcept;
+
+    private:
+        impl& to_;
+    };
+
+    template <class T, class F>
+    static task<typename rt::detail::shared_result<T>::type> visit(session* self, F* f) {
+        const visitor here(*self);
+        try {
+            auto work = with_cancel(here.until_closed(), (*f)());
+            if constexpr (rt::detail::is_of_a_loop<T>) {
+                const auto handle = co_await work;
+                co_return
+                    typename rt::detail::shared_result<T>::type(self->door_->adopt(handle.lane()));
+            } else {
+                co_return co_await work;
+            }
+        } catch (const error& e) {
+            if (e.code() == errc::cancelled && here.until_closed().requested())
+                throw rt::detail::session_closed(nullptr, "of session::run() did not end");
+            throw;
+        }
+    }
+    template <class T, class... A>
+    shared_actor<T> make(const actor_options& how, A&&... args) {
+        return run([&] {
+            return rt::detail::make_actor<T>(how, rt::detail::bring_in<A>(args, *door_)...);
+        });
+    }
+    void open(int argc, char** argv, run_options how);
+    [[nodiscard]] net::loop_thread& thread() noexcept;
+
+    std::vector<std::string> arguments_;
+    std::unique_ptr<impl> impl_;
+    std::shared_ptr<rt::detail::session_door> door_;
+};
+
+/// remote<&f>.with({...}).on(session): call it like f, from any thread.
+template <auto F>
+class session_function {
+public:
+    session_function(session& by, const call_options& how) : door_(by.door()), how_(how) {}
+
+    /// Submits the call and returns at once.
+    template <class... A>
+        requires(!rt::detail::signature<
+                 decltype(F)>::is_member) // remote<&T::m>.with({...})(actor, args...)
+    [[nodiscard]] auto operator()(A&&... args) const {
+        return rt::detail::submit_from_thread<F, void>(
+            door_, rt::detail::kept_options<call_options>(how_), nullptr, std::forward<A>(args)...);
+    }
+
+private:
+    std::shared_ptr<rt::detail::session_door> door_;
+    call_options how_;
+};
+
+/// actor<T>.with({...}).on(session): call it with the constructor's arguments, from any thread.
+template <class T>
+class session_actor_maker {
+public:
+    session_actor_maker(session& by, const actor_options& how) noexcept : by_(by), how_(how) {}
+
+    /// Makes the actor; blocks until its constructor has returned.
+    template <class... A>
+    [[nodiscard]] shared_actor<T> operator()(A&&... args) const {
+        return by_.make<T>(how_, std::forward<A>(args)...);
+    }
+
+private:
+    session& by_;
+    actor_options how_;
+};
+
+} // namespace skein
+
+
+// ======== skein/rt/detail/session.ipp
+// The bodies of rt/session.hpp: a driver on a thread of its own, from its first call to its end.
+
+
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace skein {
+
+/// What outlives the driver, and the driver, which is the loop's.
+class session::impl {
+public:
+    explicit impl(rt::detail::driver_plan plan) : plan_(std::move(plan)) {}
+    impl(const impl&) = delete;
+    impl& operator=(const impl&) = delete;
+
+    std::shared_ptr<rt::detail::session_door> open(const run_options& how) {
+        thread.run([&] { return begin(&how); });
+        return door_;
+    }
+    void close() {
+        const std::lock_guard one_at_a_time(closing_);
+        door_->close();
+        thread.run([this] { return end(); });
+    }
+
+private:
+    rt::detail::driver_plan plan_; // a job that it leads ends last
+
+public:
+    net::loop_thread thread{"skein-driver"};
+
+    // All below are the loop's.
+    std::size_t visitors = 0;
+    event nobody;
+    cancel_source stop;
+
+private:
+    struct life {
+        life(net::real_loop& on, const rt::detail::driver_plan& plan, const run_options& how)
+            : driver(on, plan, how) {}
+        rt::detail::driver driver;
+        event over;
+        scope driving;
+    };
+
+    task<void> begin(const run_options* how) {
+        life_ = std::make_unique<life>(thread.loop(), plan_, *how);
+        door_ = std::make_shared<rt::detail::session_door>(thread.loop(), life_->driver.self());
+        life_->driving.spawn(drive(this));
+        co_return;
+    }
+    /// What the driver has for an app.
+    static task<int> stay(impl* self) {
+        auto over = self->life_->over.wait();
+        co_await over;
+        self->door_->drop_handles(); // as an app's, before the goodbye
+        co_return exit_code::done;
+    }
+    static task<void> drive(impl* self) {
+        auto driving = self->life_->driver.drive(stay(self));
+        auto ended = as_result(std::move(driving));
+        if (const auto code = co_await ended; !code)
+            logging::warn("rt", "a session ended with an error", {{"why", code.error().what()}});
+    }
+
+    task<void> end() {
+        if (!life_) co_return;
+        stop.request();
+        while (visitors != 0) {
+            nobody.reset();
+            auto left = nobody.wait();
+            co_await left;
+        }
+        life_->over.set();
+        auto joined = life_->driving.join();
+        co_await joined;
+        door_->shut();
+        // What threads have given back until now is in the loop's line ahead of this.
+        event drained;
+        thread.loop().post_from_any_thread([&drained] { drained.set(); });
+        auto all = drained.wait();
+        co_await all;
+        life_.reset();
+    }
+
+    std::mutex closing_; // closers take turns
+    std::shared_ptr<rt::detail::session_door> door_;
+    std::unique_ptr<life> life_;
+};
+
+SKEIN_INLINE session::session(int argc, char** argv, run_options how) {
+    open(argc, argv, std::move(how));
+}
+SKEIN_INLINE session::session(run_options how) { open(0, nullptr, std::move(how)); }
+
+SKEIN_INLINE void session::open(int argc, char** argv, run_options how) {
+    auto plan = rt::detail::plan_driver(argc, argv, how, false);
+    if (plan.exit_code) std::exit(*plan.exit_code); // what follows is the driver's, as in workers
+    arguments_ = std::move(plan.rest);
+    impl_ = std::make_unique<impl>(std::move(plan));
+    door_ = impl_->open(how);
+}
+
+SKEIN_INLINE session::~session() {
+    SKEIN_CHECK(!door_->is_inside(), "a session is destroyed on its own thread, which would wait "
+                                     "for itself: destroy it where it was made");
+    impl_->close();
+}
+
+SKEIN_INLINE void session::close() {
+    door_->refuse_inside("close()");
+    impl_->close();
+}
+
+SKEIN_INLINE net::loop_thread& session::thread() noexcept { return impl_->thread; }
+
+SKEIN_INLINE session::visitor::visitor(session& to) : to_(*to.impl_) {
+    if (to_.stop.requested())
+        throw rt::detail::session_closed(nullptr, "of session::run() did not begin");
+    ++to_.visitors;
+}
+SKEIN_INLINE session::visitor::~visitor() {
+    if (--to_.visitors == 0) to_.nobody.set();
+}
+SKEIN_INLINE cancel_token session::visitor::until_closed() const noexcept {
+    return to_.stop.token();
 }
 
 } // namespace skein
