@@ -40,11 +40,13 @@
 #include <skein/cluster/detail/head_link.ipp>
 #include <skein/cluster/detail/head_log.ipp>
 #include <skein/cluster/detail/head_memory.ipp>
+#include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
 #include <skein/cluster/detail/job.ipp>
 #include <skein/cluster/detail/joined_group.ipp>
 #include <skein/cluster/detail/keeper.ipp>
+#include <skein/cluster/detail/leased_broken.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
 #include <skein/cluster/detail/leased_guests.ipp>
 #include <skein/cluster/detail/leased_output.ipp>

@@ -27,6 +27,7 @@
 #include <skein/rt/run_options.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/runtime_context.hpp>
+#include <skein/rt/runtime_options.hpp>
 #include <skein/rt/scheduler.hpp>
 #include <skein/rt/session.hpp>
 #include <skein/rt/shared_memory.hpp>

@@ -21247,8 +21247,8 @@ private:
 } // namespace skein::cluster
 
 
-// ======== skein/cluster/detail/leased_groups.ipp
-// Part of the bodies of cluster/leased_workers.hpp: a driver's placement groups.
+// ======== skein/cluster/detail/leased_broken.ipp
+// Part of the bodies of cluster/leased_workers.hpp: workers whose connection is broken.
 
 
 // ======== skein/cluster/detail/leased_workers_books.hpp
@@ -23904,25 +23904,21 @@ struct direct_target;
 struct worker_end;
 struct worker_hello;
 
+[[noreturn]] void no_current_runtime(); // says what to do, in runtime.ipp
+
 } // namespace detail
 
 } // namespace skein::rt
 
+// ======== skein/rt/runtime_options.hpp
+// Who a process is to those that it calls and that call it, and what its runtime counts.
 
-// ======== skein/rt/runtime.hpp, continued
+
+#include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
-#include <typeinfo>
-#include <utility>
-#include <vector>
 
 namespace skein::rt {
-
-/// A link of a driver.
-using peer_id = strong_id<struct peer_tag>;
 
 /// Who this process is.
 struct runtime_options {
@@ -23943,11 +23939,23 @@ struct runtime_stats {
     std::uint64_t retried = 0, workers_lost = 0;
 };
 
-namespace detail {
+} // namespace skein::rt
 
-[[noreturn]] void no_current_runtime();
 
-} // namespace detail
+// ======== skein/rt/runtime.hpp, continued
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
+
+/// A link of a driver.
+using peer_id = strong_id<struct peer_tag>;
 
 /// The runtime of one process; belongs to one loop. Close it before it is destroyed.
 class runtime {
@@ -25311,6 +25319,67 @@ private:
 
 } // namespace skein::rt::detail
 
+// ======== skein/rt/detail/lease_line.hpp
+// The lines in which tasks wait for room on a worker, and the room that they have. Part of detail/runtime_books.hpp.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+namespace skein::rt {
+
+struct peer;
+
+namespace detail {
+
+// Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over a lease that
+// is held without asking anybody; the scheduler is asked once per lease.
+
+/// The leases of one line on one worker. In one of the lists of its line, as far as a task may go over it.
+struct lease_share : list_node<lease_share> {
+    peer* at = nullptr;
+    lease_line* line = nullptr;
+    std::vector<request_id> leases;
+    std::uint32_t out = 0;  ///< tasks that were sent over them and have no outcome
+    std::uint32_t turn = 0; ///< tasks that may still be sent while another line waits
+};
+
+/// The tasks with one demand: those that wait, and where they may go.
+struct lease_line {
+    enum room : std::uint8_t {
+        unused,  ///< a lease without a task
+        beside,  ///< the same, but something is at its worker that the scheduler knows nothing of
+        ahead,   ///< each lease has a task, and the worker takes more ahead of time
+        nowhere, ///< not in a list
+    };
+    std::deque<counted_ptr<call_base>>
+        inner; ///< made by calls: a task that has begun waits for them
+    std::deque<counted_ptr<call_base>> waiting;
+    intrusive_list<lease_share, lease_share> with[nowhere];
+    std::size_t held = 0;    ///< leases
+    std::size_t parents = 0; ///< of its tasks at workers, see lease_books::parents
+    request_id
+        asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
+    std::uint64_t full_at = 0; ///< the state of the books in which there was no room for it
+    const demand* need = nullptr;
+    std::uint16_t shape = 0;
+    std::uint16_t cpus = 0; ///< of the demand
+    /// Who serves it: any worker with room, or those that are started for it alone and are no places of the scheduler.
+    enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;
+    bool stands = false;    ///< it has waited there for some time
+    std::size_t out = 0;    ///< tasks at workers of its own
+    std::size_t wanted = 0; ///< as the source of workers was told
+
+    /// Those that go first.
+    [[nodiscard]] auto& next() noexcept { return inner.empty() ? waiting : inner; }
+    [[nodiscard]] bool is_empty() const noexcept { return inner.empty() && waiting.empty(); }
+};
+
+} // namespace detail
+} // namespace skein::rt
+
 
 // ======== skein/rt/detail/runtime_books.hpp, continued
 #include <algorithm>
@@ -25374,49 +25443,6 @@ struct call_base::rarities {
     time_point until{};        ///< when the deadline is
     bool is_inherited = false; ///< the limit, from the call that made this one
     bool cancel_requested = false;
-};
-
-// Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over a lease that
-// is held without asking anybody; the scheduler is asked once per lease.
-
-/// The leases of one line on one worker. In one of the lists of its line, as far as a task may go over it.
-struct lease_share : list_node<lease_share> {
-    peer* at = nullptr;
-    lease_line* line = nullptr;
-    std::vector<request_id> leases;
-    std::uint32_t out = 0;  ///< tasks that were sent over them and have no outcome
-    std::uint32_t turn = 0; ///< tasks that may still be sent while another line waits
-};
-
-/// The tasks with one demand: those that wait, and where they may go.
-struct lease_line {
-    enum room : std::uint8_t {
-        unused,  ///< a lease without a task
-        beside,  ///< the same, but something is at its worker that the scheduler knows nothing of
-        ahead,   ///< each lease has a task, and the worker takes more ahead of time
-        nowhere, ///< not in a list
-    };
-    std::deque<counted_ptr<call_base>>
-        inner; ///< made by calls: a task that has begun waits for them
-    std::deque<counted_ptr<call_base>> waiting;
-    intrusive_list<lease_share, lease_share> with[nowhere];
-    std::size_t held = 0;    ///< leases
-    std::size_t parents = 0; ///< of its tasks at workers, see lease_books::parents
-    request_id
-        asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
-    std::uint64_t full_at = 0; ///< the state of the books in which there was no room for it
-    const demand* need = nullptr;
-    std::uint16_t shape = 0;
-    std::uint16_t cpus = 0; ///< of the demand
-    /// Who serves it: any worker with room, or those that are started for it alone and are no places of the scheduler.
-    enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;
-    bool stands = false;    ///< it has waited there for some time
-    std::size_t out = 0;    ///< tasks at workers of its own
-    std::size_t wanted = 0; ///< as the source of workers was told
-
-    /// Those that go first.
-    [[nodiscard]] auto& next() noexcept { return inner.empty() ? waiting : inner; }
-    [[nodiscard]] bool is_empty() const noexcept { return inner.empty() && waiting.empty(); }
 };
 
 } // namespace detail
@@ -25865,9 +25891,10 @@ SKEIN_INLINE void cancel_call(call_base& call, bool by_force) noexcept {
 
 SKEIN_INLINE void check_force(const function_record& fn) {
     if (fn.actor == nullptr) return;
-    throw error(errc::not_supported,
-                fmt::format("not supported: {} is a call of an actor and cannot be cancelled by force",
-                            fn.name))
+    throw error(
+        errc::not_supported,
+        fmt::format("not supported: {} is a call of an actor and cannot be cancelled by force",
+                    fn.name))
         .with_hint("cancel() asks it to end; kill() ends its actor");
 }
 
@@ -31799,7 +31826,65 @@ SKEIN_INLINE std::size_t runtime::guests() const noexcept {
 } // namespace skein::rt
 
 
-// ======== skein/cluster/detail/leased_groups.ipp, continued
+// ======== skein/cluster/detail/leased_broken.ipp, continued
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+/// A worker that does not come back may compute: then its host says that it is there still.
+SKEIN_INLINE task<void> leased_workers::books::watch_broken(books* self) {
+    while (!self->stopping.is_set()) {
+        auto pause = detail::wait_at_most(&self->stopping, self->how.times.idle_probe);
+        co_await pause;
+        const auto now = self->on_loop.now();
+        // Without a cluster nobody tells how a worker has ended.
+        self->look_at_guests(now);
+        const duration patience = self->gave_up ? duration(0) : self->how.times.worker_resume;
+        for (const auto& [number, l] : self->leases) {
+            if (!l->wire || l->wire->is_connected()) {
+                l->broken_since.reset();
+            } else if (!l->broken_since) {
+                l->broken_since = now;
+            } else if (now - *l->broken_since >= patience) {
+                l->broken_since = now;
+                self->served.spawn(ask_host(self, l));
+            }
+        }
+    }
+}
+
+SKEIN_INLINE task<void> leased_workers::books::ask_host(books* self, lease_ptr l) {
+    if (!l->wire) co_return;
+    const auto at = rt::door_of(*l->wire);
+    std::string why = "it cannot be dialled";
+    if (at) {
+        auto asked =
+            as_result(with_timeout(self->network.connect(*at), self->how.times.connect_timeout));
+        const auto answer = co_await asked;
+        if (answer) co_return;
+        why = answer.error().what();
+    }
+    if (!l->wire || l->wire->is_connected()) co_return;
+    l->wire->abort(error(errc::peer_lost,
+                         self->gave_up
+                             ? std::string("its connection broke, and the cluster has gone")
+                             : fmt::format("its connection broke, and it has not come back for "
+                                           "{:.0f} s",
+                                           to_seconds(self->how.times.worker_resume)))
+                       .with_cause(why));
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/detail/leased_groups.ipp
+// Part of the bodies of cluster/leased_workers.hpp: a driver's placement groups.
+
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -32682,49 +32767,6 @@ SKEIN_INLINE task<void> leased_workers::books::fill_later(books* self, duration 
 SKEIN_INLINE task<void> leased_workers::books::cut_later(books* self, lease_ptr l) {
     if (l->wire && l->wire->is_connected()) co_await sleep_for(self->how.times.last_word);
     if (l->wire) l->wire->abort(error(errc::peer_lost, l->how));
-}
-
-/// A worker that does not come back may compute: then its host says that it is there still.
-SKEIN_INLINE task<void> leased_workers::books::watch_broken(books* self) {
-    while (!self->stopping.is_set()) {
-        auto pause = detail::wait_at_most(&self->stopping, self->how.times.idle_probe);
-        co_await pause;
-        const auto now = self->on_loop.now();
-        // Without a cluster nobody tells how a worker has ended.
-        self->look_at_guests(now);
-        const duration patience = self->gave_up ? duration(0) : self->how.times.worker_resume;
-        for (const auto& [number, l] : self->leases) {
-            if (!l->wire || l->wire->is_connected()) {
-                l->broken_since.reset();
-            } else if (!l->broken_since) {
-                l->broken_since = now;
-            } else if (now - *l->broken_since >= patience) {
-                l->broken_since = now;
-                self->served.spawn(ask_host(self, l));
-            }
-        }
-    }
-}
-
-SKEIN_INLINE task<void> leased_workers::books::ask_host(books* self, lease_ptr l) {
-    if (!l->wire) co_return;
-    const auto at = rt::door_of(*l->wire);
-    std::string why = "it cannot be dialled";
-    if (at) {
-        auto asked =
-            as_result(with_timeout(self->network.connect(*at), self->how.times.connect_timeout));
-        const auto answer = co_await asked;
-        if (answer) co_return;
-        why = answer.error().what();
-    }
-    if (!l->wire || l->wire->is_connected()) co_return;
-    l->wire->abort(error(errc::peer_lost,
-                         self->gave_up
-                             ? std::string("its connection broke, and the cluster has gone")
-                             : fmt::format("its connection broke, and it has not come back for "
-                                           "{:.0f} s",
-                                           to_seconds(self->how.times.worker_resume)))
-                       .with_cause(why));
 }
 
 SKEIN_INLINE leased_workers::books::lease_ptr leased_workers::books::lease_of(
@@ -35034,161 +35076,6 @@ SKEIN_INLINE void head::books::look() {
     share_out();
 }
 
-// ---- nodes ---------------------------------------------------------------------------------------------------
-
-SKEIN_INLINE std::string head::books::free_name(const node_hello& h) {
-    const std::string wanted = !h.name.empty() ? h.name : !h.host.empty() ? h.host : "node";
-    auto* other = find_node(wanted);
-    if (other != nullptr && other->session->below->is_suspect()) {
-        lose(*other, "another node has come under its name"); // it was started again
-        other = nullptr;
-    }
-    if (other == nullptr) return wanted;
-    if (!h.name.empty())
-        throw error(errc::already_exists,
-                    fmt::format("a node {} is in the cluster already, pid {} at {}", wanted,
-                                other->pid, other->host))
-            .with_hint("choose another --name");
-    for (int i = 2;; ++i)
-        if (auto name = fmt::format("{}-{}", wanted, i); find_node(name) == nullptr) return name;
-}
-
-SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const node_hello& h) {
-    if (auto* known = node_at(s->incarnation)) { // its last link is over, only not for us yet
-        known->session->node = nullptr;
-        known->session->below->abort(error(errc::reset, "the node has come over another link"));
-        known->session = s;
-        forget_output_of(*known); // it says again what it has
-        return *known;
-    }
-    const auto total = rt::parse_resources(h.resources);
-    if (!total) throw total.error();
-    auto made = std::make_unique<detail::head_node>();
-    made->name = free_name(h);
-    made->incarnation = s->incarnation;
-    made->host = h.host;
-    made->pid = h.pid;
-    made->total = *total;
-    made->labels = h.labels;
-    made->session = s;
-    auto labels = h.labels;
-    labels.push_back("node=" + made->name);
-    const auto placed = schedule.add_place(made->place(), made->name, *total, std::move(labels));
-    if (!placed) throw placed.error();
-    const auto* remembered = memory.find_node(made->name);
-    made->draining = remembered != nullptr ? remembered->draining : h.draining;
-    (void)schedule.drain(made->place(), made->draining);
-    auto& n = *made;
-    memory.node_came({n.name, n.host, h.resources, n.labels, n.draining});
-    nodes.emplace(s->incarnation, std::move(made));
-    logging::at(how.news, "head", "node joined",
-                {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
-    return n;
-}
-
-SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s, node_hello h) {
-    if (s == nullptr || s->node != nullptr || s->job != nullptr)
-        throw error(errc::malformed, "a second hello over one link");
-    detail::check_version(h.version, "the node");
-    detail::check_text("the node's name", h.name, 256);
-    for (const auto& held : h.holds)
-        detail::check_text("a namespace of the node", held.space, detail::most_space_bytes);
-    detail::check_text("the host's name", h.host, 256);
-    if (h.holds.size() > self->how.most_leases || h.ended.size() > self->how.most_leases)
-        throw error(errc::too_large, fmt::format("a node with {} workers", h.holds.size()));
-    self->is_restarted = self->is_restarted || h.again;
-    auto& n = self->enter(s, h);
-    s->node = &n;
-    if (n.draining != h.draining) s->tell(node_drains{n.draining}); // it was lost with a link
-    node_welcome out;
-    out.name = n.name;
-    self->reconcile(n, h, out.stop);
-    self->take_groups_over(false);
-    self->tell_size();
-    self->pump();
-    co_return out;
-}
-
-SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why, bool left) {
-    logging::at(how.news, "head", "node lost", {{"node", n.name}, {"why", why}});
-    memory.node_went(n.name, left);
-    const auto mine = std::exchange(n.leases, {});
-    const auto how_it_ended = fmt::format("node {} was lost: {}", n.name, why);
-    const bool is_seen = n.session->below->ending() == net::link_end::orderly;
-    for (const auto& [name, l] : mine)
-        if (l->number == keeper_lease) keeper_over(*l->of, how_it_ended, is_seen);
-    (void)schedule.remove_place(n.place());
-    for (const auto& [name, l] : mine) {
-        l->at = nullptr;
-        by_tag.erase(l->tag);
-        l->request = {};
-        end(*l, true, how_it_ended);
-    }
-    forget_output_of(n);
-    n.session->node = nullptr;
-    n.session->below->declare_dead(why); // should it come back, it is told so
-    nodes.erase(n.incarnation);
-    tell_size();
-    pump();
-}
-
-SKEIN_INLINE detail::head_node* head::books::find_node(const std::string& name) {
-    for (auto& [number, n] : nodes)
-        if (n->name == name) return n.get();
-    return nullptr;
-}
-
-SKEIN_INLINE detail::head_node* head::books::node_at(std::uint64_t incarnation) {
-    const auto found = nodes.find(incarnation);
-    return found == nodes.end() ? nullptr : found->second.get();
-}
-
-/// Of a node that is not there now.
-SKEIN_INLINE drain_reply head::books::drain_missing(const ask_drain& what) {
-    if (memory.find_node(what.node) == nullptr)
-        throw error(errc::not_found, fmt::format("no node is called {}", what.node))
-            .with_hint("skein status lists the nodes");
-    if (what.forget)
-        memory.forget_node(what.node);
-    else
-        memory.node_drains(what.node, what.on);
-    logging::at(how.news, "head",
-                what.forget ? "missing node forgotten"
-                : what.on   ? "missing node will be drained"
-                            : "missing node will take workers",
-                {{"node", what.node}});
-    drain_reply out;
-    out.open = size().nodes;
-    out.missing = true;
-    return out;
-}
-
-SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
-    auto* n = find_node(what.node);
-    if (n == nullptr) return drain_missing(what);
-    if (what.forget)
-        throw error(errc::invalid_argument,
-                    fmt::format("node {} is in the cluster, it cannot be forgotten", what.node))
-            .with_hint("end its agent first");
-    n->draining = what.on;
-    memory.node_drains(n->name, what.on);
-    (void)schedule.drain(n->place(), what.on);
-    n->session->tell(node_drains{what.on});
-    logging::at(how.news, "head", what.on ? "node drains" : "node takes workers again",
-                {{"node", n->name}});
-    for (const auto& [name, l] : n->leases) not_recalled(*l);
-    if (what.on)
-        for (const auto& [name, l] : n->leases)
-            recall(*l, fmt::format("node {} is drained", n->name));
-    if (what.on) schedule.move_bundles(n->place());
-    tell_size();
-    pump();
-    drain_reply out;
-    out.workers = static_cast<std::uint32_t>(n->leases.size());
-    out.open = size().nodes;
-    return out;
-}
-
 // ---- drivers -------------------------------------------------------------------------------------------------
 
 SKEIN_INLINE detail::head_job& head::books::job_of(std::uint64_t incarnation) {
@@ -36182,6 +36069,172 @@ SKEIN_INLINE void head::books::reconcile(detail::head_job& j, const driver_hello
     for (auto& [number, g] : j.groups)
         if (!groups.contains(number)) g.closing = true;
     close_groups(j);
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/detail/head_nodes.ipp
+// Part of the bodies of cluster/head.hpp: nodes come, go, and are drained.
+
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+SKEIN_INLINE std::string head::books::free_name(const node_hello& h) {
+    const std::string wanted = !h.name.empty() ? h.name : !h.host.empty() ? h.host : "node";
+    auto* other = find_node(wanted);
+    if (other != nullptr && other->session->below->is_suspect()) {
+        lose(*other, "another node has come under its name"); // it was started again
+        other = nullptr;
+    }
+    if (other == nullptr) return wanted;
+    if (!h.name.empty())
+        throw error(errc::already_exists,
+                    fmt::format("a node {} is in the cluster already, pid {} at {}", wanted,
+                                other->pid, other->host))
+            .with_hint("choose another --name");
+    for (int i = 2;; ++i)
+        if (auto name = fmt::format("{}-{}", wanted, i); find_node(name) == nullptr) return name;
+}
+
+SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const node_hello& h) {
+    if (auto* known = node_at(s->incarnation)) { // its last link is over, only not for us yet
+        known->session->node = nullptr;
+        known->session->below->abort(error(errc::reset, "the node has come over another link"));
+        known->session = s;
+        forget_output_of(*known); // it says again what it has
+        return *known;
+    }
+    const auto total = rt::parse_resources(h.resources);
+    if (!total) throw total.error();
+    auto made = std::make_unique<detail::head_node>();
+    made->name = free_name(h);
+    made->incarnation = s->incarnation;
+    made->host = h.host;
+    made->pid = h.pid;
+    made->total = *total;
+    made->labels = h.labels;
+    made->session = s;
+    auto labels = h.labels;
+    labels.push_back("node=" + made->name);
+    const auto placed = schedule.add_place(made->place(), made->name, *total, std::move(labels));
+    if (!placed) throw placed.error();
+    const auto* remembered = memory.find_node(made->name);
+    made->draining = remembered != nullptr ? remembered->draining : h.draining;
+    (void)schedule.drain(made->place(), made->draining);
+    auto& n = *made;
+    memory.node_came({n.name, n.host, h.resources, n.labels, n.draining});
+    nodes.emplace(s->incarnation, std::move(made));
+    logging::at(how.news, "head", "node joined",
+                {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
+    return n;
+}
+
+SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s, node_hello h) {
+    if (s == nullptr || s->node != nullptr || s->job != nullptr)
+        throw error(errc::malformed, "a second hello over one link");
+    detail::check_version(h.version, "the node");
+    detail::check_text("the node's name", h.name, 256);
+    for (const auto& held : h.holds)
+        detail::check_text("a namespace of the node", held.space, detail::most_space_bytes);
+    detail::check_text("the host's name", h.host, 256);
+    if (h.holds.size() > self->how.most_leases || h.ended.size() > self->how.most_leases)
+        throw error(errc::too_large, fmt::format("a node with {} workers", h.holds.size()));
+    self->is_restarted = self->is_restarted || h.again;
+    auto& n = self->enter(s, h);
+    s->node = &n;
+    if (n.draining != h.draining) s->tell(node_drains{n.draining}); // it was lost with a link
+    node_welcome out;
+    out.name = n.name;
+    self->reconcile(n, h, out.stop);
+    self->take_groups_over(false);
+    self->tell_size();
+    self->pump();
+    co_return out;
+}
+
+SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why, bool left) {
+    logging::at(how.news, "head", "node lost", {{"node", n.name}, {"why", why}});
+    memory.node_went(n.name, left);
+    const auto mine = std::exchange(n.leases, {});
+    const auto how_it_ended = fmt::format("node {} was lost: {}", n.name, why);
+    const bool is_seen = n.session->below->ending() == net::link_end::orderly;
+    for (const auto& [name, l] : mine)
+        if (l->number == keeper_lease) keeper_over(*l->of, how_it_ended, is_seen);
+    (void)schedule.remove_place(n.place());
+    for (const auto& [name, l] : mine) {
+        l->at = nullptr;
+        by_tag.erase(l->tag);
+        l->request = {};
+        end(*l, true, how_it_ended);
+    }
+    forget_output_of(n);
+    n.session->node = nullptr;
+    n.session->below->declare_dead(why); // should it come back, it is told so
+    nodes.erase(n.incarnation);
+    tell_size();
+    pump();
+}
+
+SKEIN_INLINE detail::head_node* head::books::find_node(const std::string& name) {
+    for (auto& [number, n] : nodes)
+        if (n->name == name) return n.get();
+    return nullptr;
+}
+
+SKEIN_INLINE detail::head_node* head::books::node_at(std::uint64_t incarnation) {
+    const auto found = nodes.find(incarnation);
+    return found == nodes.end() ? nullptr : found->second.get();
+}
+
+/// Of a node that is not there now.
+SKEIN_INLINE drain_reply head::books::drain_missing(const ask_drain& what) {
+    if (memory.find_node(what.node) == nullptr)
+        throw error(errc::not_found, fmt::format("no node is called {}", what.node))
+            .with_hint("skein status lists the nodes");
+    if (what.forget)
+        memory.forget_node(what.node);
+    else
+        memory.node_drains(what.node, what.on);
+    logging::at(how.news, "head",
+                what.forget ? "missing node forgotten"
+                : what.on   ? "missing node will be drained"
+                            : "missing node will take workers",
+                {{"node", what.node}});
+    drain_reply out;
+    out.open = size().nodes;
+    out.missing = true;
+    return out;
+}
+
+SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
+    auto* n = find_node(what.node);
+    if (n == nullptr) return drain_missing(what);
+    if (what.forget)
+        throw error(errc::invalid_argument,
+                    fmt::format("node {} is in the cluster, it cannot be forgotten", what.node))
+            .with_hint("end its agent first");
+    n->draining = what.on;
+    memory.node_drains(n->name, what.on);
+    (void)schedule.drain(n->place(), what.on);
+    n->session->tell(node_drains{what.on});
+    logging::at(how.news, "head", what.on ? "node drains" : "node takes workers again",
+                {{"node", n->name}});
+    for (const auto& [name, l] : n->leases) not_recalled(*l);
+    if (what.on)
+        for (const auto& [name, l] : n->leases)
+            recall(*l, fmt::format("node {} is drained", n->name));
+    if (what.on) schedule.move_bundles(n->place());
+    tell_size();
+    pump();
+    drain_reply out;
+    out.workers = static_cast<std::uint32_t>(n->leases.size());
+    out.open = size().nodes;
+    return out;
 }
 
 } // namespace skein::cluster

@@ -111,6 +111,7 @@ private:
 } // namespace skein::cluster
 
 #if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/leased_broken.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
 #include <skein/cluster/detail/leased_guests.ipp>
 #include <skein/cluster/detail/leased_output.ipp>

@@ -24,6 +24,7 @@
 #include <skein/rt/detail/incoming_call.hpp>
 #include <skein/rt/detail/runtime_fwd.hpp>
 #include <skein/rt/registry.hpp>
+#include <skein/rt/runtime_options.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -38,31 +39,6 @@ namespace skein::rt {
 
 /// A link of a driver.
 using peer_id = strong_id<struct peer_tag>;
-
-/// Who this process is.
-struct runtime_options {
-    std::string name = "driver"; ///< as errors name it: "worker-2"
-    std::string host = "localhost";
-    std::int64_t pid = 0;
-    /// Of this start of this process, see unique_number. 0: drawn; a simulated world draws its own.
-    std::uint64_t incarnation = 0;
-    /// What it sends to one actor, or of tasks without cores to one worker, ahead of what has begun there.
-    std::uint32_t credit_calls = limit::credit_calls;
-    std::size_t credit_bytes = limit::credit_bytes; ///< and one call more
-};
-
-/// Counts since it was made.
-struct runtime_stats {
-    std::uint64_t submitted = 0, done = 0, failed = 0; ///< calls of this process
-    std::uint64_t executed = 0;                        ///< calls that ran here
-    std::uint64_t retried = 0, workers_lost = 0;
-};
-
-namespace detail {
-
-[[noreturn]] void no_current_runtime();
-
-} // namespace detail
 
 /// The runtime of one process; belongs to one loop. Close it before it is destroyed.
 class runtime {

@@ -115,9 +115,10 @@ SKEIN_INLINE void cancel_call(call_base& call, bool by_force) noexcept {
 
 SKEIN_INLINE void check_force(const function_record& fn) {
     if (fn.actor == nullptr) return;
-    throw error(errc::not_supported,
-                fmt::format("not supported: {} is a call of an actor and cannot be cancelled by force",
-                            fn.name))
+    throw error(
+        errc::not_supported,
+        fmt::format("not supported: {} is a call of an actor and cannot be cancelled by force",
+                    fn.name))
         .with_hint("cancel() asks it to end; kill() ends its actor");
 }
 

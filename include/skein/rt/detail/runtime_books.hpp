@@ -17,6 +17,7 @@
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/group_books.hpp>
 #include <skein/rt/detail/id_map.hpp>
+#include <skein/rt/detail/lease_line.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/scheduler.hpp>
 #include <skein/rt/worker_source.hpp>
@@ -82,49 +83,6 @@ struct call_base::rarities {
     time_point until{};        ///< when the deadline is
     bool is_inherited = false; ///< the limit, from the call that made this one
     bool cancel_requested = false;
-};
-
-// Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over a lease that
-// is held without asking anybody; the scheduler is asked once per lease.
-
-/// The leases of one line on one worker. In one of the lists of its line, as far as a task may go over it.
-struct lease_share : list_node<lease_share> {
-    peer* at = nullptr;
-    lease_line* line = nullptr;
-    std::vector<request_id> leases;
-    std::uint32_t out = 0;  ///< tasks that were sent over them and have no outcome
-    std::uint32_t turn = 0; ///< tasks that may still be sent while another line waits
-};
-
-/// The tasks with one demand: those that wait, and where they may go.
-struct lease_line {
-    enum room : std::uint8_t {
-        unused,  ///< a lease without a task
-        beside,  ///< the same, but something is at its worker that the scheduler knows nothing of
-        ahead,   ///< each lease has a task, and the worker takes more ahead of time
-        nowhere, ///< not in a list
-    };
-    std::deque<counted_ptr<call_base>>
-        inner; ///< made by calls: a task that has begun waits for them
-    std::deque<counted_ptr<call_base>> waiting;
-    intrusive_list<lease_share, lease_share> with[nowhere];
-    std::size_t held = 0;    ///< leases
-    std::size_t parents = 0; ///< of its tasks at workers, see lease_books::parents
-    request_id
-        asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
-    std::uint64_t full_at = 0; ///< the state of the books in which there was no room for it
-    const demand* need = nullptr;
-    std::uint16_t shape = 0;
-    std::uint16_t cpus = 0; ///< of the demand
-    /// Who serves it: any worker with room, or those that are started for it alone and are no places of the scheduler.
-    enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;
-    bool stands = false;    ///< it has waited there for some time
-    std::size_t out = 0;    ///< tasks at workers of its own
-    std::size_t wanted = 0; ///< as the source of workers was told
-
-    /// Those that go first.
-    [[nodiscard]] auto& next() noexcept { return inner.empty() ? waiting : inner; }
-    [[nodiscard]] bool is_empty() const noexcept { return inner.empty() && waiting.empty(); }
 };
 
 } // namespace detail

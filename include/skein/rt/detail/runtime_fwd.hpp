@@ -36,6 +36,8 @@ struct direct_target;
 struct worker_end;
 struct worker_hello;
 
+[[noreturn]] void no_current_runtime(); // says what to do, in runtime.ipp
+
 } // namespace detail
 
 } // namespace skein::rt

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of cluster/head.hpp: nodes come, go, and are drained.
+
+#include <skein/cluster/detail/cluster_link.hpp>
+#include <skein/cluster/detail/head_books.hpp>
+#include <skein/cluster/detail/head_link.hpp>
+#include <skein/core/cancel.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/net/network.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+SKEIN_INLINE std::string head::books::free_name(const node_hello& h) {
+    const std::string wanted = !h.name.empty() ? h.name : !h.host.empty() ? h.host : "node";
+    auto* other = find_node(wanted);
+    if (other != nullptr && other->session->below->is_suspect()) {
+        lose(*other, "another node has come under its name"); // it was started again
+        other = nullptr;
+    }
+    if (other == nullptr) return wanted;
+    if (!h.name.empty())
+        throw error(errc::already_exists,
+                    fmt::format("a node {} is in the cluster already, pid {} at {}", wanted,
+                                other->pid, other->host))
+            .with_hint("choose another --name");
+    for (int i = 2;; ++i)
+        if (auto name = fmt::format("{}-{}", wanted, i); find_node(name) == nullptr) return name;
+}
+
+SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const node_hello& h) {
+    if (auto* known = node_at(s->incarnation)) { // its last link is over, only not for us yet
+        known->session->node = nullptr;
+        known->session->below->abort(error(errc::reset, "the node has come over another link"));
+        known->session = s;
+        forget_output_of(*known); // it says again what it has
+        return *known;
+    }
+    const auto total = rt::parse_resources(h.resources);
+    if (!total) throw total.error();
+    auto made = std::make_unique<detail::head_node>();
+    made->name = free_name(h);
+    made->incarnation = s->incarnation;
+    made->host = h.host;
+    made->pid = h.pid;
+    made->total = *total;
+    made->labels = h.labels;
+    made->session = s;
+    auto labels = h.labels;
+    labels.push_back("node=" + made->name);
+    const auto placed = schedule.add_place(made->place(), made->name, *total, std::move(labels));
+    if (!placed) throw placed.error();
+    const auto* remembered = memory.find_node(made->name);
+    made->draining = remembered != nullptr ? remembered->draining : h.draining;
+    (void)schedule.drain(made->place(), made->draining);
+    auto& n = *made;
+    memory.node_came({n.name, n.host, h.resources, n.labels, n.draining});
+    nodes.emplace(s->incarnation, std::move(made));
+    logging::at(how.news, "head", "node joined",
+                {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
+    return n;
+}
+
+SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s, node_hello h) {
+    if (s == nullptr || s->node != nullptr || s->job != nullptr)
+        throw error(errc::malformed, "a second hello over one link");
+    detail::check_version(h.version, "the node");
+    detail::check_text("the node's name", h.name, 256);
+    for (const auto& held : h.holds)
+        detail::check_text("a namespace of the node", held.space, detail::most_space_bytes);
+    detail::check_text("the host's name", h.host, 256);
+    if (h.holds.size() > self->how.most_leases || h.ended.size() > self->how.most_leases)
+        throw error(errc::too_large, fmt::format("a node with {} workers", h.holds.size()));
+    self->is_restarted = self->is_restarted || h.again;
+    auto& n = self->enter(s, h);
+    s->node = &n;
+    if (n.draining != h.draining) s->tell(node_drains{n.draining}); // it was lost with a link
+    node_welcome out;
+    out.name = n.name;
+    self->reconcile(n, h, out.stop);
+    self->take_groups_over(false);
+    self->tell_size();
+    self->pump();
+    co_return out;
+}
+
+SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why, bool left) {
+    logging::at(how.news, "head", "node lost", {{"node", n.name}, {"why", why}});
+    memory.node_went(n.name, left);
+    const auto mine = std::exchange(n.leases, {});
+    const auto how_it_ended = fmt::format("node {} was lost: {}", n.name, why);
+    const bool is_seen = n.session->below->ending() == net::link_end::orderly;
+    for (const auto& [name, l] : mine)
+        if (l->number == keeper_lease) keeper_over(*l->of, how_it_ended, is_seen);
+    (void)schedule.remove_place(n.place());
+    for (const auto& [name, l] : mine) {
+        l->at = nullptr;
+        by_tag.erase(l->tag);
+        l->request = {};
+        end(*l, true, how_it_ended);
+    }
+    forget_output_of(n);
+    n.session->node = nullptr;
+    n.session->below->declare_dead(why); // should it come back, it is told so
+    nodes.erase(n.incarnation);
+    tell_size();
+    pump();
+}
+
+SKEIN_INLINE detail::head_node* head::books::find_node(const std::string& name) {
+    for (auto& [number, n] : nodes)
+        if (n->name == name) return n.get();
+    return nullptr;
+}
+
+SKEIN_INLINE detail::head_node* head::books::node_at(std::uint64_t incarnation) {
+    const auto found = nodes.find(incarnation);
+    return found == nodes.end() ? nullptr : found->second.get();
+}
+
+/// Of a node that is not there now.
+SKEIN_INLINE drain_reply head::books::drain_missing(const ask_drain& what) {
+    if (memory.find_node(what.node) == nullptr)
+        throw error(errc::not_found, fmt::format("no node is called {}", what.node))
+            .with_hint("skein status lists the nodes");
+    if (what.forget)
+        memory.forget_node(what.node);
+    else
+        memory.node_drains(what.node, what.on);
+    logging::at(how.news, "head",
+                what.forget ? "missing node forgotten"
+                : what.on   ? "missing node will be drained"
+                            : "missing node will take workers",
+                {{"node", what.node}});
+    drain_reply out;
+    out.open = size().nodes;
+    out.missing = true;
+    return out;
+}
+
+SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
+    auto* n = find_node(what.node);
+    if (n == nullptr) return drain_missing(what);
+    if (what.forget)
+        throw error(errc::invalid_argument,
+                    fmt::format("node {} is in the cluster, it cannot be forgotten", what.node))
+            .with_hint("end its agent first");
+    n->draining = what.on;
+    memory.node_drains(n->name, what.on);
+    (void)schedule.drain(n->place(), what.on);
+    n->session->tell(node_drains{what.on});
+    logging::at(how.news, "head", what.on ? "node drains" : "node takes workers again",
+                {{"node", n->name}});
+    for (const auto& [name, l] : n->leases) not_recalled(*l);
+    if (what.on)
+        for (const auto& [name, l] : n->leases)
+            recall(*l, fmt::format("node {} is drained", n->name));
+    if (what.on) schedule.move_bundles(n->place());
+    tell_size();
+    pump();
+    drain_reply out;
+    out.workers = static_cast<std::uint32_t>(n->leases.size());
+    out.open = size().nodes;
+    return out;
+}
+
+} // namespace skein::cluster
