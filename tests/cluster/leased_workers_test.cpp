@@ -213,6 +213,50 @@ TEST_CASE("a task that does not listen is ended by force by its agent, also when
     }
 }
 
+TEST_CASE("a deadline that passes meanwhile does not spare a task the force",
+          "[C14][C9][cluster][leased_workers]") {
+    test::in_cluster(
+        45, 1,
+        [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
+            auto r = remote<&leased_later>.with({.deadline = 2s})(60'000);
+            auto beside = remote<&leased_twice>.with({.cpus = 0})(1);
+            (void)co_await beside;
+            c.at(0).children->pause(c.at(0).children->running().front().pid, 10min);
+            co_await sleep_for(1'950ms);
+            r.cancel_by_force();
+            auto asked = as_result(as_task(r));
+            const auto outcome = co_await asked;
+            REQUIRE_FALSE(outcome);
+            CHECK(outcome.error().code() == errc::timeout);
+            const auto told = c.loop().now();
+            while (d.self.stats().workers_lost == 0) co_await sleep_for(10ms);
+            CHECK(c.loop().now() - told < 500ms);
+        },
+        1);
+}
+
+TEST_CASE("a task that waits behind another is not ended by force: it has not begun",
+          "[C14][C7][cluster][leased_workers]") {
+    test::in_cluster(
+        46, 1,
+        [](test::sim_nodes&, test::sim_nodes::driver& d) -> task<void> {
+            for (int i = 0; i < 500; ++i) { // several are sent ahead from now on
+                auto r = remote<&leased_twice>(i);
+                (void)co_await r;
+            }
+            std::vector<ref<int>> all;
+            for (int i = 0; i < 50; ++i) all.push_back(remote<&leased_twice>(i));
+            all.back().cancel_by_force();
+            for (std::size_t i = 0; i + 1 < all.size(); ++i) {
+                const int got = co_await all[i];
+                CHECK(got == 2 * static_cast<int>(i));
+            }
+            co_await sleep_for(1s);
+            CHECK(d.self.stats().workers_lost == 0);
+        },
+        1);
+}
+
 TEST_CASE("the workers of a driver that was killed end long before the head gives it up",
           "[cluster][leased_workers]") {
     test::in_cluster(43, 2, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {

@@ -194,9 +194,9 @@ def mpirun_in_allocation(slurm):
         run.check(nodes_that_ran(run) == ["0", "1", "2", "3"], "not all processes took part")
 
 
-def waiting_job(slurm, size=4):
+def waiting_job(slurm, size=4, *options):
     """One that waits for nine nodes, with workers on all of its own."""
-    run = slurm.run("srun", f"-N{size}", *two_nodes(9))
+    run = slurm.run("srun", f"-N{size}", *options, *two_nodes(9))
     run.wait_until(lambda: len(workers_of(run)) >= size, "workers", SECONDS)
     return run
 
@@ -231,7 +231,8 @@ def rank_of(run, rank):
 
 def killed_driver(slurm):
     """With the first process all end; the others say why."""
-    with waiting_job(slurm) as run:
+    # Else srun terminates the step when the first process has ended, with or without what the others said last.
+    with waiting_job(slurm, 4, "--kill-on-bad-exit=0", "--wait=0") as run:
         os.kill(rank_of(run, 0), 9)
         slurm.check_ends(run, 1, 137)
         run.check("has been gone for 10 s" in run.stderr, "the others do not say why")

@@ -73,6 +73,23 @@ struct passer {
     }
 };
 
+/// In the barrier's own process: two wait in its group, and plain ones behind them.
+struct crowd {
+    task<int> gather(actor_handle<barrier> at, int count) {
+        auto first = at.call<&barrier::size_of>(std::string("known")); // where it is
+        (void)co_await first;
+        std::vector<ref<int>> refs;
+        for (int i = 0; i < count; ++i)
+            refs.push_back(i < 2 ? at.call<&barrier::pass_in_group>(i)
+                                 : at.call<&barrier::take_turn>(i));
+        auto opened = at.call<&barrier::open>();
+        co_await opened;
+        int sum = 0;
+        for (auto& r : refs) sum += co_await r;
+        co_return sum;
+    }
+};
+
 task<int> deeper(int depth) {
     if (depth == 0) co_return 1;
     auto a = remote<&deeper>.with({.cpus = 0})(depth - 1);
@@ -169,6 +186,21 @@ TEST_CASE("calls of a full group do not keep others out, however many there are"
             const auto order = co_await asked;
             CHECK(order.size() == 99);
             CHECK(std::is_sorted(order.begin(), order.end()));
+        },
+        1, true, 4);
+}
+
+TEST_CASE("plain calls of a full group do not keep others out within one process, either",
+          "[B4][D9][O13][rt][credits]") {
+    in_sim(
+        1, 1,
+        [](sim_cluster&) -> task<void> {
+            auto b = co_await actor<barrier>();
+            auto c = co_await actor<crowd>();
+            auto asked = as_result(with_timeout(as_task(c.call<&crowd::gather>(b, 100)), 60s));
+            const auto sum = co_await asked;
+            REQUIRE(sum);
+            CHECK(*sum == 4950);
         },
         1, true, 4);
 }

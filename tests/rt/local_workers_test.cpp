@@ -341,6 +341,13 @@ task<int> have_it_computed(std::string began) {
     auto inner = remote<&compute_for_ever>(began);
     co_return co_await std::move(inner);
 }
+/// And one that computes itself meanwhile.
+task<int> compute_beside(std::string began) {
+    auto inner = remote<&compute_for_ever>(began);
+    while (!std::filesystem::exists(began)) co_await sleep_for(1ms);
+    wait_for_file(began + ".never");
+    co_return co_await std::move(inner);
+}
 task<void> until_exists(std::string path) {
     while (!std::filesystem::exists(path)) co_await sleep_for(1ms);
 }
@@ -389,6 +396,25 @@ TEST_CASE("what a task has called is cancelled by force with it", "[C14][rt][loc
         CHECK(outcome.error().code() == errc::cancelled);
         while (self.driver.stats().workers_lost == 0) co_await sleep_for(1ms);
         CHECK(self.driver.stats().workers_lost == 1); // that of the inner one alone
+    });
+}
+
+TEST_CASE("what a task has called that hears of nothing ends by force, too",
+          "[C14][rt][local_workers]") {
+    const test::temporary_folder folder;
+    const std::string began = folder.path + "/began";
+    pool p(options(2));
+    p.run([began](pool& self) -> task<void> {
+        auto outer = remote<&compute_beside>(began);
+        auto begun = until_exists(began);
+        co_await begun;
+        co_await sleep_for(10ms); // it computes now
+        outer.cancel_by_force();
+        auto asked = as_result(outer);
+        const auto outcome = co_await asked;
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::cancelled);
+        while (self.driver.stats().workers_lost < 2) co_await sleep_for(1ms);
     });
 }
 

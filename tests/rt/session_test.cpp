@@ -165,6 +165,15 @@ TEST_CASE("actors of a session have options, names and arguments as others have"
     CHECK(code_of([&] { (void)next.call<&counter::get>().get(); }) == errc::not_found);
 }
 
+actor_handle<counter> no_counter() { return {}; }
+
+TEST_CASE("an empty handle is a result like another", "[T9][rt][session]") {
+    session cluster(with_workers(1));
+    CHECK_FALSE(cluster.submit<&no_counter>().get());
+    const auto none = cluster.run([]() -> task<actor_handle<counter>> { co_return no_counter(); });
+    CHECK_FALSE(none);
+}
+
 TEST_CASE("run brings a coroutine to the driver's loop, and its outcome back",
           "[T10][rt][session]") {
     session cluster(with_workers(2));

@@ -262,6 +262,7 @@ private:
     [[nodiscard]] bool runs_again(detail::call_base& call, failure& why);
     void on_cancel(peer& from, slot_id id, bool by_force);
     void force_soon(detail::call_base& call);
+    [[nodiscard]] bool waits_at(const peer& at, const detail::call_base& call) const;
     void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
     void take_reply(peer& from, detail::call_base& call, const net::frame_view& f);
 

@@ -190,9 +190,10 @@ private:
         try {
             auto work = with_cancel(here.until_closed(), (*f)());
             if constexpr (rt::detail::is_of_a_loop<T>) {
+                using shared = typename rt::detail::shared_result<T>::type;
                 const auto handle = co_await work;
-                co_return
-                    typename rt::detail::shared_result<T>::type(self->door_->adopt(handle.lane()));
+                if (!handle) co_return shared();
+                co_return shared(self->door_->adopt(handle.lane()));
             } else {
                 co_return co_await work;
             }

@@ -213,7 +213,10 @@ SKEIN_INLINE void call_context::cancel_children(bool by_force) {
         child.unlink();
         all.emplace_back(&child);
     }
-    for (const auto& child : all) cancel_call(*child, by_force);
+    for (const auto& child : all) {
+        if (!child->is_done()) children_.push_back(*child); // force may follow
+        cancel_call(*child, by_force);
+    }
 }
 
 } // namespace detail
@@ -439,6 +442,7 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
         !is_free && call.on != nullptr && call.on->is_open() && call.state != detail::phase::queued;
     // The slot stays taken until the worker answers: the late answer finds a call that is done.
     if (sent) call.on->send(detail::message_cancel, 0, call.slot.value(), {});
+    if (sent && call.rare->force) end_by_force(call); // nobody can ask for it later
     call.fail(
         {error(errc::timeout,
                fmt::format("{} gave no answer within {:.3g} s{}; it {}", call.name(),

@@ -119,6 +119,7 @@ struct peer {
     std::vector<std::string> labels;   ///< of its node
     error why{errc::closed, "closed"}; ///< once it has ended
     std::string ended_for;             ///< by force, and for which call
+    call_id forced;                    ///< that call
     bool orderly = false;
     event ended;
 
@@ -303,6 +304,7 @@ public:
     bool lends = false; ///< the value is that of a reply that lends
 
     [[nodiscard]] const peer& origin() const noexcept { return *origin_; }
+    [[nodiscard]] call_id asker() const noexcept { return asker_; }
     /// What its worker says of it goes on to who made it.
     void pass_on(std::uint16_t what) const {
         if (!is_done() && origin_->is_open()) origin_->send(what, 0, origin_id_.value(), {});

@@ -8,6 +8,7 @@
 #include <skein/core/loop.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -208,16 +209,29 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
 
 /// Driver: what can end by itself is given time to.
 SKEIN_INLINE void runtime::force_soon(detail::call_base& call) {
-    if (books_->upstream != nullptr || call.on == nullptr || call.rare->force) return;
+    if (books_->upstream != nullptr || call.on == nullptr) return;
+    auto& force = call.rare->force;
+    if (!force) force.emplace(call);
+    if (force->is_set()) return;
     auto& here = loop::current();
-    auto& timer = call.rare->force.emplace(call);
-    here.set_timer(timer, deadline_after(here.exact_now(), time_constants::lan().force_after));
+    here.set_timer(*force, deadline_after(here.exact_now(), time_constants::lan().force_after));
+}
+
+/// Plain tasks run in the order in which they were sent: behind one that has no outcome, another has not begun.
+SKEIN_INLINE bool runtime::waits_at(const peer& at, const detail::call_base& call) const {
+    return std::any_of(books_->slots.begin(), books_->slots.end(), [&](const auto& s) {
+        const auto* const other = s.call.get();
+        return other != nullptr && other->fn != nullptr && other->on == &at && other->kind == detail::call_kind::task &&
+               !other->is_done() && !other->fn->is_coroutine && other->order < call.order &&
+               !detail::is_unwanted(*other);
+    });
 }
 
 SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
     if (call.is_done() || call.on == nullptr) return; // it waits to be told that its worker is lost
     auto& at = *call.on;
     if (!at.up || !at.ended_for.empty()) return;
+    if (waits_at(at, call)) return force_soon(call); // its cancellation is there, before its turn
     if (at.actors > 0) {
         logging::warn(
             "rt", "a task goes on although it was cancelled by force: actors live on its worker",
@@ -225,6 +239,8 @@ SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
         return;
     }
     at.ended_for = fmt::format("it was ended by force, to cancel {}", call.name());
+    at.forced = books_->leases.id_of(call);
+    books_->leases.retire(at, true); // nothing new goes there
     if (books_->leases.source != nullptr)
         books_->leases.source->end_now(*at.wire);
     else

@@ -138,6 +138,9 @@ SKEIN_INLINE void direct_books::hold_back(std::unique_ptr<given_call> given,
     const auto id = given->slot;
     const task_context::use under(&self.context_for(given->who, given->target, *given->fn));
     self.begin_call(here, id, true, execute_in_turn(std::move(given), std::move(box)));
+    auto& books = *self.books_;
+    books.fresh.emplace_back(here, id); // its caller hears that it is held
+    if (books.fresh.size() == 1) books.calls.spawn(self.tell_started());
 }
 
 SKEIN_INLINE task<void> direct_books::execute_later(std::unique_ptr<given_call> given,

@@ -162,7 +162,7 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
              pause = std::min(2 * pause, std::chrono::milliseconds(50)))
             co_await sleep_for(pause);
     } catch (const error&) {
-        if (l->up) books_->leases.retire(*l, false);
+        if (l->up && l->ended_for.empty()) books_->leases.retire(*l, false);
         pump();
         throw;
     }
@@ -256,8 +256,10 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     std::vector<counted_ptr<detail::call_base>> orphans;
     if (!l.spent) // else they go on, as all calls do that nobody waits for
         for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
-    for (const auto& call : orphans)
-        if (!call->is_done()) cancel(*call);
+    for (const auto& call : orphans) {
+        const auto by = static_cast<const detail::forwarded_call&>(*call).asker();
+        if (!call->is_done()) cancel(*call, l.forced && by == l.forced);
+    }
 
     losses lost;
     lost.summary = books_->keeper_end ? std::string(books_->keeper_end->text())

@@ -184,7 +184,8 @@ protected:
             if constexpr (std::is_void_v<R>) {
                 to_->succeed({});
             } else if constexpr (is_of_a_loop<R>) {
-                to_->succeed(shared(to_->door->adopt(this->value->lane())));
+                const auto& handle = *this->value;
+                to_->succeed(handle ? shared(to_->door->adopt(handle.lane())) : shared());
             } else if constexpr (std::is_copy_constructible_v<R>) {
                 to_->succeed(lent_ ? R(*this->value) : R(std::move(*this->value)));
             } else {
@@ -217,7 +218,7 @@ ref<R> ref_of(const pending_state<V>& from, const session_door& here) {
         done->fail(*why);
     } else {
         if constexpr (is_of_a_loop<R>)
-            done->value.emplace(R(from.value->cell()->lane));
+            done->value.emplace(*from.value ? R(from.value->cell()->lane) : R());
         else
             done->value.emplace(*from.value);
         done->state = phase::done;
@@ -271,10 +272,10 @@ struct session_order {
         try {
             const auto options = how.take();
             call = counted_ptr<ref_state<R>>(new session_call<R>(std::move(to)));
+            auto& by = lane ? runtime_of(lane) : *door.self; // of a namespace: its guest
             std::apply(
                 [&]<class... H>(H&... a) {
-                    begin_call<F, T>(*door.self, options, call, std::move(lane),
-                                     bring_in<H>(a, door)...);
+                    begin_call<F, T>(by, options, call, std::move(lane), bring_in<H>(a, door)...);
                 },
                 arguments);
         } catch (...) { // it was not submitted
