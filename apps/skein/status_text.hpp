@@ -88,6 +88,12 @@ inline std::string state_text(const cluster::missing_node& n) {
                        date_text(n.since));
 }
 
+/// "app", "app (keeper of prod)"
+template <class Job>
+std::string name_text(const Job& j) {
+    return j.space.empty() ? j.name : fmt::format("{} (keeper of {})", j.name, j.space);
+}
+
 /// Columns as wide as their widest cell, two blanks between them.
 inline std::string table_text(const std::vector<std::vector<std::string>>& rows) {
     std::vector<std::size_t> wide;
@@ -123,15 +129,14 @@ inline std::string status_text(const cluster::cluster_status& s) {
     if (rows.size() > 1) out += table_text(rows);
     rows = {{"job", "host", "pid", "state", "workers", "waiting"}};
     for (const auto& j : s.jobs)
-        rows.push_back(
-            {j.space.empty() ? j.name : fmt::format("{} (keeper of {})", j.name, j.space), j.host,
-             fmt::to_string(j.pid), j.connected ? "connected" : "away", fmt::to_string(j.workers),
-             j.waiting == 0 || j.why.empty() ? fmt::to_string(j.waiting)
-                                             : fmt::format("{}: {}", j.waiting, j.why)});
+        rows.push_back({name_text(j), j.host, fmt::to_string(j.pid),
+                        j.connected ? "connected" : "away", fmt::to_string(j.workers),
+                        j.waiting == 0 || j.why.empty() ? fmt::to_string(j.waiting)
+                                                        : fmt::format("{}: {}", j.waiting, j.why)});
     if (!s.jobs.empty()) out += table_text(rows);
     rows = {{"past job", "host", "pid", "how it ended", "started", "ended"}};
     for (const auto& j : s.past)
-        rows.push_back({j.name, j.host, fmt::to_string(j.pid), end_text(j.how),
+        rows.push_back({name_text(j), j.host, fmt::to_string(j.pid), end_text(j.how),
                         date_text(j.started), date_text(j.ended)});
     if (!s.past.empty()) out += table_text(rows);
     if (s.nodes.empty()) out += "  no nodes: skein join adds one\n";
@@ -199,7 +204,8 @@ inline std::string status_json(const cluster::cluster_status& s, bool past) {
                                     {"pid", j.pid},
                                     {"started", j.started},
                                     {"ended", j.ended},
-                                    {"how", end_text(j.how)}});
+                                    {"how", end_text(j.how)},
+                                    {"space", j.space}});
     return skein::dump_json(out) + "\n";
 }
 

@@ -20365,6 +20365,7 @@ struct past_job {
     std::int64_t pid = 0;
     std::int64_t started = 0, ended = 0; ///< seconds since 1970
     std::uint8_t how = 0;                ///< job_end
+    std::string space;                   ///< it was the keeper of this namespace
 };
 /// Asks for cluster_status.
 struct ask_status {
@@ -34079,6 +34080,7 @@ struct job_record {
     std::int64_t pid = 0;
     std::int64_t started = 0, ended = 0; ///< seconds since 1970; 0: it has not
     std::uint8_t how = 0;                ///< job_end
+    std::string space;                   ///< it is the keeper of this namespace
 };
 
 /// Belongs to one loop. keep() must have ended before it is destroyed.
@@ -34086,8 +34088,10 @@ class head_memory {
 public:
     static constexpr std::size_t most_gone_nodes = 4096;
     static constexpr std::size_t most_past_jobs = 1000;
-    static constexpr std::int64_t gone_for = 7 * 86'400; ///< seconds; then a node is forgotten
-    static constexpr std::size_t most_text = 256;        ///< of a name; the rest is cut off
+    static constexpr std::size_t most_unwritten = 10'000; ///< records; then all is written anew
+    static constexpr std::int64_t gone_for =
+        7 * 86'400; ///< seconds; then a node that is not drained is forgotten
+    static constexpr std::size_t most_text = 256; ///< of a name; the rest is cut off
     static constexpr std::size_t most_offers =
         4096; ///< of resources, of labels; longer ones are left out
 
@@ -34106,6 +34110,8 @@ public:
     [[nodiscard]] std::string folder() const { return log_ ? log_->folder() : ""; }
     /// Why what changes is not durable; "": it is, or there is no log.
     [[nodiscard]] const std::string& trouble() const noexcept { return trouble_; }
+    /// Records that are yet to be written.
+    [[nodiscard]] std::size_t unwritten() const noexcept { return unwritten_.size(); }
 
     // nodes
     [[nodiscard]] const node_record* find_node(const std::string& name) const;
@@ -34117,7 +34123,7 @@ public:
 
     // drivers
     void job_came(std::uint64_t driver, const std::string& name, const std::string& host,
-                  std::int64_t pid);
+                  std::int64_t pid, const std::string& space);
     void job_went(std::uint64_t driver, job_end how);
     [[nodiscard]] const std::map<std::uint64_t, job_record>& open_jobs() const noexcept {
         return jobs_;
@@ -34344,6 +34350,10 @@ void head_memory::note(const R& r) {
     if (log_ == nullptr) return;
     ++last_;
     if (!all_anew_) unwritten_.push_back(record_of(r));
+    if (unwritten_.size() > most_unwritten) { // a write hangs
+        all_anew_ = true;
+        unwritten_.clear();
+    }
     changed_.wake_all();
 }
 
@@ -34458,15 +34468,19 @@ SKEIN_INLINE void head_memory::node_went(const std::string& name, bool left) {
     if (static_cast<std::size_t>(std::count_if(nodes_.begin(), nodes_.end(), is_gone)) <=
         most_gone_nodes)
         return;
+    const auto goes_before = [](const node_record& a, const node_record& b) {
+        return a.draining != b.draining ? b.draining : a.gone_since < b.gone_since;
+    };
     auto oldest = found;
     for (auto at = nodes_.begin(); at != nodes_.end(); ++at)
-        if (is_gone(*at) && at->second.gone_since < oldest->second.gone_since) oldest = at;
+        if (is_gone(*at) && goes_before(at->second, oldest->second)) oldest = at;
     forget_node(std::string(oldest->first));
 }
 
 SKEIN_INLINE void head_memory::node_drains(const std::string& name, bool on) {
     const auto found = nodes_.find(name);
     if (found == nodes_.end()) return;
+    if (!on && found->second.left) return forget_node(name); // it was kept for that alone
     found->second.draining = on;
     note(found->second);
 }
@@ -34490,16 +34504,17 @@ SKEIN_INLINE void head_memory::look() {
     const auto now = unix_now();
     std::vector<std::string> old;
     for (const auto& [name, n] : nodes_)
-        if (n.gone_since != 0 && now - n.gone_since > gone_for) old.push_back(name);
+        if (n.gone_since != 0 && !n.draining && now - n.gone_since > gone_for) old.push_back(name);
     for (const auto& name : old) forget_node(name);
 }
 
 // ---- drivers -------------------------------------------------------------------------------------------------
 
 SKEIN_INLINE void head_memory::job_came(std::uint64_t driver, const std::string& name,
-                                        const std::string& host, std::int64_t pid) {
+                                        const std::string& host, std::int64_t pid,
+                                        const std::string& space) {
     if (jobs_.contains(driver)) return;
-    job_record j{driver, cut_text(name), cut_text(host), pid, unix_now(), 0, 0};
+    job_record j{driver, cut_text(name), cut_text(host), pid, unix_now(), 0, 0, cut_text(space)};
     for (const auto& one : past_) // it was given up, and comes all the same
         if (one.driver == driver) j.started = one.started;
     note(j);
@@ -34519,7 +34534,7 @@ SKEIN_INLINE void head_memory::job_went(std::uint64_t driver, job_end how) {
 SKEIN_INLINE std::vector<past_job> head_memory::past_jobs() const {
     std::vector<past_job> out;
     for (auto at = past_.rbegin(); at != past_.rend(); ++at)
-        out.push_back({at->name, at->host, at->pid, at->started, at->ended, at->how});
+        out.push_back({at->name, at->host, at->pid, at->started, at->ended, at->how, at->space});
     return out;
 }
 
@@ -34589,6 +34604,7 @@ struct head_lease {
     head_node* at = nullptr;         ///< granted, stopping
     std::uint64_t expected_node = 0; ///< its incarnation
     time_point until{};              ///< expected
+    bool at_once = false;            ///< its worker is to be killed, not asked
     time_point recalled_at{};        ///< the last time; {}: never
     time_point keep_until{};   ///< it is not asked back before: granted just now, or it has actors
     time_point actors_until{}; ///< for its own driver neither: it has actors
@@ -34670,6 +34686,9 @@ struct head_job {
     head_output output;
 
     [[nodiscard]] job_id id() const noexcept { return job_id(incarnation); }
+    [[nodiscard]] bool has_come() const noexcept {
+        return hello.port != 0 || !hello.address.empty();
+    }
 };
 
 } // namespace detail
@@ -34705,6 +34724,7 @@ struct head::books {
     static task<void> watch(books* self);
     void look();
     static task<node_welcome> on_node(books* self, session_ptr s, node_hello h);
+    static void check_again(const detail::head_job& j, const driver_hello& h);
     static task<driver_welcome> on_driver(books* self, session_ptr s, driver_hello h);
     [[nodiscard]] std::string free_name(const node_hello& h);
     detail::head_node& enter(const session_ptr& s, const node_hello& h);
@@ -34863,6 +34883,10 @@ SKEIN_INLINE void head::books::remember() {
         hello.host = known.host;
         hello.pid = known.pid;
     }
+    const auto missing = memory.missing();
+    is_restarted =
+        !memory.open_jobs().empty() ||
+        std::any_of(missing.begin(), missing.end(), [](const auto& n) { return !n.left; });
 }
 
 SKEIN_INLINE task<void> head::books::serve() {
@@ -34874,6 +34898,8 @@ SKEIN_INLINE task<void> head::books::serve() {
     std::exception_ptr failure;
     try {
         co_await stopping.wait();
+        for (const auto& [number, j] : jobs) // nobody waits for them any more
+            if (j->session == nullptr) memory.job_went(number, job_end::lost);
         tell_all_to_leave();
         for (const auto& s : sessions) all.spawn(close_link(s->below));
     } catch (...) {
@@ -35088,6 +35114,17 @@ SKEIN_INLINE detail::head_job& head::books::job_of(std::uint64_t incarnation) {
     return *j;
 }
 
+/// Of a driver that is known already.
+SKEIN_INLINE void head::books::check_again(const detail::head_job& j, const driver_hello& h) {
+    if (j.ending)
+        throw error(errc::aborted, "the driver was away for too long; its workers are being ended");
+    if (j.space != h.space && (!j.space.empty() || j.has_come()))
+        throw error(errc::malformed,
+                    fmt::format("the driver was the keeper of namespace \"{}\" and is that of "
+                                "\"{}\" now",
+                                j.space, h.space));
+}
+
 SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_ptr s,
                                                          driver_hello h) {
     if (s == nullptr || s->node != nullptr || s->job != nullptr)
@@ -35107,16 +35144,18 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
         throw error(errc::too_large, fmt::format("{} placement groups, more than {}",
                                                  h.groups.size(), detail::most_groups));
     detail::check_text("the namespace of the driver", h.space, detail::most_space_bytes);
+    for (const auto& v : h.visits)
+        detail::check_text("a namespace that the driver visits", v.space, detail::most_space_bytes);
     self->is_restarted = self->is_restarted || h.again;
+    if (const auto known = self->jobs.find(s->incarnation); known != self->jobs.end())
+        check_again(*known->second, h);
     if (!h.space.empty()) self->check_keeper(h.space, s->incarnation);
     auto& j = self->job_of(s->incarnation);
-    if (j.ending)
-        throw error(errc::aborted, "the driver was away for too long; its workers are being ended");
     if (j.session != nullptr) {
         j.session->job = nullptr;
         j.session->below->abort(error(errc::reset, "the driver has come over another link"));
         forget_output_at(j);
-    } else if (j.hello.port == 0 && j.hello.address.empty()) {
+    } else if (!j.has_come()) {
         logging::at(self->how.news, "head", "driver joined",
                     {{"job", h.name}, {"host", h.host}, {"pid", h.pid}});
     }
@@ -35124,7 +35163,7 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     s->job = &j;
     j.seen_from = s->seen_from;
     j.hello = std::move(h);
-    self->memory.job_came(j.incarnation, j.hello.name, j.hello.host, j.hello.pid);
+    self->memory.job_came(j.incarnation, j.hello.name, j.hello.host, j.hello.pid, j.hello.space);
     j.space = j.hello.space;
     j.hello.weight = std::clamp<std::uint32_t>(j.hello.weight, 1, 1000);
     self->schedule.set_weight(j.id(), j.hello.weight);
@@ -35139,9 +35178,13 @@ SKEIN_INLINE void head::books::leave(detail::head_job& j, job_end how_it_ended) 
     if (std::exchange(j.ending, true)) return;
     memory.job_went(j.incarnation, how_it_ended);
     logging::at(how.news, "head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
-    const auto own = j.leases.find(keeper_lease); // its node is not there: nobody sees its end
-    if (own != j.leases.end() && own->second->state == detail::lease_state::expected)
-        keeper_over(j, "its node did not come back to the head", false);
+    if (const auto own = j.leases.find(keeper_lease); own != j.leases.end()) {
+        const auto& l = *own->second;
+        if (l.state == detail::lease_state::expected) // its node is not there: nobody sees its end
+            keeper_over(j, "its node did not come back to the head", false);
+        else if (l.state == detail::lease_state::waits)
+            keeper_over(j, "it waits for a node: " + schedule.why(l.request), true);
+    }
     std::vector<detail::head_lease*> all;
     for (auto& [n, l] : j.leases) all.push_back(l.get());
     for (auto* l : all) { // erasing the last one would erase the job
@@ -35672,8 +35715,10 @@ SKEIN_INLINE void head::books::give_back(detail::head_job& j, std::uint64_t numb
     const auto found = j.leases.find(number);
     if (found == j.leases.end()) return; // its end has crossed this
     auto& l = *found->second;
-    if (l.state == detail::lease_state::granted) return stop_worker(l, at_once);
+    l.at_once = l.at_once || at_once;
+    if (l.state == detail::lease_state::granted) return stop_worker(l, l.at_once);
     if (l.state == detail::lease_state::stopping && at_once) return tell_stop(l, true);
+    if (l.state == detail::lease_state::expected && l.at_once) return; // when its node comes
     if (l.state != detail::lease_state::stopping) erase(l);
 }
 
@@ -35991,7 +36036,8 @@ SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held
         if (found != j->leases.end()) l = found->second.get();
     }
     if (l != nullptr && l->at == &n) {
-        if (l->state == detail::lease_state::stopping) stop_worker(*l); // the order may be lost
+        if (l->state == detail::lease_state::stopping)
+            stop_worker(*l, l->at_once); // the order may be lost
         return true;
     }
     using state = detail::lease_state;
@@ -36002,6 +36048,13 @@ SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held
         return true;
     }
     if (l != nullptr && l->state != state::expected) return false;
+    if (l != nullptr && l->at_once) {
+        if (!take_over(n, held, l, state::stopping)) return false;
+        tell_stop(*l, true);
+        return true;
+    }
+    if (l == nullptr && j != nullptr && j->session == nullptr && !j->ending) // as of one not known
+        j->away_until = std::max(j->away_until, deadline_after(on_loop.now(), how.driver_grace));
     const bool is_unwanted =
         is_other || (l == nullptr && j != nullptr && (j->session != nullptr || j->ending));
     const bool taken = take_over(n, held, l, is_unwanted ? state::stopping : state::granted);
@@ -36437,6 +36490,9 @@ SKEIN_INLINE time_point head::books::free_at(const detail::head_space& sp) const
 
 /// A driver says that it is the keeper of a namespace.
 SKEIN_INLINE void head::books::check_keeper(const std::string& space, std::uint64_t incarnation) {
+    if (spaces.size() >= detail::most_spaces && !spaces.contains(space))
+        throw error(errc::exhausted,
+                    fmt::format("a cluster has {} namespaces at most", detail::most_spaces));
     auto& sp = spaces[space];
     if (sp.keeper == incarnation) return;
     if (sp.keeper != 0)
@@ -36448,13 +36504,17 @@ SKEIN_INLINE void head::books::check_keeper(const std::string& space, std::uint6
 
 /// A node holds a keeper's process. False: that of another one than the namespace has.
 SKEIN_INLINE bool head::books::claim_space(const held_lease& held) {
+    const auto known = jobs.find(held.lease.driver);
+    if (known != jobs.end() && !known->second->space.empty() && known->second->space != held.space)
+        return false;
     auto& sp = spaces[held.space];
     if (sp.keeper == 0) {
         sp.keeper = held.lease.driver;
         sp.is_known = true;
-        job_of(sp.keeper).space = held.space;
     }
-    return sp.keeper == held.lease.driver;
+    if (sp.keeper != held.lease.driver) return false;
+    job_of(sp.keeper).space = held.space;
+    return true;
 }
 
 /// is_seen: its process has ended for sure.
@@ -36466,20 +36526,32 @@ SKEIN_INLINE void head::books::keeper_over(const detail::head_job& j, const std:
     sp.keeper = 0;
     sp.how = why;
     sp.free_at = deadline_after(on_loop.now(), is_seen ? duration(0) : how.times.space_fence);
-    const bool has_come = j.hello.port != 0 || !j.hello.address.empty();
-    if (!has_come && !j.hello.executable.empty()) sp.failed = sp.started;
+    if (!j.has_come() && !j.hello.executable.empty()) sp.failed = sp.started;
     logging::at(how.news, "head", "a namespace has no keeper any more",
                 {{"namespace", j.space}, {"why", why}});
 }
 
 SKEIN_INLINE void head::books::look_at_spaces() {
+    for (auto& [name, sp] : spaces) {
+        if (sp.keeper == 0) continue;
+        const auto j = jobs.find(sp.keeper);
+        if (j != jobs.end() && j->second->space == name) continue;
+        sp.keeper = 0; // nobody has said how it ended
+        sp.how = "it is not in the cluster any more";
+        sp.free_at = deadline_after(on_loop.now(), how.times.space_fence);
+    }
+    const detail::head_space unknown;
+    const auto space_of = [&](const std::string& name) -> const detail::head_space& {
+        const auto found = spaces.find(name);
+        return found == spaces.end() ? unknown : found->second;
+    };
     std::vector<detail::head_job*> gone;
     for (const auto& [number, j] : jobs) {
-        if (!j->space.empty() && !j->ending && spaces[j->space].keeper != number)
+        if (!j->space.empty() && !j->ending && space_of(j->space).keeper != number)
             gone.push_back(j.get());
         if (j->session == nullptr) continue;
         std::erase_if(j->hello.visits, [&, job = j.get()](const visited_space& v) {
-            auto& sp = spaces[v.space];
+            const auto& sp = space_of(v.space);
             if (sp.keeper == v.keeper || (!sp.is_known && on_loop.now() < free_at(sp)))
                 return false;
             job->session->tell(space_lost{v.space, v.keeper, sp.how});

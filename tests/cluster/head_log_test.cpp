@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <catch2/catch_test_macros.hpp>
 
+#include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
 #include <skein/core/crc32c.hpp>
 #include <skein/sim/disk.hpp>
+#include <tests/support/cluster_peer.hpp>
 #include <tests/support/sim_nodes.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -314,6 +316,9 @@ TEST_CASE("a node that leaves in order is forgotten, unless it is drained", "[H2
         CHECK(s.missing[0].name == "n1");
         CHECK(s.missing[0].left);
         CHECK(s.missing[0].draining);
+        auto undone = test::ask_drain(&c, drain_of("n1", false));
+        (void)co_await undone;
+        CHECK(c.head().status().missing.empty());
     });
 }
 
@@ -358,6 +363,82 @@ TEST_CASE("a head remembers which drivers there were, and how they ended", "[H3]
         auto closing = as_result(second->end());
         (void)co_await closing;
     });
+}
+
+TEST_CASE("a driver that is away when the cluster is stopped is entered as lost", "[H3]") {
+    with_state(9, 1, [](test::sim_nodes& c, sim::disk&) -> task<void> {
+        auto saying = test::say_hello(&c, 5, test::peer_driver("asks"));
+        const auto welcome = co_await saying;
+        REQUIRE(welcome);
+        auto away = until(
+            [&] {
+                const auto jobs = c.head().status().jobs;
+                return jobs.size() == 1 && !jobs[0].connected;
+            },
+            "a driver that is away");
+        co_await away;
+        c.head().stop();
+        co_await sleep_for(5s);
+        auto ended = c.cancel_head();
+        co_await ended;
+        c.start_head();
+        CHECK(c.head().status().jobs.empty());
+        auto asking = c.past_jobs();
+        const auto jobs = co_await asking;
+        REQUIRE(jobs.size() == 1);
+        CHECK(jobs[0].name == "asks");
+        CHECK(jobs[0].how == static_cast<std::uint8_t>(cluster::job_end::lost));
+    });
+}
+
+TEST_CASE("a missing node is forgotten after a week, unless it is drained", "[H2]") {
+    sim::loop loop(10);
+    sim::disk disk;
+    cluster::detail::head_memory memory(loop);
+    memory.open(std::make_shared<head_log>(disk, "state"), net::token(), loop.random());
+    const auto comes = [&](const std::string& name, bool draining) {
+        cluster::detail::node_record n;
+        n.name = name;
+        n.draining = draining;
+        memory.node_came(std::move(n));
+    };
+    for (const bool draining : {false, true}) {
+        const std::string name = draining ? "drained" : "plain";
+        comes(name, draining);
+        memory.node_went(name, false);
+    }
+    const auto a_week = []() -> task<void> { co_await sleep_for(8 * 24h); };
+    loop.run(a_week());
+    memory.look();
+    CHECK(memory.find_node("plain") == nullptr);
+    CHECK(memory.find_node("drained") != nullptr);
+    const auto a_minute = []() -> task<void> { co_await sleep_for(60s); };
+    loop.run(a_minute());
+    for (std::size_t i = 0; i < memory.most_gone_nodes; ++i) { // one too many
+        comes("n" + std::to_string(i), false);
+        memory.node_went("n" + std::to_string(i), false);
+    }
+    CHECK(memory.missing().size() == memory.most_gone_nodes);
+    CHECK(memory.find_node("drained") != nullptr);
+}
+
+TEST_CASE("what waits to be written while a disk hangs is bounded, and not lost", "[H4]") {
+    sim::loop loop(11);
+    sim::disk disk;
+    const std::size_t many = cluster::detail::head_memory::most_unwritten + 100;
+    {
+        cluster::detail::head_memory memory(loop);
+        memory.open(std::make_shared<head_log>(disk, "state"), net::token(), loop.random());
+        for (std::uint64_t i = 1; i <= many; ++i) {
+            memory.job_came(i, "job", "host", 1, "");
+            REQUIRE(memory.unwritten() <= memory.most_unwritten);
+        }
+        memory.close();
+        loop.run(cluster::detail::head_memory::keep(&memory));
+    }
+    cluster::detail::head_memory again(loop);
+    again.open(std::make_shared<head_log>(disk, "state"), net::token(), loop.random());
+    CHECK(again.open_jobs().size() == many);
 }
 
 TEST_CASE("on a full disk a head goes on, says so, and writes all when there is room", "[H4]") {

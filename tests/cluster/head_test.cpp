@@ -2,6 +2,8 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <skein/cluster/detail/cluster_link.hpp>
+#include <skein/sim/disk.hpp>
+#include <tests/support/cluster_peer.hpp>
 #include <tests/support/sim_nodes.hpp>
 
 #include <skein/core/timeout.hpp>
@@ -443,5 +445,104 @@ TEST_CASE("a head that is cancelled is taken for one that crashed", "[cluster][h
             wait_until([&] { return c.head().status().nodes.size() == 1; }, "the node is back");
         co_await back;
         CHECK(d.self.stats().workers_lost == 0);
+    });
+}
+
+namespace {
+
+cluster::known_lease lease_at(std::uint64_t node) {
+    cluster::known_lease out;
+    out.number = 1;
+    out.demand = "cpu=1";
+    out.node = node;
+    return out;
+}
+
+task<void> join_as_node(test::cluster_peer* node, test::sim_nodes* c,
+                        std::vector<cluster::held_lease> holds) {
+    auto dialing = node->dial(c, "raw", 7);
+    co_await dialing;
+    auto joining = node->way->call<cluster::node_welcome>(test::peer_node(std::move(holds)));
+    (void)co_await joining;
+}
+
+} // namespace
+
+TEST_CASE("a lease that was given back at once is ended so whenever its node comes",
+          "[cluster][head]") {
+    test::in_world_of_nodes(18, [](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
+        c.start_head();
+        test::cluster_peer driver, node, again;
+        auto dialing = driver.dial(&c, "asks", 5);
+        co_await dialing;
+        auto joining =
+            driver.way->call<cluster::driver_welcome>(test::peer_driver("asks", {lease_at(7)}));
+        (void)co_await joining;
+        driver.way->tell(cluster::return_lease{1, true}); // a head that knows nothing is told so
+        co_await sleep_for(1s);
+        auto comes = join_as_node(&node, &c, {test::peer_lease(5, 1)});
+        co_await comes;
+        co_await sleep_for(100ms);
+        REQUIRE(node.stops.size() == 1);
+        CHECK(node.stops[0].lease == cluster::lease_name{5, 1});
+        CHECK(node.stops[0].at_once);
+        auto comes_again = join_as_node(&again, &c, {test::peer_lease(5, 1)}); // the order is lost
+        co_await comes_again;
+        co_await sleep_for(100ms);
+        REQUIRE(again.stops.size() == 1);
+        CHECK(again.stops[0].at_once);
+        for (auto* one : {&again, &node, &driver}) {
+            auto gone = one->close();
+            co_await gone;
+        }
+    });
+}
+
+TEST_CASE("a driver that a node tells of may come as long as after a lost link",
+          "[cluster][head]") {
+    sim::disk disk;
+    test::in_world_of_nodes(19, [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
+        c.head_disk = &disk;
+        c.head_defaults.driver_grace = 4s;
+        c.start_head();
+        auto first = test::say_hello(&c, 5, test::peer_driver("asks"));
+        const auto welcome = co_await first;
+        REQUIRE(welcome);
+        co_await sleep_for(100ms);
+        auto killed = c.kill_head();
+        co_await killed;
+        c.start_head();
+        REQUIRE(c.head().status().jobs.size() == 1);
+        co_await sleep_for(3s);
+        test::cluster_peer node;
+        auto comes = join_as_node(&node, &c, {test::peer_lease(5, 1)});
+        co_await comes;
+        co_await sleep_for(3s);
+        CHECK(node.stops.empty());
+        co_await sleep_for(2s);
+        CHECK(node.stops.size() == 1);
+        auto gone = node.close();
+        co_await gone;
+    });
+}
+
+TEST_CASE("what a driver says of namespaces is bounded", "[cluster][head]") {
+    test::in_world_of_nodes(20, [](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
+        c.start_head();
+        auto long_one = test::peer_driver("asks");
+        long_one.visits.push_back({std::string(256, 'x'), 1});
+        auto first = test::say_hello(&c, 5, long_one);
+        const auto refused = co_await first;
+        REQUIRE_FALSE(refused);
+        CHECK(refused.error().code() == errc::too_large);
+        auto other = test::peer_driver("asks");
+        auto second = test::say_hello(&c, 6, other);
+        const auto taken = co_await second;
+        CHECK(taken);
+        other.space = "prod";
+        auto third = test::say_hello(&c, 6, other);
+        const auto changed = co_await third;
+        REQUIRE_FALSE(changed);
+        CHECK(changed.error().code() == errc::malformed);
     });
 }

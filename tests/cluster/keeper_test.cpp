@@ -6,8 +6,11 @@
 #include <skein/rt/actor.hpp>
 #include <skein/rt/remote.hpp>
 #include <skein/rt/runtime_context.hpp>
+#include <skein/sim/disk.hpp>
+#include <tests/support/cluster_peer.hpp>
 #include <tests/support/sim_nodes.hpp>
 
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -397,6 +400,12 @@ TEST_CASE("when a keeper dies its actors are lost, calls say so, and the next re
         co_await work;
         auto ended = until_empty(c, 70s);
         co_await ended;
+        auto asking = c->past_jobs();
+        const auto past = co_await asking;
+        REQUIRE(past.size() == 3);
+        CHECK(std::count_if(past.begin(), past.end(),
+                            [](const auto& j) { return j.space == "prod"; }) == 2);
+        CHECK(past.front().space == "prod");
     });
 }
 
@@ -453,6 +462,45 @@ task<void> find_when_sure(test::sim_nodes* c, time_point lost) {
 
 } // namespace
 
+namespace {
+
+task<void> find_and_kill() {
+    auto looking = find_sum();
+    const auto sum = co_await looking;
+    auto r = sum.call<&kept_sum::get>();
+    const int got = co_await r;
+    CHECK(got == 1);
+    kill(sum);
+}
+
+} // namespace
+
+TEST_CASE("a head with a log knows that keepers may live that do not come at once",
+          "[N3][N8][cluster][keeper]") {
+    sim::disk disk;
+    test::in_world_of_nodes(12, [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
+        c.head_disk = &disk;
+        c.start_head();
+        c.add_node(2);
+        auto first = as_program(&c, "first", &make_only);
+        co_await first;
+        auto killed = c.kill_head();
+        co_await killed;
+        c.network().partition("n1", "head");
+        c.start_head();
+        c.add_node(2); // whom no head has welcomed before
+        scope asking;
+        asking.spawn(as_program(&c, "second", &find_and_kill));
+        co_await sleep_for(10s);
+        CHECK(test::sim_nodes::keepers("prod") == 1);
+        c.network().heal_all();
+        auto found = asking.join();
+        co_await found;
+        auto ended = until_empty(&c, 90s);
+        co_await ended;
+    });
+}
+
 TEST_CASE("no second keeper begins while one that is cut off may live", "[N3][cluster][keeper]") {
     with_nodes(9, 2, [](test::sim_nodes* c) -> task<void> {
         auto first = as_program(c, "first", &make_only);
@@ -484,6 +532,54 @@ TEST_CASE("the error of a keeper that does not start has the reason", "[N9][clus
         co_await work;
         INFO(text);
         CHECK(text.find("the keeper of namespace \"prod\" did not start") != text.npos);
+    });
+}
+
+TEST_CASE("the error of a keeper that finds no node says for what it waits",
+          "[N9][cluster][keeper]") {
+    test::in_world_of_nodes(13, [](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
+        c.head_defaults.times.start_timeout = 5s;
+        c.start_head();
+        std::string text;
+        auto work = as_program(&c, "asks", [&text]() -> task<void> {
+            return [](std::string* out) -> task<void> {
+                auto asked = try_find();
+                const auto got = co_await asked;
+                if (!got) *out = got.error().what();
+            }(&text);
+        });
+        co_await work;
+        INFO(text);
+        CHECK(text.find("the keeper of namespace \"prod\" did not start: it waits for a node: ") !=
+              text.npos);
+    });
+}
+
+TEST_CASE("a keeper that was given up does not get its namespace again",
+          "[N3][N9][cluster][keeper]") {
+    test::in_world_of_nodes(14, [](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
+        c.head_defaults.driver_grace = 1s;
+        c.start_head();
+        test::cluster_peer node; // ends no worker
+        auto dialing = node.dial(&c, "raw", 7);
+        co_await dialing;
+        auto joining =
+            node.way->call<cluster::node_welcome>(test::peer_node({test::peer_lease(5, 3)}));
+        (void)co_await joining;
+        co_await sleep_for(2s);
+        CHECK(node.stops.size() == 1);
+        auto hello = test::peer_driver("late");
+        hello.space = "prod";
+        auto late = test::say_hello(&c, 5, hello);
+        const auto refused = co_await late;
+        REQUIRE_FALSE(refused);
+        CHECK(refused.error().code() == errc::aborted);
+        auto gone = node.close();
+        co_await gone;
+        c.add_node(2);
+        auto first = as_program(&c, "first", &make_only);
+        co_await first;
+        CHECK(test::sim_nodes::keepers("prod") == 1);
     });
 }
 

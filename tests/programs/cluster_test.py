@@ -673,6 +673,8 @@ def detached():
             waiting.check(part in waiting.stderr, f"it does not say {part!r}")
         gone = program("add", "answer", "1")
         gone.check(gone.wait(SECONDS) == 1 and "no actor named" in gone.stderr, "an actor without its keeper")
+        c.wait_until(lambda: re.search(r"skein_detached \(keeper of prod\) .*\blost\b", c.tool("status", c.address, "--jobs")[1]), "the past keeper")
+        assert [j["space"] for j in json.loads(c.tool("status", c.address, "--jobs", "--json")[1])["past_jobs"]].count("prod") == 1
         says("the sum is 7\n", "make", "lasting", "7", "-1")
         # The head comes back, and knows the keeper.
         c.head.process.kill()

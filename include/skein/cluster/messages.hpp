@@ -382,6 +382,7 @@ struct past_job {
     std::int64_t pid = 0;
     std::int64_t started = 0, ended = 0; ///< seconds since 1970
     std::uint8_t how = 0;                ///< job_end
+    std::string space;                   ///< it was the keeper of this namespace
 };
 /// Asks for cluster_status.
 struct ask_status {

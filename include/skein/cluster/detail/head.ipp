@@ -76,6 +76,10 @@ SKEIN_INLINE void head::books::remember() {
         hello.host = known.host;
         hello.pid = known.pid;
     }
+    const auto missing = memory.missing();
+    is_restarted =
+        !memory.open_jobs().empty() ||
+        std::any_of(missing.begin(), missing.end(), [](const auto& n) { return !n.left; });
 }
 
 SKEIN_INLINE task<void> head::books::serve() {
@@ -87,6 +91,8 @@ SKEIN_INLINE task<void> head::books::serve() {
     std::exception_ptr failure;
     try {
         co_await stopping.wait();
+        for (const auto& [number, j] : jobs) // nobody waits for them any more
+            if (j->session == nullptr) memory.job_went(number, job_end::lost);
         tell_all_to_leave();
         for (const auto& s : sessions) all.spawn(close_link(s->below));
     } catch (...) {
@@ -301,6 +307,17 @@ SKEIN_INLINE detail::head_job& head::books::job_of(std::uint64_t incarnation) {
     return *j;
 }
 
+/// Of a driver that is known already.
+SKEIN_INLINE void head::books::check_again(const detail::head_job& j, const driver_hello& h) {
+    if (j.ending)
+        throw error(errc::aborted, "the driver was away for too long; its workers are being ended");
+    if (j.space != h.space && (!j.space.empty() || j.has_come()))
+        throw error(errc::malformed,
+                    fmt::format("the driver was the keeper of namespace \"{}\" and is that of "
+                                "\"{}\" now",
+                                j.space, h.space));
+}
+
 SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_ptr s,
                                                          driver_hello h) {
     if (s == nullptr || s->node != nullptr || s->job != nullptr)
@@ -320,16 +337,18 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
         throw error(errc::too_large, fmt::format("{} placement groups, more than {}",
                                                  h.groups.size(), detail::most_groups));
     detail::check_text("the namespace of the driver", h.space, detail::most_space_bytes);
+    for (const auto& v : h.visits)
+        detail::check_text("a namespace that the driver visits", v.space, detail::most_space_bytes);
     self->is_restarted = self->is_restarted || h.again;
+    if (const auto known = self->jobs.find(s->incarnation); known != self->jobs.end())
+        check_again(*known->second, h);
     if (!h.space.empty()) self->check_keeper(h.space, s->incarnation);
     auto& j = self->job_of(s->incarnation);
-    if (j.ending)
-        throw error(errc::aborted, "the driver was away for too long; its workers are being ended");
     if (j.session != nullptr) {
         j.session->job = nullptr;
         j.session->below->abort(error(errc::reset, "the driver has come over another link"));
         forget_output_at(j);
-    } else if (j.hello.port == 0 && j.hello.address.empty()) {
+    } else if (!j.has_come()) {
         logging::at(self->how.news, "head", "driver joined",
                     {{"job", h.name}, {"host", h.host}, {"pid", h.pid}});
     }
@@ -337,7 +356,7 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     s->job = &j;
     j.seen_from = s->seen_from;
     j.hello = std::move(h);
-    self->memory.job_came(j.incarnation, j.hello.name, j.hello.host, j.hello.pid);
+    self->memory.job_came(j.incarnation, j.hello.name, j.hello.host, j.hello.pid, j.hello.space);
     j.space = j.hello.space;
     j.hello.weight = std::clamp<std::uint32_t>(j.hello.weight, 1, 1000);
     self->schedule.set_weight(j.id(), j.hello.weight);
@@ -352,9 +371,13 @@ SKEIN_INLINE void head::books::leave(detail::head_job& j, job_end how_it_ended) 
     if (std::exchange(j.ending, true)) return;
     memory.job_went(j.incarnation, how_it_ended);
     logging::at(how.news, "head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
-    const auto own = j.leases.find(keeper_lease); // its node is not there: nobody sees its end
-    if (own != j.leases.end() && own->second->state == detail::lease_state::expected)
-        keeper_over(j, "its node did not come back to the head", false);
+    if (const auto own = j.leases.find(keeper_lease); own != j.leases.end()) {
+        const auto& l = *own->second;
+        if (l.state == detail::lease_state::expected) // its node is not there: nobody sees its end
+            keeper_over(j, "its node did not come back to the head", false);
+        else if (l.state == detail::lease_state::waits)
+            keeper_over(j, "it waits for a node: " + schedule.why(l.request), true);
+    }
     std::vector<detail::head_lease*> all;
     for (auto& [n, l] : j.leases) all.push_back(l.get());
     for (auto* l : all) { // erasing the last one would erase the job

@@ -73,6 +73,7 @@ struct head_lease {
     head_node* at = nullptr;         ///< granted, stopping
     std::uint64_t expected_node = 0; ///< its incarnation
     time_point until{};              ///< expected
+    bool at_once = false;            ///< its worker is to be killed, not asked
     time_point recalled_at{};        ///< the last time; {}: never
     time_point keep_until{};   ///< it is not asked back before: granted just now, or it has actors
     time_point actors_until{}; ///< for its own driver neither: it has actors
@@ -154,6 +155,9 @@ struct head_job {
     head_output output;
 
     [[nodiscard]] job_id id() const noexcept { return job_id(incarnation); }
+    [[nodiscard]] bool has_come() const noexcept {
+        return hello.port != 0 || !hello.address.empty();
+    }
 };
 
 } // namespace detail
@@ -189,6 +193,7 @@ struct head::books {
     static task<void> watch(books* self);
     void look();
     static task<node_welcome> on_node(books* self, session_ptr s, node_hello h);
+    static void check_again(const detail::head_job& j, const driver_hello& h);
     static task<driver_welcome> on_driver(books* self, session_ptr s, driver_hello h);
     [[nodiscard]] std::string free_name(const node_hello& h);
     detail::head_node& enter(const session_ptr& s, const node_hello& h);

@@ -88,8 +88,10 @@ SKEIN_INLINE void head::books::give_back(detail::head_job& j, std::uint64_t numb
     const auto found = j.leases.find(number);
     if (found == j.leases.end()) return; // its end has crossed this
     auto& l = *found->second;
-    if (l.state == detail::lease_state::granted) return stop_worker(l, at_once);
+    l.at_once = l.at_once || at_once;
+    if (l.state == detail::lease_state::granted) return stop_worker(l, l.at_once);
     if (l.state == detail::lease_state::stopping && at_once) return tell_stop(l, true);
+    if (l.state == detail::lease_state::expected && l.at_once) return; // when its node comes
     if (l.state != detail::lease_state::stopping) erase(l);
 }
 
@@ -407,7 +409,8 @@ SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held
         if (found != j->leases.end()) l = found->second.get();
     }
     if (l != nullptr && l->at == &n) {
-        if (l->state == detail::lease_state::stopping) stop_worker(*l); // the order may be lost
+        if (l->state == detail::lease_state::stopping)
+            stop_worker(*l, l->at_once); // the order may be lost
         return true;
     }
     using state = detail::lease_state;
@@ -418,6 +421,13 @@ SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held
         return true;
     }
     if (l != nullptr && l->state != state::expected) return false;
+    if (l != nullptr && l->at_once) {
+        if (!take_over(n, held, l, state::stopping)) return false;
+        tell_stop(*l, true);
+        return true;
+    }
+    if (l == nullptr && j != nullptr && j->session == nullptr && !j->ending) // as of one not known
+        j->away_until = std::max(j->away_until, deadline_after(on_loop.now(), how.driver_grace));
     const bool is_unwanted =
         is_other || (l == nullptr && j != nullptr && (j->session != nullptr || j->ending));
     const bool taken = take_over(n, held, l, is_unwanted ? state::stopping : state::granted);

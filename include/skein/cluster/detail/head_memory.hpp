@@ -56,6 +56,7 @@ struct job_record {
     std::int64_t pid = 0;
     std::int64_t started = 0, ended = 0; ///< seconds since 1970; 0: it has not
     std::uint8_t how = 0;                ///< job_end
+    std::string space;                   ///< it is the keeper of this namespace
 };
 
 /// Belongs to one loop. keep() must have ended before it is destroyed.
@@ -63,8 +64,10 @@ class head_memory {
 public:
     static constexpr std::size_t most_gone_nodes = 4096;
     static constexpr std::size_t most_past_jobs = 1000;
-    static constexpr std::int64_t gone_for = 7 * 86'400; ///< seconds; then a node is forgotten
-    static constexpr std::size_t most_text = 256;        ///< of a name; the rest is cut off
+    static constexpr std::size_t most_unwritten = 10'000; ///< records; then all is written anew
+    static constexpr std::int64_t gone_for =
+        7 * 86'400; ///< seconds; then a node that is not drained is forgotten
+    static constexpr std::size_t most_text = 256; ///< of a name; the rest is cut off
     static constexpr std::size_t most_offers =
         4096; ///< of resources, of labels; longer ones are left out
 
@@ -83,6 +86,8 @@ public:
     [[nodiscard]] std::string folder() const { return log_ ? log_->folder() : ""; }
     /// Why what changes is not durable; "": it is, or there is no log.
     [[nodiscard]] const std::string& trouble() const noexcept { return trouble_; }
+    /// Records that are yet to be written.
+    [[nodiscard]] std::size_t unwritten() const noexcept { return unwritten_.size(); }
 
     // nodes
     [[nodiscard]] const node_record* find_node(const std::string& name) const;
@@ -94,7 +99,7 @@ public:
 
     // drivers
     void job_came(std::uint64_t driver, const std::string& name, const std::string& host,
-                  std::int64_t pid);
+                  std::int64_t pid, const std::string& space);
     void job_went(std::uint64_t driver, job_end how);
     [[nodiscard]] const std::map<std::uint64_t, job_record>& open_jobs() const noexcept {
         return jobs_;

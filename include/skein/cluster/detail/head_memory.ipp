@@ -131,6 +131,10 @@ void head_memory::note(const R& r) {
     if (log_ == nullptr) return;
     ++last_;
     if (!all_anew_) unwritten_.push_back(record_of(r));
+    if (unwritten_.size() > most_unwritten) { // a write hangs
+        all_anew_ = true;
+        unwritten_.clear();
+    }
     changed_.wake_all();
 }
 
@@ -245,15 +249,19 @@ SKEIN_INLINE void head_memory::node_went(const std::string& name, bool left) {
     if (static_cast<std::size_t>(std::count_if(nodes_.begin(), nodes_.end(), is_gone)) <=
         most_gone_nodes)
         return;
+    const auto goes_before = [](const node_record& a, const node_record& b) {
+        return a.draining != b.draining ? b.draining : a.gone_since < b.gone_since;
+    };
     auto oldest = found;
     for (auto at = nodes_.begin(); at != nodes_.end(); ++at)
-        if (is_gone(*at) && at->second.gone_since < oldest->second.gone_since) oldest = at;
+        if (is_gone(*at) && goes_before(at->second, oldest->second)) oldest = at;
     forget_node(std::string(oldest->first));
 }
 
 SKEIN_INLINE void head_memory::node_drains(const std::string& name, bool on) {
     const auto found = nodes_.find(name);
     if (found == nodes_.end()) return;
+    if (!on && found->second.left) return forget_node(name); // it was kept for that alone
     found->second.draining = on;
     note(found->second);
 }
@@ -277,16 +285,17 @@ SKEIN_INLINE void head_memory::look() {
     const auto now = unix_now();
     std::vector<std::string> old;
     for (const auto& [name, n] : nodes_)
-        if (n.gone_since != 0 && now - n.gone_since > gone_for) old.push_back(name);
+        if (n.gone_since != 0 && !n.draining && now - n.gone_since > gone_for) old.push_back(name);
     for (const auto& name : old) forget_node(name);
 }
 
 // ---- drivers -------------------------------------------------------------------------------------------------
 
 SKEIN_INLINE void head_memory::job_came(std::uint64_t driver, const std::string& name,
-                                        const std::string& host, std::int64_t pid) {
+                                        const std::string& host, std::int64_t pid,
+                                        const std::string& space) {
     if (jobs_.contains(driver)) return;
-    job_record j{driver, cut_text(name), cut_text(host), pid, unix_now(), 0, 0};
+    job_record j{driver, cut_text(name), cut_text(host), pid, unix_now(), 0, 0, cut_text(space)};
     for (const auto& one : past_) // it was given up, and comes all the same
         if (one.driver == driver) j.started = one.started;
     note(j);
@@ -306,7 +315,7 @@ SKEIN_INLINE void head_memory::job_went(std::uint64_t driver, job_end how) {
 SKEIN_INLINE std::vector<past_job> head_memory::past_jobs() const {
     std::vector<past_job> out;
     for (auto at = past_.rbegin(); at != past_.rend(); ++at)
-        out.push_back({at->name, at->host, at->pid, at->started, at->ended, at->how});
+        out.push_back({at->name, at->host, at->pid, at->started, at->ended, at->how, at->space});
     return out;
 }
 

@@ -104,6 +104,9 @@ SKEIN_INLINE time_point head::books::free_at(const detail::head_space& sp) const
 
 /// A driver says that it is the keeper of a namespace.
 SKEIN_INLINE void head::books::check_keeper(const std::string& space, std::uint64_t incarnation) {
+    if (spaces.size() >= detail::most_spaces && !spaces.contains(space))
+        throw error(errc::exhausted,
+                    fmt::format("a cluster has {} namespaces at most", detail::most_spaces));
     auto& sp = spaces[space];
     if (sp.keeper == incarnation) return;
     if (sp.keeper != 0)
@@ -115,13 +118,17 @@ SKEIN_INLINE void head::books::check_keeper(const std::string& space, std::uint6
 
 /// A node holds a keeper's process. False: that of another one than the namespace has.
 SKEIN_INLINE bool head::books::claim_space(const held_lease& held) {
+    const auto known = jobs.find(held.lease.driver);
+    if (known != jobs.end() && !known->second->space.empty() && known->second->space != held.space)
+        return false;
     auto& sp = spaces[held.space];
     if (sp.keeper == 0) {
         sp.keeper = held.lease.driver;
         sp.is_known = true;
-        job_of(sp.keeper).space = held.space;
     }
-    return sp.keeper == held.lease.driver;
+    if (sp.keeper != held.lease.driver) return false;
+    job_of(sp.keeper).space = held.space;
+    return true;
 }
 
 /// is_seen: its process has ended for sure.
@@ -133,20 +140,32 @@ SKEIN_INLINE void head::books::keeper_over(const detail::head_job& j, const std:
     sp.keeper = 0;
     sp.how = why;
     sp.free_at = deadline_after(on_loop.now(), is_seen ? duration(0) : how.times.space_fence);
-    const bool has_come = j.hello.port != 0 || !j.hello.address.empty();
-    if (!has_come && !j.hello.executable.empty()) sp.failed = sp.started;
+    if (!j.has_come() && !j.hello.executable.empty()) sp.failed = sp.started;
     logging::at(how.news, "head", "a namespace has no keeper any more",
                 {{"namespace", j.space}, {"why", why}});
 }
 
 SKEIN_INLINE void head::books::look_at_spaces() {
+    for (auto& [name, sp] : spaces) {
+        if (sp.keeper == 0) continue;
+        const auto j = jobs.find(sp.keeper);
+        if (j != jobs.end() && j->second->space == name) continue;
+        sp.keeper = 0; // nobody has said how it ended
+        sp.how = "it is not in the cluster any more";
+        sp.free_at = deadline_after(on_loop.now(), how.times.space_fence);
+    }
+    const detail::head_space unknown;
+    const auto space_of = [&](const std::string& name) -> const detail::head_space& {
+        const auto found = spaces.find(name);
+        return found == spaces.end() ? unknown : found->second;
+    };
     std::vector<detail::head_job*> gone;
     for (const auto& [number, j] : jobs) {
-        if (!j->space.empty() && !j->ending && spaces[j->space].keeper != number)
+        if (!j->space.empty() && !j->ending && space_of(j->space).keeper != number)
             gone.push_back(j.get());
         if (j->session == nullptr) continue;
         std::erase_if(j->hello.visits, [&, job = j.get()](const visited_space& v) {
-            auto& sp = spaces[v.space];
+            const auto& sp = space_of(v.space);
             if (sp.keeper == v.keeper || (!sp.is_known && on_loop.now() < free_at(sp)))
                 return false;
             job->session->tell(space_lost{v.space, v.keeper, sp.how});
