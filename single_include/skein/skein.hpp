@@ -13889,7 +13889,7 @@ private:
 //
 //     node -> head    node_hello        says who it is and which leases it holds; answered by node_welcome
 //                     worker_ended      a worker has ended, or did not start
-//     head -> node    start_worker_order, stop_worker_order, leave_cluster
+//     head -> node    start_worker_order, stop_worker_order, leave_cluster, node_drains
 //     driver -> head  driver_hello      the same for a driver, with all leases it has or waits for
 //                     want_lease, return_lease, keep_lease, lease_rests, want_group, drop_group
 //     head -> driver  lease_granted, lease_waits, lease_recalled, lease_ended, cluster_changed,

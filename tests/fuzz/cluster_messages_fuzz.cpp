@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of a cluster from any bytes: the first one or two say which. Decoded within bounds or refused.
+// The messages of a cluster from any bytes: the first says which. Decoded within bounds or refused.
 #include <skein/cluster/messages.hpp>
 #include <skein/rt/resources.hpp>
 

@@ -107,7 +107,8 @@ TEST_CASE("a flipped bit is one bit of one chunk, is counted, and never inside o
         auto inside = put(one.get(), sent);
         co_await inside;
         auto reading = other->read_some(got);
-        CHECK(co_await reading == 500);
+        const auto read = co_await reading;
+        CHECK(read == 500);
         CHECK(got == sent);
         n->stop_faults();
         auto calm = put(e.a.get(), sent);

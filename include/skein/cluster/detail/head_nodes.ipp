@@ -21,7 +21,7 @@
 namespace skein::cluster {
 
 SKEIN_INLINE std::string head::books::free_name(const node_hello& h) {
-    const std::string wanted = !h.name.empty() ? h.name : !h.host.empty() ? h.host : "node";
+    std::string wanted = !h.name.empty() ? h.name : !h.host.empty() ? h.host : "node";
     auto* other = find_node(wanted);
     if (other != nullptr && other->session->below->is_suspect()) {
         lose(*other, "another node has come under its name"); // it was started again

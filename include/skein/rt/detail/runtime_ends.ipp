@@ -221,8 +221,9 @@ SKEIN_INLINE void runtime::force_soon(detail::call_base& call) {
 SKEIN_INLINE bool runtime::waits_at(const peer& at, const detail::call_base& call) const {
     return std::any_of(books_->slots.begin(), books_->slots.end(), [&](const auto& s) {
         const auto* const other = s.call.get();
-        return other != nullptr && other->fn != nullptr && other->on == &at && other->kind == detail::call_kind::task &&
-               !other->is_done() && !other->fn->is_coroutine && other->order < call.order &&
+        return other != nullptr && other->fn != nullptr && other->on == &at &&
+               other->kind == detail::call_kind::task && !other->is_done() &&
+               !other->fn->is_coroutine && other->order < call.order &&
                !detail::is_unwanted(*other);
     });
 }
