@@ -24180,6 +24180,7 @@ private:
     [[nodiscard]] bool runs_again(detail::call_base& call, failure& why);
     void on_cancel(peer& from, slot_id id, bool by_force);
     void force_soon(detail::call_base& call);
+    [[nodiscard]] bool waits_at(const peer& at, const detail::call_base& call) const;
     void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
     void take_reply(peer& from, detail::call_base& call, const net::frame_view& f);
 
@@ -25480,6 +25481,7 @@ struct peer {
     std::vector<std::string> labels;   ///< of its node
     error why{errc::closed, "closed"}; ///< once it has ended
     std::string ended_for;             ///< by force, and for which call
+    call_id forced;                    ///< that call
     bool orderly = false;
     event ended;
 
@@ -25664,6 +25666,7 @@ public:
     bool lends = false; ///< the value is that of a reply that lends
 
     [[nodiscard]] const peer& origin() const noexcept { return *origin_; }
+    [[nodiscard]] call_id asker() const noexcept { return asker_; }
     /// What its worker says of it goes on to who made it.
     void pass_on(std::uint16_t what) const {
         if (!is_done() && origin_->is_open()) origin_->send(what, 0, origin_id_.value(), {});
@@ -26343,7 +26346,10 @@ SKEIN_INLINE void call_context::cancel_children(bool by_force) {
         child.unlink();
         all.emplace_back(&child);
     }
-    for (const auto& child : all) cancel_call(*child, by_force);
+    for (const auto& child : all) {
+        if (!child->is_done()) children_.push_back(*child); // force may follow
+        cancel_call(*child, by_force);
+    }
 }
 
 } // namespace detail
@@ -26569,6 +26575,7 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
         !is_free && call.on != nullptr && call.on->is_open() && call.state != detail::phase::queued;
     // The slot stays taken until the worker answers: the late answer finds a call that is done.
     if (sent) call.on->send(detail::message_cancel, 0, call.slot.value(), {});
+    if (sent && call.rare->force) end_by_force(call); // nobody can ask for it later
     call.fail(
         {error(errc::timeout,
                fmt::format("{} gave no answer within {:.3g} s{}; it {}", call.name(),
@@ -28432,6 +28439,7 @@ SKEIN_INLINE void runtime::tell_wait(const detail::call_context& waiting, bool o
 // leaves, the next one starts.
 
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -28632,16 +28640,30 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
 
 /// Driver: what can end by itself is given time to.
 SKEIN_INLINE void runtime::force_soon(detail::call_base& call) {
-    if (books_->upstream != nullptr || call.on == nullptr || call.rare->force) return;
+    if (books_->upstream != nullptr || call.on == nullptr) return;
+    auto& force = call.rare->force;
+    if (!force) force.emplace(call);
+    if (force->is_set()) return;
     auto& here = loop::current();
-    auto& timer = call.rare->force.emplace(call);
-    here.set_timer(timer, deadline_after(here.exact_now(), time_constants::lan().force_after));
+    here.set_timer(*force, deadline_after(here.exact_now(), time_constants::lan().force_after));
+}
+
+/// Plain tasks run in the order in which they were sent: behind one that has no outcome, another has not begun.
+SKEIN_INLINE bool runtime::waits_at(const peer& at, const detail::call_base& call) const {
+    return std::any_of(books_->slots.begin(), books_->slots.end(), [&](const auto& s) {
+        const auto* const other = s.call.get();
+        return other != nullptr && other->fn != nullptr && other->on == &at &&
+               other->kind == detail::call_kind::task && !other->is_done() &&
+               !other->fn->is_coroutine && other->order < call.order &&
+               !detail::is_unwanted(*other);
+    });
 }
 
 SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
     if (call.is_done() || call.on == nullptr) return; // it waits to be told that its worker is lost
     auto& at = *call.on;
     if (!at.up || !at.ended_for.empty()) return;
+    if (waits_at(at, call)) return force_soon(call); // its cancellation is there, before its turn
     if (at.actors > 0) {
         logging::warn(
             "rt", "a task goes on although it was cancelled by force: actors live on its worker",
@@ -28649,6 +28671,8 @@ SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
         return;
     }
     at.ended_for = fmt::format("it was ended by force, to cancel {}", call.name());
+    at.forced = books_->leases.id_of(call);
+    books_->leases.retire(at, true); // nothing new goes there
     if (books_->leases.source != nullptr)
         books_->leases.source->end_now(*at.wire);
     else
@@ -29326,6 +29350,9 @@ SKEIN_INLINE void direct_books::hold_back(std::unique_ptr<given_call> given,
     const auto id = given->slot;
     const task_context::use under(&self.context_for(given->who, given->target, *given->fn));
     self.begin_call(here, id, true, execute_in_turn(std::move(given), std::move(box)));
+    auto& books = *self.books_;
+    books.fresh.emplace_back(here, id); // its caller hears that it is held
+    if (books.fresh.size() == 1) books.calls.spawn(self.tell_started());
 }
 
 SKEIN_INLINE task<void> direct_books::execute_later(std::unique_ptr<given_call> given,
@@ -30646,7 +30673,7 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
              pause = std::min(2 * pause, std::chrono::milliseconds(50)))
             co_await sleep_for(pause);
     } catch (const error&) {
-        if (l->up) books_->leases.retire(*l, false);
+        if (l->up && l->ended_for.empty()) books_->leases.retire(*l, false);
         pump();
         throw;
     }
@@ -30740,8 +30767,10 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     std::vector<counted_ptr<detail::call_base>> orphans;
     if (!l.spent) // else they go on, as all calls do that nobody waits for
         for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
-    for (const auto& call : orphans)
-        if (!call->is_done()) cancel(*call);
+    for (const auto& call : orphans) {
+        const auto by = static_cast<const detail::forwarded_call&>(*call).asker();
+        if (!call->is_done()) cancel(*call, l.forced && by == l.forced);
+    }
 
     losses lost;
     lost.summary = books_->keeper_end ? std::string(books_->keeper_end->text())
@@ -36138,7 +36167,7 @@ SKEIN_INLINE void head::books::reconcile(detail::head_job& j, const driver_hello
 namespace skein::cluster {
 
 SKEIN_INLINE std::string head::books::free_name(const node_hello& h) {
-    const std::string wanted = !h.name.empty() ? h.name : !h.host.empty() ? h.host : "node";
+    std::string wanted = !h.name.empty() ? h.name : !h.host.empty() ? h.host : "node";
     auto* other = find_node(wanted);
     if (other != nullptr && other->session->below->is_suspect()) {
         lose(*other, "another node has come under its name"); // it was started again
@@ -41777,7 +41806,8 @@ protected:
             if constexpr (std::is_void_v<R>) {
                 to_->succeed({});
             } else if constexpr (is_of_a_loop<R>) {
-                to_->succeed(shared(to_->door->adopt(this->value->lane())));
+                const auto& handle = *this->value;
+                to_->succeed(handle ? shared(to_->door->adopt(handle.lane())) : shared());
             } else if constexpr (std::is_copy_constructible_v<R>) {
                 to_->succeed(lent_ ? R(*this->value) : R(std::move(*this->value)));
             } else {
@@ -41810,7 +41840,7 @@ ref<R> ref_of(const pending_state<V>& from, const session_door& here) {
         done->fail(*why);
     } else {
         if constexpr (is_of_a_loop<R>)
-            done->value.emplace(R(from.value->cell()->lane));
+            done->value.emplace(*from.value ? R(from.value->cell()->lane) : R());
         else
             done->value.emplace(*from.value);
         done->state = phase::done;
@@ -41864,10 +41894,10 @@ struct session_order {
         try {
             const auto options = how.take();
             call = counted_ptr<ref_state<R>>(new session_call<R>(std::move(to)));
+            auto& by = lane ? runtime_of(lane) : *door.self; // of a namespace: its guest
             std::apply(
                 [&]<class... H>(H&... a) {
-                    begin_call<F, T>(*door.self, options, call, std::move(lane),
-                                     bring_in<H>(a, door)...);
+                    begin_call<F, T>(by, options, call, std::move(lane), bring_in<H>(a, door)...);
                 },
                 arguments);
         } catch (...) { // it was not submitted
@@ -42078,9 +42108,10 @@ private:
         try {
             auto work = with_cancel(here.until_closed(), (*f)());
             if constexpr (rt::detail::is_of_a_loop<T>) {
+                using shared = typename rt::detail::shared_result<T>::type;
                 const auto handle = co_await work;
-                co_return
-                    typename rt::detail::shared_result<T>::type(self->door_->adopt(handle.lane()));
+                if (!handle) co_return shared();
+                co_return shared(self->door_->adopt(handle.lane()));
             } else {
                 co_return co_await work;
             }

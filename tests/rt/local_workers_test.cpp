@@ -341,9 +341,9 @@ task<int> have_it_computed(std::string began) {
     auto inner = remote<&compute_for_ever>(began);
     co_return co_await std::move(inner);
 }
-/// And one that computes itself meanwhile.
+/// And one that computes itself meanwhile; what it calls has another worker.
 task<int> compute_beside(std::string began) {
-    auto inner = remote<&compute_for_ever>(began);
+    auto inner = remote<&compute_for_ever>.with({.resources = "disk=1"})(began);
     while (!std::filesystem::exists(began)) co_await sleep_for(1ms);
     wait_for_file(began + ".never");
     co_return co_await std::move(inner);
@@ -403,7 +403,7 @@ TEST_CASE("what a task has called that hears of nothing ends by force, too",
           "[C14][rt][local_workers]") {
     const test::temporary_folder folder;
     const std::string began = folder.path + "/began";
-    pool p(options(2));
+    pool p(with_resources(1, "disk=1"));
     p.run([began](pool& self) -> task<void> {
         auto outer = remote<&compute_beside>(began);
         auto begun = until_exists(began);
