@@ -184,7 +184,7 @@ TEST_CASE("a log that is damaged in the middle is set aside, with file and offse
     head_log log(disk, "state");
     REQUIRE(log.open());
     REQUIRE(log.replace(entries(0, 20)));
-    REQUIRE(disk.flip_bit("state/head.log", 8 * 100));
+    REQUIRE(disk.flip_bit("state/head.log", std::uint64_t{8} * 100));
     head_log again(disk, "state");
     const auto got = again.open();
     REQUIRE(got);
@@ -474,7 +474,7 @@ TEST_CASE("a head with a damaged log starts without what it held", "[H6]") {
         }
         auto died = c.kill_head();
         co_await died;
-        REQUIRE(disk.flip_bit("state/head.log", 8 * 120));
+        REQUIRE(disk.flip_bit("state/head.log", std::uint64_t{8} * 120));
         c.start_head();
         CHECK(disk.status("state/head.log.broken"));
         auto back = until([&] { return c.head().status().nodes.size() == 1; }, "the node");
