@@ -498,6 +498,100 @@ TEST_CASE("a lease that was given back at once is ended so whenever its node com
     });
 }
 
+TEST_CASE("a lease whose worker has come before the news of its grant is not granted again",
+          "[cluster][head][F8]") {
+    test::in_world_of_nodes(21, [](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
+        c.head_defaults.driver_grace = 4s;
+        c.start_head();
+        test::cluster_peer driver, node, has_lost_it;
+        auto dialing = driver.dial(&c, "asks", 5);
+        co_await dialing;
+        auto hello = test::peer_driver("asks", {lease_at(cluster::unknown_node)});
+        hello.leases.push_back(lease_at(cluster::unknown_node));
+        hello.leases.back().number = 2;
+        hello.leases.push_back(lease_at(cluster::unknown_node));
+        hello.leases.back().number = 3;
+        auto joining = driver.way->call<cluster::driver_welcome>(std::move(hello));
+        (void)co_await joining;
+        auto comes = join_as_node(&node, &c, {test::peer_lease(5, 1)});
+        co_await comes;
+        co_await sleep_for(100ms);
+        CHECK(node.starts.empty()); // there is room for all of them
+        CHECK(node.stops.empty());
+        REQUIRE(driver.grants.size() == 1);
+        CHECK(driver.grants[0].lease == 1);
+        CHECK(driver.grants[0].node == 7);
+        CHECK(driver.ends.empty());
+        // A worker that has ended while the head was away.
+        auto dials = has_lost_it.dial(&c, "raw-2", 8);
+        co_await dials;
+        auto told = test::peer_node({});
+        told.name = "raw-2";
+        told.ended.push_back({{5, 2}, true, "killed by signal 9 (SIGKILL)", 0, false});
+        auto tells = has_lost_it.way->call<cluster::node_welcome>(std::move(told));
+        (void)co_await tells;
+        co_await sleep_for(100ms);
+        REQUIRE(driver.ends.size() == 1);
+        CHECK(driver.ends[0].lease == 2);
+        CHECK(driver.ends[0].started);
+        co_await sleep_for(5s); // nobody has the third one
+        REQUIRE(driver.ends.size() == 2);
+        CHECK(driver.ends[1].lease == 3);
+        CHECK(driver.grants.size() == 1);
+        for (auto* one : {&has_lost_it, &node, &driver}) {
+            auto gone = one->close();
+            co_await gone;
+        }
+    });
+}
+
+namespace {
+
+task<void> note_pids(sim::children* of, std::set<std::int64_t>* seen) {
+    for (;;) {
+        for (const auto& p : of->running()) seen->insert(p.pid);
+        co_await sleep_for(1ms);
+    }
+}
+
+task<void> kill_head_and_node(test::sim_nodes* c) {
+    auto head = c->kill_head();
+    co_await head;
+    auto node = c->kill_agent(c->at(0), true);
+    co_await node;
+}
+
+} // namespace
+
+TEST_CASE("a worker that came before the news of its grant is not taken for one that waits",
+          "[cluster][head][F8]") {
+    const auto body = [](test::sim_nodes& c, driver_of& d) -> task<void> {
+        auto first = remote<&head_twice>(1);
+        co_await first;
+        std::set<std::int64_t> seen;
+        scope watching;
+        watching.spawn(note_pids(c.at(0).children.get(), &seen));
+        c.network().block("head", "driver"); // what it asks for the head still hears
+        auto r = remote<&head_later>.with({.memory = 1 << 20})(5, 5000);
+        auto runs = wait_until([&] { return d.workers.connected() == 2; }, "a worker for it");
+        co_await runs;
+        auto killed = kill_head_and_node(&c);
+        co_await killed;
+        co_await sleep_for(10s); // the link is given up, with what is still on its way
+        c.network().heal_all();
+        c.start_head();
+        c.start_agent(c.at(0));
+        const int got = co_await r; // on another worker
+        CHECK(got == 5);
+        co_await sleep_for(60s); // the other one is given up, and replaced
+        watching.cancel();
+        auto joined = as_result(watching.join());
+        (void)co_await joined;
+        CHECK(seen.size() == 4); // two before, two after: nobody was started to be refused
+    };
+    test::in_cluster(22, 1, body, 2, 1);
+}
+
 TEST_CASE("a driver that a node tells of may come as long as after a lost link",
           "[cluster][head]") {
     sim::disk disk;

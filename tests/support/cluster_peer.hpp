@@ -30,6 +30,9 @@ struct cluster_peer {
     net::requests::handle way;
     std::shared_ptr<net::request_service> service;
     std::vector<cluster::stop_worker_order> stops;
+    std::vector<cluster::start_worker_order> starts;
+    std::vector<cluster::lease_granted> grants;
+    std::vector<cluster::lease_ended> ends;
 
     cluster_peer() = default;
     cluster_peer(const cluster_peer&) = delete;
@@ -46,6 +49,11 @@ private:
     void take() {
         (service->on_tell<M>([](const M&, const net::caller&) {}), ...);
     }
+    template <class M>
+    void keep(std::vector<M> cluster_peer::* in) {
+        service->on_tell<M>(
+            [this, in](const M& m, const net::caller&) { (this->*in).push_back(m); });
+    }
     static task<void> dial_as(cluster_peer* self, sim_nodes* c, std::string host,
                               std::uint64_t incarnation) {
         net::link_options how;
@@ -55,13 +63,12 @@ private:
                                cluster::detail::cluster_link(c->secret(), host, host, 1), how);
         self->below = co_await dialing;
         self->service = std::make_shared<net::request_service>();
-        self->service->on_tell<cluster::stop_worker_order>(
-            [self](const cluster::stop_worker_order& m, const net::caller&) {
-                self->stops.push_back(m);
-            });
-        self->take<cluster::start_worker_order, cluster::leave_cluster, cluster::node_drains,
-                   cluster::take_output, cluster::cluster_changed, cluster::lease_granted,
-                   cluster::lease_waits, cluster::lease_ended, cluster::lease_recalled,
+        self->keep(&cluster_peer::stops);
+        self->keep(&cluster_peer::starts);
+        self->keep(&cluster_peer::grants);
+        self->keep(&cluster_peer::ends);
+        self->take<cluster::leave_cluster, cluster::node_drains, cluster::take_output,
+                   cluster::cluster_changed, cluster::lease_waits, cluster::lease_recalled,
                    cluster::space_lost>();
         self->way = net::requests::over(self->below, self->service);
     }

@@ -83,11 +83,14 @@ struct node_welcome {
     std::vector<lease_name> stop; ///< nobody knows these leases any more
 };
 
+/// Of a lease whose worker has come to its driver, for all that the news of where it was granted is lost.
+inline constexpr std::uint64_t unknown_node = UINT64_MAX;
+
 /// A lease of a driver, as its hello tells it.
 struct known_lease {
     std::uint64_t number = 0;
     std::string demand;
-    std::uint64_t node = 0; ///< the incarnation of the agent that holds it; 0: it waits
+    std::uint64_t node = 0; ///< the incarnation of its agent; 0: it waits; or unknown_node
     std::string label;      ///< these four: see want_lease
     bool own = false;
     std::string env, cwd;

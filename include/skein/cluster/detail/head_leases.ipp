@@ -360,8 +360,11 @@ SKEIN_INLINE void head::books::on_ended(const ended_lease& what, const detail::h
     const auto j = jobs.find(what.lease.driver);
     if (j == jobs.end()) return;
     const auto found = j->second->leases.find(what.lease.number);
-    if (found == j->second->leases.end() || found->second->at != &from) return;
-    end(*found->second, what.started, what.how.substr(0, 4096), what);
+    if (found == j->second->leases.end()) return;
+    auto& l = *found->second;
+    const bool is_there = l.at == &from || (l.state == detail::lease_state::expected &&
+                                            l.expected_node == unknown_node);
+    if (is_there) end(l, what.started, what.how.substr(0, 4096), what);
 }
 
 // ---- what those say who come back ----------------------------------------------------------------------------
@@ -430,7 +433,9 @@ SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held
         j->away_until = std::max(j->away_until, deadline_after(on_loop.now(), how.driver_grace));
     const bool is_unwanted =
         is_other || (l == nullptr && j != nullptr && (j->session != nullptr || j->ending));
+    const bool is_news = l != nullptr && l->expected_node == unknown_node;
     const bool taken = take_over(n, held, l, is_unwanted ? state::stopping : state::granted);
+    if (taken && is_news) tell_granted(*l);
     return taken && !is_unwanted;
 }
 

@@ -186,11 +186,12 @@ SKEIN_INLINE driver_hello leased_workers::books::hello() const {
 }
 
 SKEIN_INLINE known_lease leased_workers::books::known(const lease& l) const {
-    if (l.kind == 0) return {l.number, rt::to_string(how.demand), l.node, {}, false, {}, {}};
+    const auto node = l.node == 0 && l.wire ? unknown_node : l.node;
+    if (l.kind == 0) return {l.number, rt::to_string(how.demand), node, {}, false, {}, {}};
     const auto& kind = kinds.at(l.kind);
     return {l.number,
             kind.demand,
-            l.node,
+            node,
             kind.what.label,
             true,
             rt::variables_as_text(kind.what.env),
