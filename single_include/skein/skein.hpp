@@ -20066,11 +20066,14 @@ struct node_welcome {
     std::vector<lease_name> stop; ///< nobody knows these leases any more
 };
 
+/// Of a lease whose worker has come to its driver, for all that the news of where it was granted is lost.
+inline constexpr std::uint64_t unknown_node = UINT64_MAX;
+
 /// A lease of a driver, as its hello tells it.
 struct known_lease {
     std::uint64_t number = 0;
     std::string demand;
-    std::uint64_t node = 0; ///< the incarnation of the agent that holds it; 0: it waits
+    std::uint64_t node = 0; ///< the incarnation of its agent; 0: it waits; or unknown_node
     std::string label;      ///< these four: see want_lease
     bool own = false;
     std::string env, cwd;
@@ -32522,11 +32525,12 @@ SKEIN_INLINE driver_hello leased_workers::books::hello() const {
 }
 
 SKEIN_INLINE known_lease leased_workers::books::known(const lease& l) const {
-    if (l.kind == 0) return {l.number, rt::to_string(how.demand), l.node, {}, false, {}, {}};
+    const auto node = l.node == 0 && l.wire ? unknown_node : l.node;
+    if (l.kind == 0) return {l.number, rt::to_string(how.demand), node, {}, false, {}, {}};
     const auto& kind = kinds.at(l.kind);
     return {l.number,
             kind.demand,
-            l.node,
+            node,
             kind.what.label,
             true,
             rt::variables_as_text(kind.what.env),
@@ -36016,8 +36020,11 @@ SKEIN_INLINE void head::books::on_ended(const ended_lease& what, const detail::h
     const auto j = jobs.find(what.lease.driver);
     if (j == jobs.end()) return;
     const auto found = j->second->leases.find(what.lease.number);
-    if (found == j->second->leases.end() || found->second->at != &from) return;
-    end(*found->second, what.started, what.how.substr(0, 4096), what);
+    if (found == j->second->leases.end()) return;
+    auto& l = *found->second;
+    const bool is_there = l.at == &from || (l.state == detail::lease_state::expected &&
+                                            l.expected_node == unknown_node);
+    if (is_there) end(l, what.started, what.how.substr(0, 4096), what);
 }
 
 // ---- what those say who come back ----------------------------------------------------------------------------
@@ -36086,7 +36093,9 @@ SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held
         j->away_until = std::max(j->away_until, deadline_after(on_loop.now(), how.driver_grace));
     const bool is_unwanted =
         is_other || (l == nullptr && j != nullptr && (j->session != nullptr || j->ending));
+    const bool is_news = l != nullptr && l->expected_node == unknown_node;
     const bool taken = take_over(n, held, l, is_unwanted ? state::stopping : state::granted);
+    if (taken && is_news) tell_granted(*l);
     return taken && !is_unwanted;
 }
 
