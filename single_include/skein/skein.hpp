@@ -5995,6 +5995,7 @@ private:
 // ======== skein/core/loop.hpp, continued
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <concepts>
 #include <coroutine>
 #include <cstdint>
@@ -6066,6 +6067,21 @@ public:
     /// been cancelled. Its errors are nobody's.
     void adopt(task<void> work);
 
+    /// Makes a loop the current one of this thread while it lives, where one thread has several: for plain
+    /// calls of what belongs to it. Nothing may be awaited meanwhile.
+    class use {
+    public:
+        explicit use(loop& of) noexcept : before_(std::exchange(current_, &of)) {
+            of.now_ = of.exact_now();
+        }
+        use(const use&) = delete;
+        use& operator=(const use&) = delete;
+        ~use() { current_ = before_; }
+
+    private:
+        loop* before_;
+    };
+
     /// Queues a suspended coroutine; it is resumed in this turn or the next, under no context.
     void post(std::coroutine_handle<> handle) { ready_.push_back({&run_frame, handle.address()}); }
     /// The same with its context; `to` must stay until then.
@@ -6098,6 +6114,9 @@ public:
     /// The time now, not that of this turn, to a few milliseconds: cheap enough to ask after each piece of
     /// work that may have been long.
     [[nodiscard]] virtual time_point coarse_now() noexcept { return read_clock(); }
+
+    /// Since 1970-01-01 UTC, as people's clocks say. It may jump: nothing is decided by it.
+    [[nodiscard]] virtual std::chrono::milliseconds wall();
 
     /// Where randomness of this world comes from: the kernel's here, a seeded one under simulation.
     [[nodiscard]] virtual random_source& random() noexcept { return system_random(); }
@@ -6159,6 +6178,18 @@ protected:
         if (has_remote_.load(std::memory_order_acquire)) take_remote();
     }
 
+    /// For a loop that another one drives, from within its poll(): that one's run() waits for what is adopted here.
+    void live_within(loop& outer) noexcept { outer_ = &outer; }
+    /// Whether a turn would do something now.
+    [[nodiscard]] bool has_work() noexcept {
+        if (!ready_.empty() || !hooks_.empty() || has_remote_.load(std::memory_order_acquire))
+            return true;
+        const auto next = timers_.next();
+        return next && *next <= exact_now();
+    }
+    /// When this loop's timers want to be looked at again.
+    [[nodiscard]] std::optional<time_point> next_timer() noexcept { return timers_.next(); }
+
 private:
     struct item {
         void (*run)(void*);
@@ -6217,6 +6248,7 @@ private:
 
     bool finished_ = false;   ///< the task of run() has ended
     std::size_t adopted_ = 0; ///< works of adopt() that have not
+    loop* outer_ = this;      ///< which counts them
     time_point now_;
     timer_wheel timers_;
     std::vector<item> ready_, running_;
@@ -6261,12 +6293,7 @@ self_owned run_root(task<T> work, task_promise<T>* out, bool* done) {
 template <class T>
 T loop::run(task<T> work, cancel_token token) {
     SKEIN_CHECK(current_ == nullptr, "loop::run inside a running loop");
-    struct current_guard {
-        explicit current_guard(loop* l) { current_ = l; }
-        ~current_guard() { current_ = nullptr; }
-    } guard(this);
-
-    now_ = std::max(now_, read_clock());
+    const use this_one(*this);
     detail::task_promise<T> outcome;
     finished_ = false;
     auto guarded = with_cancel(std::move(token), std::move(work));
@@ -6280,8 +6307,63 @@ T loop::run(task<T> work, cancel_token token) {
 
 
 // ======== skein/core/detail/loop.ipp
-// Tasks that a loop ends itself.
+// Tasks that a loop ends itself; the wall clock.
 
+
+// ======== skein/core/clock.hpp
+// Time as a parameter, for code that must also run in the simulated world.
+//
+// now() is for deciding (deadlines, rates); wall() is for people (log lines, file names) and may
+// jump. Inside a task prefer loop::now().
+
+
+#include <chrono>
+#include <cstdint>
+
+namespace skein {
+
+/// Where code asks for the time that does not ask its loop. Not owned by those who ask.
+class clock {
+public:
+    virtual ~clock() = default;
+    /// Monotonic.
+    [[nodiscard]] virtual time_point now() noexcept = 0;
+    /// Since 1970-01-01 UTC.
+    [[nodiscard]] virtual std::chrono::milliseconds wall() noexcept = 0;
+};
+
+/// The machine's clocks.
+class system_clock final : public clock {
+public:
+    [[nodiscard]] time_point now() noexcept override {
+        return time_point(std::chrono::duration_cast<duration>(
+            std::chrono::steady_clock::now().time_since_epoch()));
+    }
+    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
+        return std::chrono::duration_cast<std::chrono::milliseconds>(
+            std::chrono::system_clock::now().time_since_epoch());
+    }
+};
+
+/// A clock that stands still until it is moved; for tests.
+class manual_clock final : public clock {
+public:
+    [[nodiscard]] time_point now() noexcept override { return now_; }
+    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
+        return wall_start_ +
+               std::chrono::duration_cast<std::chrono::milliseconds>(now_.time_since_epoch());
+    }
+    void advance(duration by) noexcept { now_ += by; }
+
+private:
+    time_point now_{};
+    std::chrono::milliseconds wall_start_{1'700'000'000'000};
+};
+
+} // namespace skein
+
+
+// ======== skein/core/detail/loop.ipp, continued
 #include <utility>
 
 namespace skein {
@@ -6300,10 +6382,12 @@ SKEIN_INLINE self_owned run_adopted(task<void> work, std::size_t* running) {
 } // namespace detail
 
 SKEIN_INLINE void loop::adopt(task<void> work) {
-    ++adopted_;
-    auto adopted = detail::run_adopted(std::move(work), &adopted_);
+    ++outer_->adopted_;
+    auto adopted = detail::run_adopted(std::move(work), &outer_->adopted_);
     post_root(adopted.frame);
 }
+
+SKEIN_INLINE std::chrono::milliseconds loop::wall() { return system_clock().wall(); }
 
 } // namespace skein
 
@@ -34205,60 +34289,6 @@ private:
 // The bodies of cluster/detail/head_memory.hpp.
 
 
-// ======== skein/core/clock.hpp
-// Time as a parameter, for code that must also run in the simulated world.
-//
-// now() is for deciding (deadlines, rates); wall() is for people (log lines, file names) and may
-// jump. Inside a task prefer loop::now().
-
-
-#include <chrono>
-#include <cstdint>
-
-namespace skein {
-
-/// Where code asks for the time that does not ask its loop. Not owned by those who ask.
-class clock {
-public:
-    virtual ~clock() = default;
-    /// Monotonic.
-    [[nodiscard]] virtual time_point now() noexcept = 0;
-    /// Since 1970-01-01 UTC.
-    [[nodiscard]] virtual std::chrono::milliseconds wall() noexcept = 0;
-};
-
-/// The machine's clocks.
-class system_clock final : public clock {
-public:
-    [[nodiscard]] time_point now() noexcept override {
-        return time_point(std::chrono::duration_cast<duration>(
-            std::chrono::steady_clock::now().time_since_epoch()));
-    }
-    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
-        return std::chrono::duration_cast<std::chrono::milliseconds>(
-            std::chrono::system_clock::now().time_since_epoch());
-    }
-};
-
-/// A clock that stands still until it is moved; for tests.
-class manual_clock final : public clock {
-public:
-    [[nodiscard]] time_point now() noexcept override { return now_; }
-    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
-        return wall_start_ +
-               std::chrono::duration_cast<std::chrono::milliseconds>(now_.time_since_epoch());
-    }
-    void advance(duration by) noexcept { now_ += by; }
-
-private:
-    time_point now_{};
-    std::chrono::milliseconds wall_start_{1'700'000'000'000};
-};
-
-} // namespace skein
-
-
-// ======== skein/cluster/detail/head_memory.ipp, continued
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -34282,10 +34312,7 @@ SKEIN_INLINE std::string cut_text(std::string text) {
 
 /// The wall clock is for people; nothing is decided by it but when a node is forgotten.
 SKEIN_INLINE std::int64_t head_memory::unix_now() {
-    const bool simulated = loop_.simulated_work_time().has_value();
-    const auto now =
-        simulated ? std::chrono::duration_cast<std::chrono::seconds>(loop_.now().time_since_epoch())
-                  : std::chrono::duration_cast<std::chrono::seconds>(system_clock().wall());
+    const auto now = std::chrono::duration_cast<std::chrono::seconds>(loop_.wall());
     return std::max<std::int64_t>(now.count(), 1);
 }
 
@@ -34554,7 +34581,7 @@ SKEIN_INLINE void head_memory::job_went(std::uint64_t driver, job_end how) {
     const auto found = jobs_.find(driver);
     if (found == jobs_.end()) return;
     auto j = found->second;
-    j.ended = unix_now();
+    j.ended = std::max(unix_now(), j.started); // the wall clock may have been set back
     j.how = static_cast<std::uint8_t>(how);
     note(j);
     apply(std::move(j));
