@@ -13,6 +13,7 @@
 #include <skein/sim/detail/process_network.hpp>
 #include <skein/sim/disk.hpp>
 #include <skein/sim/faults.hpp>
+#include <skein/sim/host_loop.hpp>
 #include <skein/sim/local_rendezvous.hpp>
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>
@@ -21,6 +22,7 @@
 #include <skein/sim/detail/disk.ipp>
 #include <skein/sim/detail/disk_crash.ipp>
 #include <skein/sim/detail/faults.ipp>
+#include <skein/sim/detail/host_loop.ipp>
 #include <skein/sim/detail/local_rendezvous.ipp>
 #include <skein/sim/detail/loop.ipp>
 #include <skein/sim/detail/network.ipp>

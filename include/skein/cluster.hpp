@@ -6,7 +6,6 @@
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/environment.hpp>
 #include <skein/cluster/group.hpp>
-#include <skein/cluster/job.hpp>
 #include <skein/cluster/joined_group.hpp>
 #include <skein/cluster/loss_listeners.hpp>
 #include <skein/cluster/meeting.hpp>

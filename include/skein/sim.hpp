@@ -6,6 +6,7 @@
 #include <skein/sim/children.hpp>
 #include <skein/sim/disk.hpp>
 #include <skein/sim/faults.hpp>
+#include <skein/sim/host_loop.hpp>
 #include <skein/sim/local_rendezvous.hpp>
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>

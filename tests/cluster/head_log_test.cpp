@@ -365,6 +365,30 @@ TEST_CASE("a head remembers which drivers there were, and how they ended", "[H3]
     });
 }
 
+TEST_CASE("a driver has ended no earlier than it came, though the wall clock was set back",
+          "[H3]") {
+    test::in_world_of_nodes(41, [](test::sim_nodes& c) -> task<void> { // NOLINT: outlives the run
+        c.network().give_clocks({.most_drift = 500'000, .jump_every = 1h});
+        c.start_head();
+        c.add_node();
+        auto& clock = static_cast<sim::host_loop&>(c.network().loop_of("head"));
+        const auto d = c.make_driver("driver");
+        const auto body = [](test::sim_nodes::driver* self, sim::host_loop* head) -> task<void> {
+            self->started = true; // as a first call would
+            self->services.spawn(self->workers.serve());
+            co_await sleep_for(1s);
+            head->set_wall_forward(-24h);
+        };
+        auto driving = test::as_driver(d.get(), [&] { return body(d.get(), &clock); });
+        co_await driving;
+        auto asking = c.past_jobs();
+        const auto past = co_await asking;
+        REQUIRE(past.size() == 1);
+        CHECK(past.front().started > 1'600'000'000);
+        CHECK(past.front().ended == past.front().started);
+    });
+}
+
 TEST_CASE("a driver that is away when the cluster is stopped is entered as lost", "[H3]") {
     with_state(9, 1, [](test::sim_nodes& c, sim::disk&) -> task<void> {
         auto saying = test::say_hello(&c, 5, test::peer_driver("asks"));

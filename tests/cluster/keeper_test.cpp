@@ -460,10 +460,6 @@ task<void> find_when_sure(test::sim_nodes* c, time_point lost) {
     CHECK(test::sim_nodes::keepers("prod") == 1);
 }
 
-} // namespace
-
-namespace {
-
 task<void> find_and_kill() {
     auto looking = find_sum();
     const auto sum = co_await looking;
@@ -518,18 +514,28 @@ TEST_CASE("no second keeper begins while one that is cut off may live", "[N3][cl
     });
 }
 
+namespace {
+
+task<void> look_in_vain(std::string* told) {
+    auto asked = try_find();
+    const auto got = co_await asked;
+    if (!got) *told = got.error().what();
+}
+/// What a program is told that looks for an actor.
+task<std::string> why_none_is_found(test::sim_nodes* c) {
+    std::string text;
+    auto work = as_program(c, "asks", [&text] { return look_in_vain(&text); });
+    co_await work;
+    co_return text;
+}
+
+} // namespace
+
 TEST_CASE("the error of a keeper that does not start has the reason", "[N9][cluster][keeper]") {
     with_nodes(10, 1, [](test::sim_nodes* c) -> task<void> {
         c->at(0).children->faults().not_found = 1;
-        std::string text;
-        auto work = as_program(c, "asks", [&text]() -> task<void> {
-            return [](std::string* out) -> task<void> {
-                auto asked = try_find();
-                const auto got = co_await asked;
-                if (!got) *out = got.error().what();
-            }(&text);
-        });
-        co_await work;
+        auto asking = why_none_is_found(c);
+        const auto text = co_await asking;
         INFO(text);
         CHECK(text.find("the keeper of namespace \"prod\" did not start") != text.npos);
     });
@@ -540,15 +546,8 @@ TEST_CASE("the error of a keeper that finds no node says for what it waits",
     test::in_world_of_nodes(13, [](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
         c.head_defaults.times.start_timeout = 5s;
         c.start_head();
-        std::string text;
-        auto work = as_program(&c, "asks", [&text]() -> task<void> {
-            return [](std::string* out) -> task<void> {
-                auto asked = try_find();
-                const auto got = co_await asked;
-                if (!got) *out = got.error().what();
-            }(&text);
-        });
-        co_await work;
+        auto asking = why_none_is_found(&c);
+        const auto text = co_await asking;
         INFO(text);
         CHECK(text.find("the keeper of namespace \"prod\" did not start: it waits for a node: ") !=
               text.npos);

@@ -309,3 +309,27 @@ TEST_CASE("the same seed kills and pauses the same processes at the same times")
     CHECK(trace_of(7) == trace_of(7));
     CHECK(trace_of(7) != trace_of(8));
 }
+
+TEST_CASE("a process lives by the clock of the host that starts it") {
+    const auto sleeper = [](sim::process*) -> task<int> {
+        auto pause = sleep_for(110s);
+        co_await pause;
+        co_return 0;
+    };
+    const auto body = [](rt::children* where, sim::loop* world) -> task<duration> {
+        auto starting = begun(where, "sleeper");
+        auto child = co_await starting;
+        auto ending = child->ended();
+        const auto end = co_await ending;
+        CHECK(end.status.success());
+        co_return world->elapsed();
+    };
+    sim::loop loop(1);
+    sim::network net(loop, sim::faults{});
+    sim::host_loop fast(loop, {100'000'000, 3s});
+    sim::children here(net, "a");
+    here.add("sleeper", sleeper);
+    const auto took = loop.run(sim::run_on(fast, body(&here, &loop)));
+    CHECK(took > 100s);
+    CHECK(took < 101s);
+}

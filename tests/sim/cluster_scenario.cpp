@@ -2,7 +2,7 @@
 // cluster: a head, nodes with agents and worker processes, drivers, all with their real code. Heads and agents are
 // killed and started again, machines stop without a word, workers are killed and stand still, starts fail and hang,
 // links break and are cut, bits flip, nodes are drained; calls go on all the while. Most heads have a log, on a disk that
-// fails, fills up, loses and tears what is not synced, and rots.
+// fails, fills up, loses and tears what is not synced, and rots. Clocks run fast and slow, wall clocks jump.
 //
 // Invariants: each call ends once, with its own value or an expected error; a task runs once and once more per retry at
 // most, a method at most once; a node never holds more than it has, and no two tasks or actors its only gpu. When faults
@@ -626,7 +626,8 @@ task<void> drive(stage* s) {
     w.network.begin_link_faults();
     scope calling, hurting;
     for (std::size_t i = 0; i < drivers.size(); ++i)
-        calling.spawn(drivers[i]->self.run_here(call_around(s, drivers[i].get(), &wanted[i])));
+        calling.spawn(sim::run_on(drivers[i]->home, drivers[i]->self.run_here(call_around(
+                                                        s, drivers[i].get(), &wanted[i]))));
     auto hurts = hurt(s);
     co_await hurts;
     w.network.stop_faults();
@@ -665,7 +666,7 @@ task<void> drive(stage* s) {
     auto gone = as_result(calling.join());
     (void)co_await gone;
     for (auto& d : drivers) {
-        auto ended = d->end();
+        auto ended = sim::run_on(d->home, d->end());
         co_await ended;
     }
     const auto is_empty = [&] { return c.processes() == 0 && c.head().status().jobs.empty(); };
@@ -682,6 +683,7 @@ task<void> drive(stage* s) {
 task<void> scenario(sim::world& w) {
     history seen;
     now = &seen;
+    w.network.draw_clocks();
     sim::disk disk(w.loop.random(), {}, &w.network.counts());
     sim_nodes c(w.loop, w.network);
     c.agent_times.start_timeout = 5s; // some starts hang

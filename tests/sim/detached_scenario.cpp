@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // detached: programs that come, go and crash make, find, call and kill detached actors of two namespaces, while workers,
-// keepers, agents, machines and the head are killed and started again, links break and are cut.
+// keepers, agents, machines and the head are killed and started again, links break and are cut. Clocks run fast and slow.
 //
 // Invariants: a namespace has one keeper process at most, at any time. Each call ends once, with its own value or an expected
 // error, and runs once at most. What an actor has answered it still knows at the next call, also after it was made again.
@@ -181,7 +181,7 @@ task<void> program(stage* s, int number) {
     const auto d = s->c.make_driver(host, 0, std::move(how));
     std::exception_ptr failure;
     try {
-        auto work = d->self.run_here(use_spaces(s));
+        auto work = sim::run_on(d->home, d->self.run_here(use_spaces(s)));
         if (w.chance(0.2)) {
             auto cut = as_result(
                 with_timeout(std::move(work), std::chrono::milliseconds(w.below(20'000))));
@@ -196,7 +196,7 @@ task<void> program(stage* s, int number) {
     } catch (...) {
         failure = std::current_exception();
     }
-    auto ended = d->end();
+    auto ended = sim::run_on(d->home, d->end());
     co_await ended;
     if (failure) std::rethrow_exception(failure);
 }
@@ -263,16 +263,8 @@ task<void> find_and_kill(stage* s) {
 
 task<void> at_last(stage* s) {
     const auto d = s->c.make_driver("last", 0, {});
-    std::exception_ptr failure;
-    try {
-        auto work = d->self.run_here(find_and_kill(s));
-        co_await work;
-    } catch (...) {
-        failure = std::current_exception();
-    }
-    auto ended = d->end();
-    co_await ended;
-    if (failure) std::rethrow_exception(failure);
+    auto driving = test::as_driver(d.get(), [s] { return find_and_kill(s); });
+    co_await driving;
 }
 
 task<void> drive(stage* s) {
@@ -335,6 +327,7 @@ task<void> drive(stage* s) {
 task<void> scenario(sim::world& w) {
     std::map<int, int> seen;
     runs = &seen;
+    w.network.draw_clocks();
     sim_nodes c(w.loop, w.network);
     c.agent_times.start_timeout = 5s; // some starts hang
     stage s{w, c};

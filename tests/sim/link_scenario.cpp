@@ -253,17 +253,19 @@ task<void> be_calm_after(sim::world* w, duration time) {
 }
 
 task<void> links(sim::world& w) {
+    w.network.draw_clocks();
     link_town town{&w, {}, {}, 0};
     town.how.window_messages = 1 + w.below(200);
     town.how.window_bytes = 1000 + w.below(200'000);
     town.how.queue_bytes = 1 + w.below(100'000);
     town.how.ack_messages = 1 + w.below(100);
     town.how.resume_within = w.chance(0.3) ? duration(300ms) : duration(3s);
+    auto& home = w.network.loop_of("server");
     net::link_endpoint server(w.network.host("server"), net::address::sim("server", 1),
                               link_end_named("server"), town.how);
     scope clients, serving, others;
-    serving.spawn(
-        server.serve([&](net::link::handle l) { return serve_link(&town, std::move(l)); }));
+    serving.spawn(sim::run_on(
+        home, server.serve([&](net::link::handle l) { return serve_link(&town, std::move(l)); })));
     const auto count = 1 + w.below(3);
     std::vector<session> sessions(count);
     for (std::uint64_t k = 0; k < count; ++k) {
@@ -275,9 +277,12 @@ task<void> links(sim::world& w) {
     others.spawn(trouble(&w, count));
     session stale;
     town.sessions["stale"] = &stale;
-    others.spawn(bring_stale_hellos(&w, "stale", server.local()));
+    others.spawn(
+        sim::run_on(w.network.loop_of("stale"), bring_stale_hellos(&w, "stale", server.local())));
     for (std::uint64_t k = 0; k < count; ++k) {
-        clients.spawn(client_of(&town, fmt::format("client-{}", k), server.local(), &sessions[k]));
+        const auto name = fmt::format("client-{}", k);
+        clients.spawn(sim::run_on(w.network.loop_of(name),
+                                  client_of(&town, name, server.local(), &sessions[k])));
     }
     std::optional<error> fault;
     try {
@@ -288,7 +293,10 @@ task<void> links(sim::world& w) {
     }
     auto rest = others.join();
     co_await rest;
-    server.close();
+    {
+        const skein::loop::use there(home);
+        server.close();
+    }
     auto ended = with_timeout(serving.join(), 60s); // each link ends by itself
     co_await ended;
     if (fault) throw *fault;

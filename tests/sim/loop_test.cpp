@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/support.hpp"
 
+#include <skein/sim/host_loop.hpp>
 #include <skein/sim/loop.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -91,6 +92,17 @@ TEST_CASE("a world in which nothing can happen any more is an error, not a hang"
         text = e.text();
     }
     CHECK(text.find("seed 3 is stuck") != std::string::npos);
+    SECTION("also where one of its hosts waits") {
+        sim::loop other(4);
+        sim::host_loop host(other, {1000, 0s});
+        text.clear();
+        try {
+            other.run(sim::run_on(host, body()), stop.token());
+        } catch (const error& e) {
+            text = e.text();
+        }
+        CHECK(text.find("seed 4 is stuck") != std::string::npos);
+    }
 }
 
 TEST_CASE("a task that only yields gets older, and a budget ends a world that does not end") {

@@ -2,6 +2,7 @@
 // What is special about the simulated network; the contract of streams is in stream_test.cpp.
 #include "net/support.hpp"
 
+#include <skein/sim/host_loop.hpp>
 #include <skein/sim/network.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -241,4 +242,33 @@ TEST_CASE("random link faults come and go by themselves, and stop when told") {
         CHECK(n->counts().total() <= before + 1);
         CHECK_FALSE(n->is_blocked("a", "b"));
     });
+}
+
+TEST_CASE("hosts have the world's clock, or after give_clocks() each its own, and wall clocks jump "
+          "until the calm") {
+    sim::loop loop(11);
+    sim::network one_clock(loop, sim::faults{});
+    CHECK(&one_clock.loop_of("a") == &loop);
+    sim::network net(loop, sim::faults{});
+    net.give_clocks({.most_drift = 50'000'000, .most_ahead = 1h, .jump_every = 1s});
+    auto& a = net.loop_of("a");
+    auto& b = net.loop_of("b");
+    CHECK(&a != &loop);
+    CHECK(&a != &b);
+    CHECK(&net.loop_of("a") == &a);
+    CHECK(net.counts().of(sim::fault::drift) == 2);
+    const auto gap = [&] { return a.exact_now() - b.exact_now(); };
+    const auto body = [](sim::network* n, auto gap_now) -> task<void> {
+        const auto before = gap_now();
+        auto pause = sleep_for(100s);
+        co_await pause;
+        CHECK(gap_now() != before);
+        const auto jumps = n->counts().of(sim::fault::clock_jump);
+        CHECK(jumps > 30);
+        n->stop_faults();
+        auto calm = sleep_for(100s);
+        co_await calm;
+        CHECK(n->counts().of(sim::fault::clock_jump) == jumps);
+    };
+    loop.run(body(&net, gap));
 }

@@ -430,6 +430,7 @@ task<void> everything(sim::world* w, test::sim_cluster* cluster) {
 task<void> scenario(sim::world& w) {
     history seen;
     now = &seen;
+    w.network.draw_clocks();
     seen.is_calm = w.chance(0.3);
     if (seen.is_calm) w.network.stop_faults();
     const int workers = 2 + static_cast<int>(w.below(3));
@@ -438,7 +439,7 @@ task<void> scenario(sim::world& w) {
     test::sim_cluster cluster(w.loop, w.network, workers, 2, credit, credit_bytes);
     if (w.chance(0.5)) cluster.share_no_memory();
     auto body = [&](test::sim_cluster& c) { return everything(&w, &c); };
-    auto running = cluster.run(body);
+    auto running = sim::run_on(w.network.loop_of("driver"), cluster.run(body));
     co_await running;
 }
 

@@ -89,6 +89,7 @@ public:
         if (!w.stop) return;
         network_.counts().add(sim::fault::kill);
         network_.crash(host_of(i)); // its last words do not get out
+        const loop::use there(network_.loop_of(host_of(i)));
         w.stop->request();
     }
 
@@ -189,7 +190,7 @@ private:
         while (!stopping_) {
             ++w.incarnation;
             w.stop.emplace();
-            auto once = one_life(i);
+            auto once = sim::run_on(network_.loop_of(host_of(i)), one_life(i));
             auto mortal = with_cancel(w.stop->token(), std::move(once));
             auto ended = as_result(std::move(mortal));
             (void)co_await ended;

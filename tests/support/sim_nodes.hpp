@@ -63,8 +63,8 @@ public:
     /// A driver's process.
     struct driver {
         driver(sim_nodes& c, std::string where, cluster::leased_workers_options how)
-            : host(std::move(where)), self(options_of(c, host)),
-              workers(c.loop_, c.network_.host(host), self, std::move(how)) {
+            : host(std::move(where)), home(c.network_.loop_of(host)), self(options_of(c, host)),
+              workers(home, c.network_.host(host), self, std::move(how)) {
             self.on_first_call([this] {
                 started = true;
                 services.spawn(workers.serve());
@@ -72,6 +72,7 @@ public:
             self.ask(&workers);
         }
         std::string host;
+        skein::loop& home; ///< what it runs on, by its host's clock
         rt::runtime self;
         cluster::leased_workers workers;
         scope services;
@@ -134,8 +135,10 @@ public:
         how.incarnation = loop_.random().next();
         if (head_disk != nullptr)
             how.log = std::make_shared<cluster::head_log>(*head_disk, "state", head_log_bounds);
+        auto& there = network_.loop_of("head");
+        const loop::use on_its_host(there);
         auto made = std::make_unique<head_life>(); // may throw for its log
-        made->role = std::make_unique<cluster::head>(loop_, network_.host("head"), std::move(how));
+        made->role = std::make_unique<cluster::head>(there, network_.host("head"), std::move(how));
         head_ = std::move(made);
         head_->running.spawn(hold(head_.get()));
     }
@@ -157,10 +160,7 @@ public:
         co_await cancelled;
     }
     task<void> cancel_head() {
-        const auto dying = std::exchange(head_, nullptr);
-        if (!dying) co_return;
-        dying->stop.request();
-        auto ended = shield(dying->running.join());
+        auto ended = cancel(std::exchange(head_, nullptr), "head");
         co_await ended;
     }
 
@@ -181,19 +181,19 @@ public:
         how.host = n.host;
         how.pid = 1;
         how.incarnation = loop_.random().next();
+        auto& there = network_.loop_of(n.host);
+        const loop::use on_its_host(there);
         n.agent = std::make_unique<life<cluster::agent>>();
-        n.agent->role = std::make_unique<cluster::agent>(loop_, network_.host(n.host), *n.children,
+        n.agent->role = std::make_unique<cluster::agent>(there, network_.host(n.host), *n.children,
                                                          std::move(how));
         n.agent->running.spawn(hold(n.agent.get()));
     }
     /// kill -9: workers die with their agent. machine: the host goes silently.
     task<void> kill_agent(node& n, bool machine = false) {
-        const auto dying = std::exchange(n.agent, nullptr);
-        if (!dying) co_return;
+        if (!n.agent) co_return;
         network_.crash(n.host, !machine);
         for (const auto& one : n.children->running()) n.children->kill(one.pid);
-        dying->stop.request();
-        auto ended = shield(dying->running.join());
+        auto ended = cancel(std::exchange(n.agent, nullptr), n.host);
         co_await ended;
     }
 
@@ -206,27 +206,47 @@ public:
         how.workers = workers;
         how.executable = "/app";
         how.listen = net::address::sim(host, 0);
+        const loop::use on_its_host(network_.loop_of(host));
         return std::make_unique<driver>(*this, host, std::move(how));
     }
 
     /// Ends what is left in order: agents are told by the head, if there is one.
     task<void> end() {
-        if (head_) {
-            head_->role->stop();
-            auto served = shield(head_->running.join());
-            co_await served;
-        }
+        auto headless = stop(&head_, "head");
+        co_await headless;
         for (const auto& n : nodes_) {
-            if (!n->agent) continue;
-            n->agent->role->stop();
-            auto left = shield(n->agent->running.join());
+            auto left = stop(&n->agent, n->host);
             co_await left;
-            n->agent.reset();
         }
-        head_.reset();
     }
 
 private:
+    /// Lets it end in order.
+    template <class Role>
+    task<void> stop(std::unique_ptr<life<Role>>* one, std::string host) {
+        if (!*one) co_return;
+        {
+            const loop::use on_its_host(network_.loop_of(host));
+            (*one)->role->stop();
+        }
+        auto left = shield((*one)->running.join());
+        co_await left;
+        const loop::use on_its_host(network_.loop_of(host));
+        one->reset();
+    }
+    template <class Role>
+    task<void> cancel(std::unique_ptr<life<Role>> dying, std::string host) {
+        if (!dying) co_return;
+        {
+            const loop::use on_its_host(network_.loop_of(host));
+            dying->stop.request();
+        }
+        auto ended = shield(dying->running.join());
+        co_await ended;
+        const loop::use on_its_host(network_.loop_of(host));
+        dying.reset();
+    }
+
     template <class Role>
     static task<void> hold(life<Role>* one) {
         try {
@@ -364,7 +384,7 @@ inline task<void> drain(sim_nodes* c, std::string node, bool on) {
 
 /// Runs body() as a driver's tasks, and ends the driver.
 template <class Body>
-task<void> as_driver(sim_nodes::driver* d, Body body) {
+task<void> drive_here(sim_nodes::driver* d, Body body) {
     std::exception_ptr failure;
     try {
         auto work = d->self.run_here(body());
@@ -375,6 +395,12 @@ task<void> as_driver(sim_nodes::driver* d, Body body) {
     auto ended = d->end();
     co_await ended;
     if (failure) std::rethrow_exception(failure);
+}
+/// The same on its host, by the clock there.
+template <class Body>
+task<void> as_driver(sim_nodes::driver* d, Body body) {
+    auto driving = sim::run_on(d->home, drive_here(d, std::move(body)));
+    co_await driving;
 }
 
 /// Runs body(cluster, driver) as a driver's tasks, on a cluster of so many nodes without faults.

@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <concepts>
 #include <coroutine>
 #include <cstdint>
@@ -87,6 +88,21 @@ public:
     /// been cancelled. Its errors are nobody's.
     void adopt(task<void> work);
 
+    /// Makes a loop the current one of this thread while it lives, where one thread has several: for plain
+    /// calls of what belongs to it. Nothing may be awaited meanwhile.
+    class use {
+    public:
+        explicit use(loop& of) noexcept : before_(std::exchange(current_, &of)) {
+            of.now_ = of.exact_now();
+        }
+        use(const use&) = delete;
+        use& operator=(const use&) = delete;
+        ~use() { current_ = before_; }
+
+    private:
+        loop* before_;
+    };
+
     /// Queues a suspended coroutine; it is resumed in this turn or the next, under no context.
     void post(std::coroutine_handle<> handle) { ready_.push_back({&run_frame, handle.address()}); }
     /// The same with its context; `to` must stay until then.
@@ -119,6 +135,9 @@ public:
     /// The time now, not that of this turn, to a few milliseconds: cheap enough to ask after each piece of
     /// work that may have been long.
     [[nodiscard]] virtual time_point coarse_now() noexcept { return read_clock(); }
+
+    /// Since 1970-01-01 UTC, as people's clocks say. It may jump: nothing is decided by it.
+    [[nodiscard]] virtual std::chrono::milliseconds wall();
 
     /// Where randomness of this world comes from: the kernel's here, a seeded one under simulation.
     [[nodiscard]] virtual random_source& random() noexcept { return system_random(); }
@@ -180,6 +199,18 @@ protected:
         if (has_remote_.load(std::memory_order_acquire)) take_remote();
     }
 
+    /// For a loop that another one drives, from within its poll(): that one's run() waits for what is adopted here.
+    void live_within(loop& outer) noexcept { outer_ = &outer; }
+    /// Whether a turn would do something now.
+    [[nodiscard]] bool has_work() noexcept {
+        if (!ready_.empty() || !hooks_.empty() || has_remote_.load(std::memory_order_acquire))
+            return true;
+        const auto next = timers_.next();
+        return next && *next <= exact_now();
+    }
+    /// When this loop's timers want to be looked at again.
+    [[nodiscard]] std::optional<time_point> next_timer() noexcept { return timers_.next(); }
+
 private:
     struct item {
         void (*run)(void*);
@@ -238,6 +269,7 @@ private:
 
     bool finished_ = false;   ///< the task of run() has ended
     std::size_t adopted_ = 0; ///< works of adopt() that have not
+    loop* outer_ = this;      ///< which counts them
     time_point now_;
     timer_wheel timers_;
     std::vector<item> ready_, running_;
@@ -282,12 +314,7 @@ self_owned run_root(task<T> work, task_promise<T>* out, bool* done) {
 template <class T>
 T loop::run(task<T> work, cancel_token token) {
     SKEIN_CHECK(current_ == nullptr, "loop::run inside a running loop");
-    struct current_guard {
-        explicit current_guard(loop* l) { current_ = l; }
-        ~current_guard() { current_ = nullptr; }
-    } guard(this);
-
-    now_ = std::max(now_, read_clock());
+    const use this_one(*this);
     detail::task_promise<T> outcome;
     finished_ = false;
     auto guarded = with_cancel(std::move(token), std::move(work));

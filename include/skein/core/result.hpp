@@ -9,10 +9,10 @@
 #include <skein/core/error.hpp>
 
 #include <concepts>
+#include <memory>
 #include <optional>
 #include <type_traits>
 #include <utility>
-#include <variant>
 
 namespace skein {
 
@@ -25,30 +25,61 @@ public:
     template <class U = T>
         requires(std::constructible_from<T, U> && !std::same_as<std::remove_cvref_t<U>, result> &&
                  !std::same_as<std::remove_cvref_t<U>, skein::error>)
-    result(U&& value) : state_(std::in_place_index<0>, std::forward<U>(value)) {}
-    result(skein::error e) : state_(std::in_place_index<1>, std::move(e)) {}
+    result(U&& value) : value_(std::forward<U>(value)), has_value_(true) {}
+    result(skein::error e) noexcept : error_(std::move(e)), has_value_(false) {}
+    result(const result& other)
+        requires(std::copy_constructible<T>)
+        : has_value_(other.has_value_) {
+        has_value_ ? void(std::construct_at(std::addressof(value_), other.value_))
+                   : void(std::construct_at(&error_, other.error_));
+    }
+    result(result&& other) noexcept(std::is_nothrow_move_constructible_v<T>)
+        : has_value_(other.has_value_) {
+        move_from(other);
+    }
+    /// A move of T that throws ends the program.
+    result& operator=(result other) noexcept {
+        end();
+        has_value_ = other.has_value_;
+        move_from(other);
+        return *this;
+    }
+    ~result() { end(); }
 
-    [[nodiscard]] bool has_value() const noexcept { return state_.index() == 0; }
-    explicit operator bool() const noexcept { return has_value(); }
+    [[nodiscard]] bool has_value() const noexcept { return has_value_; }
+    explicit operator bool() const noexcept { return has_value_; }
 
-    T& value() & { return check(), *std::get_if<0>(&state_); }
-    const T& value() const& { return check(), *std::get_if<0>(&state_); }
+    T& value() & { return check(), value_; }
+    const T& value() const& { return check(), value_; }
     /// By value, so that `for (auto& x : f().value())` does not walk a dead temporary.
-    T value() && { return check(), std::move(*std::get_if<0>(&state_)); }
+    T value() && { return check(), std::move(value_); }
 
-    T& operator*() & noexcept { return *std::get_if<0>(&state_); }
-    const T& operator*() const& noexcept { return *std::get_if<0>(&state_); }
-    T&& operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
-    T* operator->() noexcept { return std::get_if<0>(&state_); }
-    const T* operator->() const noexcept { return std::get_if<0>(&state_); }
+    T& operator*() & noexcept { return value_; }
+    const T& operator*() const& noexcept { return value_; }
+    T&& operator*() && noexcept { return std::move(value_); }
+    T* operator->() noexcept { return std::addressof(value_); }
+    const T* operator->() const noexcept { return std::addressof(value_); }
 
-    [[nodiscard]] const skein::error& error() const noexcept { return *std::get_if<1>(&state_); }
+    [[nodiscard]] const skein::error& error() const noexcept { return error_; }
 
 private:
     void check() const {
-        if (!has_value()) throw error();
+        if (!has_value_) throw error_;
     }
-    std::variant<T, skein::error> state_;
+    void move_from(result& other) noexcept(std::is_nothrow_move_constructible_v<T>) {
+        has_value_ ? void(std::construct_at(std::addressof(value_), std::move(other.value_)))
+                   : void(std::construct_at(&error_, std::move(other.error_)));
+    }
+    void end() noexcept {
+        has_value_ ? std::destroy_at(std::addressof(value_)) : std::destroy_at(&error_);
+    }
+
+    // Not a std::variant: there are hundreds of results in a program, and those cost every file that includes one.
+    union {
+        T value_;
+        skein::error error_;
+    };
+    bool has_value_;
 };
 
 /// Success or an error.

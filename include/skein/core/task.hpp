@@ -77,21 +77,30 @@ struct task_promise : promise_base {
         requires std::convertible_to<U&&, T>
     void return_value(U&& result) {
         if constexpr (std::is_reference_v<T>) {
-            value.emplace(std::addressof(result));
+            std::construct_at(&value, std::addressof(result));
         } else {
-            value.emplace(std::forward<U>(result));
+            std::construct_at(std::addressof(value), std::forward<U>(result));
         }
+        has_value = true;
     }
     T take() {
         if (failure) std::rethrow_exception(std::move(failure));
         if constexpr (std::is_reference_v<T>) {
-            return static_cast<T>(**value);
+            return static_cast<T>(*value);
         } else {
-            return std::move(*value);
+            return std::move(value);
         }
     }
 
-    std::optional<stored> value;
+    task_promise() noexcept {}
+    ~task_promise() {
+        if (has_value) std::destroy_at(std::addressof(value));
+    }
+
+    union { // not a std::optional, which costs every file that includes a task several times as much
+        stored value;
+    };
+    bool has_value = false;
     std::exception_ptr failure;
 };
 

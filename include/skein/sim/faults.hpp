@@ -37,9 +37,11 @@ enum class fault : std::uint8_t {
     bit_flip,     ///< one bit of a chunk came wrong
     stale,        ///< a late or doubled connection of the past came
     disk_rot,     ///< a bit of a file at rest changed
+    drift,        ///< a host whose clock runs at a rate of its own
+    clock_jump,   ///< somebody set a host's wall clock
 };
 /// How many kinds of faults there are.
-inline constexpr std::size_t fault_kinds = 21;
+inline constexpr std::size_t fault_kinds = 23;
 
 /// The name of a fault, e.g. "partial_read".
 [[nodiscard]] constexpr std::string_view to_string(fault f) noexcept {
@@ -49,7 +51,7 @@ inline constexpr std::size_t fault_kinds = 21;
         "crash",        "disk_io",      "disk_full",     "disk_lost",
         "disk_torn",    "kill",         "pause",         "slow_start",
         "start_failed", "start_hung",   "bit_flip",      "stale",
-        "disk_rot"};
+        "disk_rot",     "drift",        "clock_jump"};
     return names[static_cast<std::size_t>(f)];
 }
 

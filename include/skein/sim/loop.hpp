@@ -23,6 +23,23 @@
 
 namespace skein::sim {
 
+/// A loop of a part of the world, with a clock of its own, that the world's loop drives (sim/host_loop.hpp).
+class inner_loop {
+public:
+    inner_loop() = default;
+    inner_loop(const inner_loop&) = delete;
+    inner_loop& operator=(const inner_loop&) = delete;
+    /// Whether it has something to do at the world's time of now.
+    [[nodiscard]] virtual bool is_ready() noexcept = 0;
+    /// One turn of it.
+    virtual void run_turn() = 0;
+    /// When it has something to do by itself, in the world's time.
+    [[nodiscard]] virtual std::optional<time_point> next_turn() noexcept = 0;
+
+protected:
+    ~inner_loop() = default;
+};
+
 /// A loop whose time is counted, not measured.
 class loop final : public skein::loop {
 public:
@@ -33,6 +50,8 @@ public:
     /// Where everything random of this world comes from. Draws are part of the trace.
     [[nodiscard]] random_source& random() noexcept override { return random_; }
     [[nodiscard]] std::optional<duration> simulated_work_time() override;
+    /// The time of this world since its beginning.
+    [[nodiscard]] std::chrono::milliseconds wall() override;
     /// Uniform in [least, most].
     duration draw_delay(duration least, duration most);
     /// True with probability p.
@@ -44,6 +63,10 @@ public:
     /// Runs `call` at a virtual time (at once if it is past).
     void at(time_point when, unique_function<void()> call);
     void after(duration delay, unique_function<void()> call);
+
+    /// Drives another loop as a part of this world, until remove().
+    void add(inner_loop& part) { parts_.push_back(&part); }
+    void remove(inner_loop& part) noexcept { std::erase(parts_, &part); }
 
     /// How many events have run.
     [[nodiscard]] std::uint64_t events() const noexcept { return ran_; }
@@ -70,11 +93,14 @@ private:
     };
     static bool later(const event_item& a, const event_item& b) noexcept;
     void run_next();
+    bool run_parts();
+    [[nodiscard]] std::optional<time_point> next_of_parts() noexcept;
 
     std::uint64_t seed_;
     seeded_random random_;
     time_point virtual_{};
     std::vector<event_item> heap_;
+    std::vector<inner_loop*> parts_;
     std::uint64_t scheduled_ = 0, ran_ = 0, turns_ = 0, trace_ = 0x736b65696eULL;
     std::uint64_t most_events_ = 50'000'000;
     duration most_time_ = std::chrono::hours(24 * 365);

@@ -15,6 +15,7 @@
 #include <skein/core/wait.hpp>
 #include <skein/net/network.hpp>
 #include <skein/sim/faults.hpp>
+#include <skein/sim/host_loop.hpp>
 #include <skein/sim/loop.hpp>
 
 #include <cstddef>
@@ -94,6 +95,14 @@ public:
     [[nodiscard]] const fault_counts& counts() const noexcept { return counts_; }
     [[nodiscard]] fault_counts& counts() noexcept { return counts_; }
 
+    /// From now on hosts have clocks of their own, which differ as `how` says, and wall clocks that jump
+    /// until stop_faults(); before anything runs on loop_of().
+    void give_clocks(const clock_faults& how);
+    /// Draws which clocks this world has, beside its other draws, and gives them to its hosts.
+    void draw_clocks();
+    /// What the code of a host runs on (sim::run_on): a loop with its clock, or the world's.
+    [[nodiscard]] skein::loop& loop_of(const std::string& host);
+
     /// Cuts the direction from one host to another.
     void block(const std::string& from, const std::string& to);
     /// Cuts both directions.
@@ -133,11 +142,16 @@ private:
     void tell_broken(const link_ptr& link, detail::pipe& pipe, bool to_reader);
     void release(const link_ptr& link, detail::pipe& pipe);
     void schedule_link_fault();
+    void schedule_clock_jump();
     void release_held();
 
     sim::loop& loop_;
     sim::faults faults_;
     fault_counts counts_;
+    clock_faults clocks_;
+    bool has_clocks_ = false;
+    seeded_random clock_random_;
+    std::map<std::string, std::unique_ptr<host_loop>> loops_; ///< of hosts with clocks of their own
     std::map<std::string, std::unique_ptr<detail::host>> hosts_;
     std::map<std::pair<std::string, std::uint16_t>, std::shared_ptr<detail::listener_state>>
         listeners_;

@@ -3,7 +3,6 @@
 // The bodies of cluster/detail/head_memory.hpp.
 
 #include <skein/cluster/detail/cluster_link.hpp>
-#include <skein/core/clock.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/timeout.hpp>
@@ -34,10 +33,7 @@ SKEIN_INLINE std::string cut_text(std::string text) {
 
 /// The wall clock is for people; nothing is decided by it but when a node is forgotten.
 SKEIN_INLINE std::int64_t head_memory::unix_now() {
-    const bool simulated = loop_.simulated_work_time().has_value();
-    const auto now =
-        simulated ? std::chrono::duration_cast<std::chrono::seconds>(loop_.now().time_since_epoch())
-                  : std::chrono::duration_cast<std::chrono::seconds>(system_clock().wall());
+    const auto now = std::chrono::duration_cast<std::chrono::seconds>(loop_.wall());
     return std::max<std::int64_t>(now.count(), 1);
 }
 
@@ -306,7 +302,7 @@ SKEIN_INLINE void head_memory::job_went(std::uint64_t driver, job_end how) {
     const auto found = jobs_.find(driver);
     if (found == jobs_.end()) return;
     auto j = found->second;
-    j.ended = unix_now();
+    j.ended = std::max(unix_now(), j.started); // the wall clock may have been set back
     j.how = static_cast<std::uint8_t>(how);
     note(j);
     apply(std::move(j));

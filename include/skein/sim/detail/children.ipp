@@ -352,7 +352,7 @@ SKEIN_INLINE task<std::unique_ptr<rt::child>> children::start(rt::child_options 
         ours = std::move(pair.first);
         self->stream_ = self->network_->take(std::move(pair.second));
     }
-    loop.adopt(detail::child_books::live(books, self, load));
+    skein::loop::current().adopt(detail::child_books::live(books, self, load)); // its host's clock
     co_return std::make_unique<detail::simulated_child>(self, std::move(ours));
 }
 

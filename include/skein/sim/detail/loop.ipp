@@ -22,6 +22,10 @@ SKEIN_INLINE std::optional<duration> loop::simulated_work_time() {
     return draw_delay(std::chrono::microseconds(10), std::chrono::milliseconds(2));
 }
 
+SKEIN_INLINE std::chrono::milliseconds loop::wall() {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(elapsed());
+}
+
 SKEIN_INLINE void loop::at(time_point when, unique_function<void()> call) {
     event_item e;
     e.when = std::max(when, virtual_);
@@ -58,11 +62,13 @@ SKEIN_INLINE void loop::poll(std::optional<time_point> until, bool may_block) {
                                 seed_, ran_, to_seconds(elapsed())));
     }
     virtual_ += duration(100); // work takes time: a task that only yields still gets older
+    const bool busy = run_parts() || !may_block;
     const bool have = !heap_.empty();
-    if (!may_block) {
+    if (busy) {
         if (have && heap_.front().when <= virtual_) run_next();
         return;
     }
+    if (const auto part = next_of_parts(); part && (!until || *part < *until)) until = part;
     if (have && (!until || heap_.front().when <= *until)) {
         virtual_ = std::max(virtual_, heap_.front().when);
         run_next();
@@ -75,6 +81,29 @@ SKEIN_INLINE void loop::poll(std::optional<time_point> until, bool may_block) {
                                 "waits, but no event and no timer is left",
                                 seed_, to_seconds(elapsed())));
     }
+}
+
+/// A turn of each part that has work, beginning with any of them: nobody is always the first.
+SKEIN_INLINE bool loop::run_parts() {
+    const auto is_ready = [](inner_loop* one) { return one->is_ready(); };
+    if (std::none_of(parts_.begin(), parts_.end(), is_ready)) return false;
+    const std::size_t count =
+        parts_.size(); // one that is added meanwhile has its turn the next time
+    const std::size_t first = count > 1 ? random_.below(count) : 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        auto* const one = parts_[(first + i) % count];
+        if (one->is_ready()) one->run_turn();
+    }
+    return true;
+}
+
+SKEIN_INLINE std::optional<time_point> loop::next_of_parts() noexcept {
+    std::optional<time_point> next;
+    for (auto* part : parts_) {
+        const auto when = part->next_turn();
+        if (when && (!next || *when < *next)) next = when;
+    }
+    return next;
 }
 
 SKEIN_INLINE bool loop::later(const event_item& a, const event_item& b) noexcept {

@@ -312,7 +312,8 @@ private:
 
 } // namespace detail
 
-SKEIN_INLINE network::network(sim::loop& on, sim::faults faults) : loop_(on), faults_(faults) {}
+SKEIN_INLINE network::network(sim::loop& on, sim::faults faults)
+    : loop_(on), faults_(faults), clock_random_(on.seed(), 2) {}
 SKEIN_INLINE network::~network() = default;
 
 SKEIN_INLINE void network::block(const std::string& from, const std::string& to) {
@@ -332,6 +333,7 @@ SKEIN_INLINE void network::begin_link_faults() {
 SKEIN_INLINE void network::stop_faults() {
     faults_.slow_chunk = faults_.refuse = faults_.reset = faults_.flip = faults_.disk_io = 0;
     faults_.link_fault_every = duration(0);
+    clocks_.jump_every = duration(0); // rates stay as they are: nobody mends a clock
     heal_all();
 }
 
@@ -515,6 +517,46 @@ SKEIN_INLINE void network::schedule_link_fault() {
                         [this, a, b] { heal(a, b); });
         }
         schedule_link_fault();
+    });
+}
+
+SKEIN_INLINE void network::draw_clocks() { give_clocks(clock_faults::draw(clock_random_)); }
+
+SKEIN_INLINE void network::give_clocks(const clock_faults& how) {
+    SKEIN_CHECK(loops_.empty(), "hosts run by their clocks already");
+    clocks_ = how;
+    has_clocks_ = how.any();
+    if (clocks_.jump_every > duration(0)) schedule_clock_jump();
+}
+
+SKEIN_INLINE skein::loop& network::loop_of(const std::string& host) {
+    if (!has_clocks_) return loop_;
+    auto& slot = loops_[host];
+    if (!slot) {
+        const auto how = clocks_.draw_one(clock_random_);
+        if (how.parts_per_billion != 0) counts_.add(fault::drift);
+        slot = std::make_unique<host_loop>(loop_, how);
+        slot->set_wall_forward(
+            std::chrono::seconds(1'700'000'000)); // jumps lead to no time before 1970
+    }
+    return *slot;
+}
+
+SKEIN_INLINE void network::schedule_clock_jump() {
+    const auto most = static_cast<std::uint64_t>(2 * clocks_.jump_every.count());
+    const auto pause = duration(static_cast<std::int64_t>(clock_random_.below(most)));
+    loop_.after(pause, [this] {
+        if (clocks_.jump_every == duration(0)) return;
+        if (!loops_.empty()) {
+            auto at = loops_.begin();
+            std::advance(at, static_cast<std::ptrdiff_t>(clock_random_.below(loops_.size())));
+            const auto most_jump = clocks_.most_jump.count();
+            const auto width = static_cast<std::uint64_t>(2 * most_jump) + 1;
+            at->second->set_wall_forward(std::chrono::milliseconds(
+                static_cast<std::int64_t>(clock_random_.below(width)) - most_jump));
+            counts_.add(fault::clock_jump);
+        }
+        schedule_clock_jump();
     });
 }
 
