@@ -6148,7 +6148,8 @@ protected:
     void turn(bool may_block) {
         run_ready();
         run_hooks();
-        const bool idle = ready_.empty() && may_block && !is_over();
+        // A hook may have asked for another one: it does not wait for what may never come.
+        const bool idle = ready_.empty() && hooks_.empty() && may_block && !is_over();
         if (idle) blocked_.store(true, std::memory_order_seq_cst);
         const bool remote = has_remote_.load(std::memory_order_seq_cst);
         const bool wait = idle && !remote;
@@ -22643,6 +22644,86 @@ struct actor_box {
 // count from submit to done, refs hold the others.
 
 
+// ======== skein/rt/detail/byte_line.hpp
+// byte_line: small messages that wait, one behind the other in blocks: first in, first out. What has waited for long is in no
+// cache, and is read again in the order in which it lies in memory.
+//
+//     line.push(message);
+//     mut_byte_span first = line.take(size_of_the_first);       // who takes it knows how long it is
+//
+// Blocks grow with the line, so that thousands of short lines cost little, and clear() gives all of them back.
+
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// A queue of bytes that are taken in the pieces in which they came.
+class byte_line {
+public:
+    /// Of a piece.
+    static constexpr std::size_t most_bytes = 1024;
+
+    void push(byte_span piece) {
+        if (room_ < piece.size()) more(piece.size());
+        auto& last = blocks_.back();
+        std::memcpy(last.data.get() + (last.size - room_), piece.data(), piece.size());
+        room_ -= piece.size();
+    }
+    /// The first piece, which is of that size. It stays until the next call of push(), take() or clear().
+    [[nodiscard]] mut_byte_span take(std::size_t bytes) {
+        // Where it did not fit when it came, it is not now.
+        if (blocks_.front().size - at_ < bytes) {
+            blocks_.erase(blocks_.begin());
+            at_ = 0;
+        }
+        const mut_byte_span piece(blocks_.front().data.get() + at_, bytes);
+        at_ += bytes;
+        return piece;
+    }
+    /// What is some pieces further on is going to be taken soon.
+    void look_ahead() const noexcept {
+        constexpr std::size_t far = 256;
+        if (!blocks_.empty() && blocks_.front().size - at_ > far)
+            __builtin_prefetch(blocks_.front().data.get() + at_ + far);
+    }
+    /// Nothing waits any more: gives the memory back.
+    void clear() noexcept {
+        blocks_.clear();
+        at_ = room_ = 0;
+    }
+    /// Memory that it holds.
+    [[nodiscard]] std::size_t capacity() const noexcept {
+        std::size_t sum = 0;
+        for (const auto& one : blocks_) sum += one.size;
+        return sum;
+    }
+
+private:
+    static constexpr std::size_t first_block = 256, largest_block = std::size_t{16} << 10;
+
+    struct block {
+        std::unique_ptr<std::byte[]> data;
+        std::size_t size = 0;
+    };
+    [[gnu::noinline]] void more(std::size_t bytes) {
+        const std::size_t grown = blocks_.empty() ? first_block : 2 * blocks_.back().size;
+        const std::size_t size = std::max(std::min(grown, largest_block), bytes);
+        blocks_.push_back({std::make_unique_for_overwrite<std::byte[]>(size), size});
+        room_ = size;
+    }
+
+    std::vector<block> blocks_;
+    std::size_t at_ = 0;   ///< of the first piece, in the first block
+    std::size_t room_ = 0; ///< behind the last piece, in the last block
+};
+
+} // namespace skein::rt::detail
+
 // ======== skein/rt/detail/call_context.hpp
 // The context of a task in the runtime: which runtime it calls through, and which call it is part of.
 
@@ -23456,6 +23537,8 @@ public:
     std::uint16_t shape = 0; ///< its whole demand, a number of its runtime, see demand_table
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
     credit_taken taken;              ///< until its worker has begun it
+    std::uint32_t kept =
+        0; ///< bytes of its arguments in its lane's `arguments`; 0: they are in `body`
 
 protected:
     virtual result<void> take_value(byte_span value) = 0;
@@ -23492,6 +23575,7 @@ public:
     peer* on = nullptr;                          ///< where its calls go
     std::vector<counted_ptr<call_base>> waiting; ///< in order; [first_, end)
     std::size_t first = 0;
+    byte_line arguments;         ///< of those in `waiting` that say so, in their order
     std::optional<failure> lost; ///< why it is gone
     bool moving = false;         ///< it is being made, or made again: its calls wait
     bool asked = false;          ///< worker: the driver is to say where it is; `moving` till then
@@ -23499,9 +23583,16 @@ public:
     std::uint32_t holds = 0;     ///< worker: times its driver knows of the handles here
     std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number
     credit_line credit;
-    std::uint32_t ended = 0;         ///< about so many of `waiting` are done
+    std::uint32_t returned = 0; ///< calls whose credit has come back since `waiting` was looked at
+    std::uint32_t ended = 0;    ///< about so many of `waiting` are done
     std::vector<gate_line> gates;    ///< by number, as far as calls have waited for one
     std::unique_ptr<event> has_room; ///< set for a moment; made when somebody waits for it
+    /// Linked when credit has come back in this turn of the loop: at its end more is sent.
+    struct sending : turn_hook {
+        explicit sending(actor_state& of) noexcept : turn_hook(&sending::go), lane(of) {}
+        static void go(turn_hook& self);
+        actor_state& lane;
+    } sends{*this};
 
     [[nodiscard]] bool has_waiting() const noexcept {
         if (first != waiting.size()) return true;
@@ -24168,8 +24259,10 @@ public:
 
 private:
     friend struct detail::direct_books;
-    struct books; // in detail/runtime_books.hpp
-    struct arrival;
+    friend class detail::actor_state;
+    struct books;     // in detail/runtime_books.hpp
+    struct arrival;   // in detail/execution_books.hpp
+    struct execution; // the same
     struct losses;
     struct credits;
 
@@ -24224,7 +24317,6 @@ private:
     void resume_restarts(losses& lost);
     void make_again(actor_id id);
     void give_late_holds_back(actor_id restarted);
-    void arrived(const std::shared_ptr<peer>& from, const net::frame_view& f);
     task<void> run_backlog();
     void begin_turn();
     void end_turn();
@@ -24234,21 +24326,11 @@ private:
     [[nodiscard]] detail::call_context& context_for(const detail::lineage& who, actor_id actor,
                                                     const function_record& fn);
     void adopt_child(detail::call_base& call);
-    void execute_waiting(const arrival& one);
     void send_scratch(peer& to, std::uint16_t outcome, slot_id id);
-    void execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
-                 std::shared_ptr<detail::actor_box> box, time_point came);
-    void hold_back(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
-                   const detail::call_head& head, const function_record& fn,
-                   std::shared_ptr<detail::actor_box> box, time_point came);
-    task<void> execute_later(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
-                             std::shared_ptr<detail::actor_box> box, time_point came);
-    task<void> execute_in_turn(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
-                               const function_record* fn, std::shared_ptr<detail::actor_box> box,
-                               time_point came);
     void begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits, task<void> work);
     task<void> run_call(std::shared_ptr<peer> from, slot_id id, detail::running_call* running,
                         task<void> work);
+    void tell_soon(const std::shared_ptr<peer>& to, slot_id id);
     task<void> tell_started();
     void forward(peer& from, const net::frame_view& f);
     void set_demand(detail::call_base& call, const detail::call_head& head);
@@ -24278,8 +24360,6 @@ private:
     [[nodiscard]] static task<void> serve_caller(runtime* self, std::shared_ptr<net::channel> wire);
     void drop_caller(peer& caller);
     void cut_caller(std::uint64_t incarnation);
-    template <class F>
-    void for_each_caller(F what);
     void tell_driver_first() noexcept;
     [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome);
     void relay(peer& to, std::uint16_t outcome, slot_id id);
@@ -24325,7 +24405,7 @@ private:
     void tell_demand(detail::lease_line& line);
     peer* pick(const detail::call_base& call, bool& possible);
     void send(peer& to, counted_ptr<detail::call_base> call);
-    void transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
+    bool transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
     void account(peer& from, const detail::call_base& call);
     [[nodiscard]] bool take_back(detail::call_base& call);
     void feed(peer& idle);
@@ -24723,6 +24803,25 @@ struct call_head {
         if (!demand.empty()) put(to, demand);
         if (!retry_on.empty()) put(to, retry_on);
     }
+    /// The same of a method without a deadline, straight from the call: most are such.
+    static void encode_method(wire::writer& to, const call_base& call, std::uint64_t incarnation,
+                              bool is_told) {
+        std::byte* const at = to.extend(is_told ? 80 : 32);
+        store_le(at, call.fn->index);
+        store_le(at + 4, static_cast<std::uint32_t>(call_kind::method) |
+                             (is_told ? std::uint32_t{told_bit} : 0U) |
+                             std::uint32_t{call.retries_left} << 8 |
+                             std::uint32_t{call.cpus} << 16);
+        store_le(at + 8, call.number);
+        put(at + 16, call.target.value());
+        if (!is_told) return;
+        const unique_number id{incarnation, call.number};
+        const auto* const parent = call.parent.get();
+        store_le(at + 32, incarnation);
+        store_le(at + 40, ~std::uint64_t{0}); // no deadline
+        put(at + 48, parent != nullptr ? parent->who.trace.value() : id);
+        put(at + 64, parent != nullptr ? parent->who.id.value() : unique_number{});
+    }
     /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
     bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
         byte_span first;
@@ -24949,11 +25048,21 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
 
 namespace skein::rt {
 
+namespace detail {
+/// A call leaves: what is left of its deadline now goes into its head. In runtime_send.ipp.
+void stamp_deadline(const call_base& call, mut_byte_span body);
+} // namespace detail
+
 /// How much this process sends ahead of what has begun; in runtime_credits.ipp.
 struct runtime::credits {
+    /// Few enough that the actor does not run dry meanwhile, many enough that the way to the line costs little.
+    static constexpr std::uint32_t most_batch = 32;
+
     [[nodiscard]] static bool has(const books& of, const detail::credit_line& line) noexcept;
-    [[nodiscard]] static byte_buffer body_to_keep(books& of);
-    static void take_memory(books& of, byte_buffer body);
+    static void line_up(runtime& self, counted_ptr<detail::call_base> call);
+    [[nodiscard]] static mut_byte_span take_arguments(detail::actor_state& lane,
+                                                      detail::call_base& call) noexcept;
+    static void send(runtime& self, detail::actor_state& lane, counted_ptr<detail::call_base> call);
     [[nodiscard]] static bool is_spent(const books& of, const detail::actor_state& lane) noexcept;
     static void look_ahead(const detail::actor_state& lane) noexcept;
     [[nodiscard]] static bool stands_aside(const books& of, const detail::actor_state& lane,
@@ -25198,6 +25307,115 @@ SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
 }
 
 } // namespace skein::rt::detail
+
+// ======== skein/rt/detail/execution_books.hpp
+// How a call that has come gets to run: one path for frames and for calls of this process that carry their arguments as
+// they are. Part of detail/runtime_books.hpp; bodies in detail/runtime_execution.ipp.
+
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+namespace skein::rt {
+
+/// A call or drop that waits: behind calls that have run for long, or for its turn at its actor.
+struct runtime::arrival {
+    std::shared_ptr<peer> from;
+    slot_id slot;
+    byte_buffer body;
+    bool is_drop = false;
+    time_point came{};
+    std::unique_ptr<detail::given_call> given; ///< instead of a body
+};
+
+/// What becomes of a call between its arrival and its first step. It may come in two forms, `framed` and `given`; all that
+/// they differ in stands there.
+struct runtime::execution {
+    /// Its head and arguments are bytes that somebody else keeps.
+    class framed {
+    public:
+        framed(byte_span body, time_point came) noexcept : body_(body), came_(came), in_(body) {}
+        /// Reads the head. False: it does not run, for its driver has taken it back.
+        [[nodiscard]] bool open(peer& from, slot_id id, bool is_first);
+        /// What only who sends frames could get wrong about the actor.
+        void check(const peer& from, const detail::actor_box& box) const;
+        void keep(arrival& in) const {
+            in.body = to_buffer(body_);
+            in.came = came_;
+        }
+        void run(detail::incoming_call& call) const { fn_->invoke(call); }
+
+        [[nodiscard]] const function_record& fn() const noexcept { return *fn_; }
+        [[nodiscard]] bool is_method() const noexcept {
+            return head_.kind == detail::call_kind::method;
+        }
+        [[nodiscard]] bool has_terms() const noexcept { return head_.retries != 0; }
+        [[nodiscard]] actor_id target() const noexcept { return head_.target; }
+        [[nodiscard]] const detail::lineage& who() const noexcept { return head_.who; }
+        [[nodiscard]] wire::reader& arguments() noexcept { return in_; }
+
+    private:
+        byte_span body_;
+        time_point came_;
+        wire::reader in_;
+        detail::call_head head_;
+        const function_record* fn_ = nullptr;
+    };
+
+    /// A method of an actor of this process, with its arguments as they are.
+    class given {
+    public:
+        explicit given(std::unique_ptr<detail::given_call> call) noexcept
+            : call_(std::move(call)), none_(byte_span()) {}
+        [[nodiscard]] static bool open(peer&, slot_id, bool) noexcept { return true; }
+        static void check(const peer&, const detail::actor_box&) noexcept {}
+        void keep(arrival& in) noexcept { in.given = std::move(call_); }
+        void run(detail::incoming_call& call) const { call_->run(call); }
+
+        [[nodiscard]] const function_record& fn() const noexcept { return *call_->fn; }
+        [[nodiscard]] static bool is_method() noexcept { return true; }
+        [[nodiscard]] static bool has_terms() noexcept { return false; }
+        [[nodiscard]] actor_id target() const noexcept { return call_->target; }
+        [[nodiscard]] const detail::lineage& who() const noexcept { return call_->who; }
+        [[nodiscard]] wire::reader& arguments() noexcept { return none_; }
+
+    private:
+        std::unique_ptr<detail::given_call> call_;
+        wire::reader none_;
+    };
+
+    /// A call has come: it runs here and now, or behind those that wait already.
+    static void arrived(runtime& self, const std::shared_ptr<peer>& from, const net::frame_view& f);
+    static void arrived(runtime& self, const std::shared_ptr<peer>& from,
+                        std::unique_ptr<detail::given_call> arguments);
+    static void dropped(runtime& self, const std::shared_ptr<peer>& from, byte_span body);
+    static void run_waiting(runtime& self, arrival& one);
+    /// Those whose calls run here.
+    template <class F>
+    static void for_each_caller(const books& of, F what);
+
+private:
+    template <class Form>
+    static void take(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call);
+    /// box: its actor, if it has waited for its turn.
+    template <class Form>
+    static void run(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call,
+                    std::shared_ptr<detail::actor_box> box);
+    static void enqueue(books& of, arrival one);
+    template <class F>
+    static void with_form(arrival& one, F what);
+    template <class Form>
+    static void hold_back(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call,
+                          std::shared_ptr<detail::actor_box> box);
+    [[nodiscard]] static task<void> run_later(runtime* self, arrival one,
+                                              std::shared_ptr<detail::actor_box> box);
+    [[nodiscard]] static task<void> run_in_turn(runtime* self, arrival one,
+                                                const function_record* fn,
+                                                std::shared_ptr<detail::actor_box> box);
+};
+
+} // namespace skein::rt
 
 // ======== skein/rt/detail/id_map.hpp
 // id_map: a small hash table from ids to values, for what is entered and taken out once for each call. Everything
@@ -25696,16 +25914,6 @@ private:
 
 } // namespace detail
 
-/// A call or drop that waits behind calls that have run for long.
-struct runtime::arrival {
-    std::shared_ptr<peer> from;
-    slot_id slot;
-    byte_buffer body;
-    bool is_drop = false;
-    time_point came{};
-    std::unique_ptr<detail::given_call> given; ///< instead of a body
-};
-
 struct runtime::books {
     using call_line = std::deque<counted_ptr<detail::call_base>>;
     struct slot {
@@ -25721,8 +25929,8 @@ struct runtime::books {
     peer* upstream = nullptr;                 ///< of a worker
     std::uint64_t incarnation = 0, last_link = 0, last_actor = 0, last_call = 0;
     std::uint32_t last_line = 1, credit_calls = 0; ///< see credits
+    std::uint32_t credit_batch = 1; ///< that comes back before more is sent in a turn
     std::size_t credit_bytes = 0;
-    std::vector<byte_buffer> spare_bodies; ///< of calls that have left
     counted_ptr<detail::runtime_anchor> anchor;
     counted_ptr<detail::call_context> root,
         spare; ///< of tasks that are no call; for the next plain call
@@ -25761,6 +25969,17 @@ struct runtime::books {
     wire::writer scratch;
     std::unique_ptr<detail::direct_books> direct; ///< calls between workers
 
+    [[gnu::noinline]] void add_slot() {
+        free.push_back(static_cast<std::uint32_t>(slots.size()));
+        slots.emplace_back();
+    }
+    /// Takes the call out of a slot that has one.
+    [[nodiscard]] counted_ptr<detail::call_base> take_out(std::uint32_t index) {
+        auto& s = slots[index];
+        ++s.generation;
+        free.push_back(index);
+        return std::move(s.call);
+    }
     /// Something needs workers: the first time they are started.
     void begin_work() {
         if (!start_workers && !is_visiting) [[likely]]
@@ -25883,6 +26102,11 @@ SKEIN_INLINE void call_base::release_dependents() {
 SKEIN_INLINE void actor_state::last_use_gone() noexcept {
     if (owner != nullptr) owner->drop_actor(*this);
     delete this;
+}
+
+SKEIN_INLINE void actor_state::sending::go(turn_hook& self) {
+    auto& lane = static_cast<sending&>(self).lane;
+    if (lane.owner != nullptr && lane.returned > 0) lane.owner->drain(lane);
 }
 
 SKEIN_INLINE void call_base::rarities::force_timer::passed() {
@@ -26119,22 +26343,14 @@ struct direct_books {
     [[nodiscard]] byte_buffer body_of(byte_span bytes);
     void take_back(std::vector<loopback_frame> delivered);
 
-    // Calls whose arguments travel as they are; in detail/runtime_given.ipp.
+    /// Of a call whose arguments travel as they are; in detail/runtime_given.ipp.
     void give(counted_ptr<call_base> call, given_maker make);
-    void arrived(std::unique_ptr<given_call> given);
-    void execute(std::unique_ptr<given_call> given, std::shared_ptr<actor_box> box);
-    void execute_waiting(std::unique_ptr<given_call> given);
-    void hold_back(std::unique_ptr<given_call> given, std::shared_ptr<actor_box> box);
-    [[nodiscard]] task<void> execute_later(std::unique_ptr<given_call> given,
-                                           std::shared_ptr<actor_box> box);
-    [[nodiscard]] task<void> execute_in_turn(std::unique_ptr<given_call> given,
-                                             std::shared_ptr<actor_box> box);
 };
 
 /// The options of a link between two workers, for both sides.
 [[nodiscard]] net::connection_options direct_options(const runtime& self, const net::token& secret,
                                                      bool in_memory, const direct_hello& hello);
-/// The function that a call names; its head must fit it. In runtime_frames.ipp.
+/// The function that a call names; its head must fit it. In runtime_execution.ipp.
 [[nodiscard]] const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
                                                time_point came);
 
@@ -26181,6 +26397,7 @@ SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<boo
     books_->leases.incarnation = books_->incarnation;
     books_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
     books_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});
+    books_->credit_batch = std::min(books_->credit_calls / 2 + 1, credits::most_batch);
     books_->root = counted_ptr(new detail::call_context(books_->anchor));
     books_->direct = std::make_unique<detail::direct_books>(*this);
     (void)registry::instance(); // numbers the functions
@@ -26254,35 +26471,33 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_option
     join_group(call);
 }
 
+namespace detail {
+
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_options(call_base& call) {
+    const auto& bad = *call.rare->bad_options;
+    error why(bad.code(), fmt::format("{} did not run: {}", call.name(), bad.text()));
+    if (!bad.hint().empty()) why.with_hint(bad.hint());
+    call.fail({std::move(why), nullptr});
+}
+
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_one_more(call_base& call) {
+    error why(errc::exhausted,
+              fmt::format("{} did not run: {} calls of actor {} have no outcome yet, as many as "
+                          ".max_pending allows",
+                          call.name(), call.lane->max_pending, call.lane->id));
+    why.with_hint("wait for some of them first, or raise .max_pending");
+    call.fail({std::move(why), nullptr});
+}
+
 /// False: its deadline is over before it begins, and it has failed with that.
-SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
-    call.owner = this;
-    call.number = ++books_->last_call;
-    ++books_->stats.submitted;
-    adopt_child(call);
-    if (call.rare && call.rare->bad_options) {
-        const auto& bad = *call.rare->bad_options;
-        error why(bad.code(), fmt::format("{} did not run: {}", call.name(), bad.text()));
-        if (!bad.hint().empty()) why.with_hint(bad.hint());
-        refuse(call, std::move(why));
-        return false;
-    }
-    if (call.lane && ++call.lane->pending > call.lane->max_pending && call.lane->max_pending != 0) {
-        refuse(call, error(errc::exhausted,
-                           fmt::format(
-                               "{} did not run: {} calls of actor {} have no outcome yet, as many "
-                               "as .max_pending allows",
-                               call.name(), call.lane->max_pending, call.lane->id))
-                         .with_hint("wait for some of them first, or raise .max_pending"));
-        return false;
-    }
-    if (!call.rare || call.rare->limit == no_deadline) return true;
+[[gnu::noinline]] SKEIN_INLINE bool begin_deadline(call_base& call) {
     if (call.rare->limit <= duration::zero()) {
         const char* whose =
             call.rare->is_inherited ? "the deadline of the call that made it" : "its deadline";
-        refuse(call,
-               error(errc::timeout, fmt::format("{} did not run: {} was over when it was called",
-                                                call.name(), whose)));
+        call.fail(
+            {error(errc::timeout, fmt::format("{} did not run: {} was over when it was called",
+                                              call.name(), whose)),
+             nullptr});
         return false;
     }
     call.rare->deadline.emplace(call);
@@ -26290,6 +26505,26 @@ SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
     call.rare->until = deadline_after(here.exact_now(), call.rare->limit);
     here.set_timer(*call.rare->deadline, call.rare->until);
     return true;
+}
+
+} // namespace detail
+
+/// False: it does not run, and has failed.
+SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
+    call.owner = this;
+    call.number = ++books_->last_call;
+    ++books_->stats.submitted;
+    adopt_child(call);
+    if (call.rare && call.rare->bad_options) [[unlikely]] {
+        detail::refuse_options(call);
+        return false;
+    }
+    if (call.lane && ++call.lane->pending > call.lane->max_pending && call.lane->max_pending != 0)
+        [[unlikely]] {
+        detail::refuse_one_more(call);
+        return false;
+    }
+    return !call.rare || call.rare->limit == no_deadline || detail::begin_deadline(call);
 }
 
 /// A call made by a call: is cancelled with it, and ends no later.
@@ -26354,6 +26589,17 @@ SKEIN_INLINE void call_context::cancel_children(bool by_force) {
 
 } // namespace detail
 
+namespace detail {
+
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_arguments(call_base& call, const error& why) {
+    error told(why.code(), fmt::format("{} did not run: its arguments cannot be encoded: {}",
+                                       call.name(), why.text()));
+    if (!why.hint().empty()) told.with_hint(std::string(why.hint()));
+    call.fail({std::move(told), nullptr});
+}
+
+} // namespace detail
+
 /// Appends head and arguments; false: a codec threw, and the call has failed with that.
 SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call,
                                        detail::encoder encode) {
@@ -26364,17 +26610,18 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
     try {
         const encoding_guard guard;
         encoding_ = &call;
-        detail::encode_head(to, call, books_->incarnation, books_->upstream != nullptr,
-                            books_->leases.demands);
-        if (call.rare && call.rare->terms) call.rare->terms->encode(to);
+        const bool is_worker = books_->upstream != nullptr;
+        if (call.kind == detail::call_kind::method && !call.rare) [[likely]] {
+            detail::call_head::encode_method(to, call, books_->incarnation,
+                                             is_worker || call.parent);
+        } else {
+            detail::encode_head(to, call, books_->incarnation, is_worker, books_->leases.demands);
+            if (call.rare && call.rare->terms) call.rare->terms->encode(to);
+        }
         encode(to);
         return true;
     } catch (...) {
-        const error why = to_error(std::current_exception());
-        error told(why.code(), fmt::format("{} did not run: its arguments cannot be encoded: {}",
-                                           call.name(), why.text()));
-        if (!why.hint().empty()) told.with_hint(std::string(why.hint()));
-        call.fail({std::move(told), nullptr});
+        detail::refuse_arguments(call, to_error(std::current_exception()));
         return false;
     }
 }
@@ -26395,15 +26642,19 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
             auto& raw = *call;
             raw.slot = take_slot(std::move(call));
             credits::take(*books_, *lane.on, raw, books_->scratch.size());
-            if (books_->scratch.size() < limit::inline_bytes) [[likely]]
-                return transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
+            if (books_->scratch.size() < limit::inline_bytes) [[likely]] {
+                (void)transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
+                return;
+            }
             auto body = std::move(books_->scratch).take(); // its memory goes with it
-            return transmit(*lane.on, raw, body, &body);
+            (void)transmit(*lane.on, raw, body, &body);
+            return;
         }
     }
     books_->scratch.clear();
     if (!encode_call(books_->scratch, *call, encode)) return;
-    call->body = credits::body_to_keep(*books_);
+    if (call->kind == detail::call_kind::method) return credits::line_up(*this, std::move(call));
+    call->body = detail::body_to_keep(books_->scratch);
     call->state = detail::phase::queued;
     place(std::move(call));
 }
@@ -26464,15 +26715,9 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
     }
 }
 
-/// A call with its arguments encoded: to its worker, its lane, or the queue.
+/// A call with its arguments encoded, of no actor's line: to its worker, or the queue.
 SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
     if (books_->closing) return refuse(*call, is_closing(call->name()));
-    if (call->kind == detail::call_kind::method && call->lane) {
-        const auto lane = call->lane;
-        lane->waiting.push_back(call);
-        if (!credits::is_spent(*books_, *lane)) drain(*lane);
-        return credits::waits_here(*this, *call);
-    }
     if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
     if (call->kind == detail::call_kind::method) { // passed on for a worker
         auto* const found = books_->actors.find(call->target);
@@ -26501,19 +26746,29 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
 /// Sends what is complete at the front of an actor's line.
 SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
     const counted_ptr<detail::actor_state> hold(&lane);
+    lane.returned = 0;
     if (lane.moving && !lane.asked && books_->upstream != nullptr) find_way(lane);
     credits::send_held(*this, lane);
     while (lane.first != lane.waiting.size()) {
         auto& front = lane.waiting[lane.first];
-        if (front->state == detail::phase::preparing || (lane.moving && !front->is_done()) ||
-            (is_cut(lane) && !front->is_done()))
+        const bool is_done = front->is_done();
+        if (!is_done && (front->state == detail::phase::preparing || lane.moving || is_cut(lane)))
             break;
-        const bool goes = !front->is_done() && !lane.lost && lane.on != nullptr;
+        const bool goes = !is_done && !lane.lost && lane.on != nullptr;
         const bool aside = goes && credits::stands_aside(*books_, lane, *front);
         if (goes && !aside && !credits::has(*books_, lane.credit)) break;
         auto call = std::exchange(front, {});
         ++lane.first;
-        if (call->is_done()) continue;
+        if (is_done) {
+            (void)credits::take_arguments(lane, *call);
+            continue;
+        }
+        if (goes && !aside) {
+            credits::look_ahead(lane);
+            credits::send(*this, lane, std::move(call));
+            continue;
+        }
+        if (call->kept != 0) call->body = to_buffer(credits::take_arguments(lane, *call));
         if (aside) {
             lane.gates[call->fn->group].waiting.push_back(std::move(call));
             continue;
@@ -26522,13 +26777,11 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
             call->fail({error(lane.lost->what.code(),
                               call->name() + " did not run: " + lane.lost->what.text()),
                         nullptr});
-        } else if (lane.on == nullptr) {
-            refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
         } else {
-            credits::look_ahead(lane);
-            send(*lane.on, std::move(call));
+            refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
         }
     }
+    if (lane.first == lane.waiting.size()) lane.arguments.clear();
     constexpr std::size_t few = 64;
     if (lane.first == lane.waiting.size() ||
         (lane.first >= few && lane.first * 2 > lane.waiting.size())) {
@@ -27303,11 +27556,8 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}, which {}", f.kind, from->who,
                                 calls ? "calls actors here" : "is called"));
-    if (from->role == detail::peer_role::here) {
-        if (!books_->closing) arrived(from, f);
-        return;
-    }
-    arrived(from, f); // execute() looks at it
+    if (from->role != detail::peer_role::here || !books_->closing)
+        execution::arrived(*this, from, f); // looks at it
 }
 
 /// What only a driver says. False: it is nothing of that.
@@ -27432,10 +27682,10 @@ SKEIN_INLINE void detail::direct_books::deliver() {
         } const guard;
         if (!f.kept.empty()) runtime::executing_ = &self;
         try {
-            if (f.given)
-                arrived(std::move(f.given));
-            else
+            if (!f.given)
                 self.on_frame(here, view);
+            else if (!self.books_->closing)
+                runtime::execution::arrived(self, here, std::move(f.given));
         } catch (const error& e) { // as it would end a link
             if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
         }
@@ -27498,36 +27748,65 @@ SKEIN_INLINE bool runtime::credits::is_spent(const books& of,
     return lane.on != nullptr && !lane.moving && !lane.lost && !has(of, lane.credit);
 }
 
-/// What was encoded, for a call that waits. Where each that leaves lets another one in, memory is used again.
-SKEIN_INLINE byte_buffer runtime::credits::body_to_keep(books& of) {
-    const auto size = of.scratch.size();
-    if (of.spare_bodies.empty() || size > of.spare_bodies.back().capacity() ||
-        2 * size < of.spare_bodies.back().capacity())
-        return detail::body_to_keep(of.scratch);
-    auto body = std::move(of.spare_bodies.back());
-    of.spare_bodies.pop_back();
-    const auto bytes = of.scratch.bytes();
-    body.assign(bytes.begin(), bytes.end());
-    return body;
+/// A call whose arguments are encoded waits in its actor's line, or goes at once if nothing is in its way.
+SKEIN_INLINE void runtime::credits::line_up(runtime& self, counted_ptr<detail::call_base> call) {
+    auto& of = *self.books_;
+    auto& raw = *call;
+    auto& lane = *raw.lane;
+    if (of.closing) return self.refuse(raw, self.is_closing(raw.name()));
+    const auto written = of.scratch.bytes();
+    if (written.size() <= detail::byte_line::most_bytes) {
+        lane.arguments.push(written);
+        raw.kept = static_cast<std::uint32_t>(written.size());
+    } else {
+        raw.body = detail::body_to_keep(of.scratch);
+    }
+    raw.state = detail::phase::queued;
+    if (is_spent(of, lane)) { // the line holds it
+        lane.waiting.push_back(std::move(call));
+    } else {
+        lane.waiting.push_back(call);
+        self.drain(lane);
+    }
+    waits_here(self, raw);
 }
 
-SKEIN_INLINE void runtime::credits::take_memory(books& of, byte_buffer body) {
-    constexpr std::size_t most = 1024, most_bytes = 256;
-    if (body.capacity() == 0 || body.capacity() > most_bytes || of.spare_bodies.size() >= most)
-        return;
-    of.spare_bodies.push_back(std::move(body));
+/// The bytes of the first call of a line, until the next call is lined up or taken.
+SKEIN_INLINE mut_byte_span runtime::credits::take_arguments(detail::actor_state& lane,
+                                                            detail::call_base& call) noexcept {
+    if (call.kept == 0) return call.body;
+    return lane.arguments.take(std::exchange(call.kept, 0));
+}
+
+/// Sends a call that has waited in its actor's line. As runtime::send() does, for what can be in a line.
+SKEIN_INLINE void runtime::credits::send(runtime& self, detail::actor_state& lane,
+                                         counted_ptr<detail::call_base> call) {
+    auto& of = *self.books_;
+    auto& raw = *call;
+    peer& to = *lane.on;
+    const bool keeps = lane.lasts && of.upstream == nullptr;
+    if (keeps && raw.kept != 0) raw.body = to_buffer(take_arguments(lane, raw));
+    const bool is_small = raw.kept != 0;
+    auto large = is_small || keeps ? byte_buffer() : std::exchange(raw.body, {});
+    const mut_byte_span bytes = is_small ? take_arguments(lane, raw)
+                                : keeps  ? mut_byte_span(raw.body)
+                                         : mut_byte_span(large);
+    raw.slot = self.take_slot(std::move(call));
+    take(of, to, raw, bytes.size());
+    if (raw.rare) detail::stamp_deadline(raw, bytes);
+    if (self.transmit(to, raw, bytes, is_small || keeps ? nullptr : &large) || keeps) return;
+    raw.body = is_small ? to_buffer(bytes) : std::move(large);
 }
 
 /// Of many that wait the next ones are in no cache: they are fetched while others are sent.
 SKEIN_INLINE void runtime::credits::look_ahead(const detail::actor_state& lane) noexcept {
-    constexpr std::size_t near = 4, far = 8, line = 64;
-    const auto left = lane.waiting.size() - lane.first;
-    if (left <= far) return;
+    constexpr std::size_t far = 8, line = 64;
+    lane.arguments.look_ahead();
+    if (lane.waiting.size() - lane.first <= far) return;
     const auto* const later =
         reinterpret_cast<const std::byte*>(lane.waiting[lane.first + far].get());
     for (std::size_t at = 0; at < sizeof(detail::call_base); at += line)
         __builtin_prefetch(later + at);
-    __builtin_prefetch(lane.waiting[lane.first + near]->body.data());
 }
 
 /// It waits for its gate, and others need not wait for it.
@@ -27565,7 +27844,8 @@ SKEIN_INLINE detail::actor_state* runtime::credits::lane_of(books& of, actor_id 
     return known->credit.number == line ? known : nullptr;
 }
 
-/// Its executor has begun it, or never will. Gives the actor if something may go there now.
+/// Its executor has begun it, or never will. Gives the actor if something should go there now; else it goes, with what
+/// else comes back, at the end of the turn.
 SKEIN_INLINE counted_ptr<detail::actor_state> runtime::credits::give(
     books& of, peer& from, detail::call_base& call) noexcept {
     const auto taken = std::exchange(call.taken, {});
@@ -27579,7 +27859,9 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::credits::give(
     auto& line = std::exchange(call.held, false) ? lane->gates[call.fn->group].held : lane->credit;
     line.give(taken.bytes);
     if (!lane->has_waiting() && !lane->has_room) return {};
-    return counted_ptr<detail::actor_state>(lane);
+    if (++lane->returned >= of.credit_batch) return counted_ptr<detail::actor_state>(lane);
+    loop::current().at_turn_end(lane->sends);
+    return {};
 }
 
 /// It runs, and has suspended.
@@ -27673,7 +27955,7 @@ SKEIN_INLINE void runtime::credits::send_held(runtime& self, detail::actor_state
             if (!goes && !gate.waiting.front()->is_done()) break;
             auto call = std::move(gate.waiting.front());
             gate.waiting.pop_front();
-            if (!call->is_done()) self.send(*lane.on, std::move(call));
+            if (!call->is_done()) send(self, lane, std::move(call));
         }
     }
 }
@@ -27685,11 +27967,17 @@ SKEIN_INLINE void runtime::credits::forget(detail::actor_state& lane, detail::ca
     if (++lane.ended < few || 2 * std::size_t{lane.ended} < lane.waiting.size() - lane.first)
         return;
     lane.ended = 0;
+    detail::byte_line arguments;
     const auto is_done = [](const auto& one) { return one->is_done(); };
-    lane.waiting.erase(
-        std::remove_if(lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first),
-                       lane.waiting.end(), is_done),
-        lane.waiting.end());
+    const auto begin = lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first);
+    for (auto at = begin; at != lane.waiting.end(); ++at) {
+        auto& one = **at;
+        if (one.kept == 0) continue;
+        const auto bytes = lane.arguments.take(one.kept);
+        if (!is_done(*at)) arguments.push(bytes);
+    }
+    lane.arguments = std::move(arguments);
+    lane.waiting.erase(std::remove_if(begin, lane.waiting.end(), is_done), lane.waiting.end());
     for (auto& gate : lane.gates) std::erase_if(gate.waiting, is_done);
 }
 
@@ -28514,7 +28802,7 @@ SKEIN_INLINE void runtime::on_kill(actor_id id) {
     if (found == nullptr) return;
     (*found)->over = "was killed";
     books_->boxes.erase(id);
-    for_each_caller([&](peer& from) {
+    execution::for_each_caller(*books_, [&](peer& from) {
         from.running.for_each([&](slot_id, const auto& call) {
             if (call->context->actor != id) return;
             call->stop.request();
@@ -28621,8 +28909,7 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
         auto* const found = from->running.find(id);
         if (found != nullptr && fn->is_coroutine) { // a plain call replies at once
             (*found)->waits = false;
-            books_->fresh.emplace_back(from, id);
-            if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
+            tell_soon(from, id);
         }
         co_return true;
     }
@@ -28681,8 +28968,389 @@ SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
 
 } // namespace skein::rt
 
+// ======== skein/rt/detail/runtime_execution.ipp
+// Part of the bodies of rt/runtime.hpp: the calls that run here, whichever way their arguments came.
+//
+// Calls run in order, here and now, until they have taken so long that their replies should leave and a cancellation
+// should be heard: the rest waits for the next turn of the loop.
+
+
+#include <coroutine>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+// ---- arriving ----------------------------------------------------------------------------------
+
+SKEIN_INLINE void runtime::execution::arrived(runtime& self, const std::shared_ptr<peer>& from,
+                                              const net::frame_view& f) {
+    framed call(f.body, loop::current().now());
+    take(self, from, slot_id(f.id), call);
+}
+
+SKEIN_INLINE void runtime::execution::arrived(runtime& self, const std::shared_ptr<peer>& from,
+                                              std::unique_ptr<detail::given_call> arguments) {
+    const auto id = arguments->slot;
+    given call(std::move(arguments));
+    take(self, from, id, call);
+}
+
+template <class Form>
+void runtime::execution::take(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
+                              Form& call) {
+    auto& of = *self.books_;
+    if (of.has_backlog) {
+        arrival one{from, id, {}, false, {}, {}};
+        call.keep(one);
+        return enqueue(of, std::move(one));
+    }
+    self.begin_turn();
+    run(self, from, id, call, nullptr);
+    self.end_turn();
+}
+
+/// The last handle of an actor is gone, after the calls that came before.
+SKEIN_INLINE void runtime::execution::dropped(runtime& self, const std::shared_ptr<peer>& from,
+                                              byte_span body) {
+    auto& of = *self.books_;
+    if (of.has_backlog) return enqueue(of, {from, slot_id(), to_buffer(body), true, {}, {}});
+    of.boxes.erase(detail::actor_of(body, from->who));
+}
+
+SKEIN_INLINE void runtime::execution::enqueue(books& of, arrival one) {
+    peer& from = *one.from;
+    of.backlog_bytes += one.body.size();
+    of.backlog.push_back(std::move(one));
+    of.backlog_full = of.backlog_full || of.backlog_bytes > limit::backlog_bytes;
+    if (of.backlog_full && from.wire && !std::exchange(from.is_paused, true))
+        from.wire->pause_reading();
+}
+
+/// A call runs; perhaps it is the first one of this turn of the loop.
+SKEIN_INLINE void runtime::begin_turn() {
+    if (books_->in_turn.is_linked()) return;
+    auto& here = loop::current();
+    books_->turn_began = here.coarse_now();
+    here.at_turn_end(books_->in_turn);
+}
+
+SKEIN_INLINE void runtime::end_turn() {
+    const auto lasted = loop::current().coarse_now() - books_->turn_began;
+    if (lasted < limit::call_turn || books_->closing) return;
+    books_->has_backlog = true;
+    books_->calls.spawn(run_backlog());
+}
+
+namespace detail {
+
+/// Resumes in the next turn of the loop, when replies have left and what has come was read.
+struct next_turn : turn_hook {
+    next_turn() noexcept
+        : turn_hook(
+              [](turn_hook& h) { loop::current().post(static_cast<next_turn&>(h).waiting); }) {}
+    static bool await_ready() noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> h) noexcept {
+        waiting = h;
+        loop::current().at_turn_end(*this);
+    }
+    static void await_resume() noexcept {}
+    std::coroutine_handle<> waiting;
+};
+
+} // namespace detail
+
+SKEIN_INLINE task<void> runtime::run_backlog() {
+    auto& waiting = books_->backlog;
+    do {
+        detail::next_turn next;
+        co_await next;
+        co_await yield(); // behind the readers that this turn has woken
+        auto& here = loop::current();
+        const auto began = here.coarse_now();
+        while (!waiting.empty() && here.coarse_now() - began < limit::call_turn) {
+            auto one = std::move(waiting.front());
+            waiting.pop_front();
+            books_->backlog_bytes -= one.body.size();
+            if (!books_->closing) execution::run_waiting(*this, one); // else its driver has gone
+        }
+        if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
+            std::exchange(books_->backlog_full, false))
+            execution::for_each_caller(*books_, [](peer& one) {
+                if (std::exchange(one.is_paused, false)) one.wire->resume_reading();
+            });
+    } while (!waiting.empty());
+    books_->has_backlog = false;
+    execution::for_each_caller(*books_, [](peer& one) { one.unwanted.clear(); });
+}
+
+template <class F>
+void runtime::execution::for_each_caller(const books& of, F what) {
+    if (of.upstream != nullptr) what(*of.upstream);
+    for (const auto& one : of.direct->callers) what(*one);
+    if (of.direct->here) what(*of.direct->here);
+}
+
+template <class F>
+void runtime::execution::with_form(arrival& one, F what) {
+    if (one.given) {
+        given call(std::move(one.given));
+        what(call);
+    } else {
+        framed call(one.body, one.came);
+        what(call);
+    }
+}
+
+/// What has waited behind calls that have run for long. It may have been cancelled meanwhile.
+SKEIN_INLINE void runtime::execution::run_waiting(runtime& self, arrival& one) {
+    peer& from = *one.from;
+    try {
+        if (one.is_drop) {
+            self.books_->boxes.erase(detail::actor_of(one.body, from.who));
+            return;
+        }
+        const bool is_wanted = from.unwanted.erase(one.slot) == 0;
+        with_form(one, [&](auto& call) {
+            if (is_wanted) return run(self, one.from, one.slot, call, nullptr);
+            if (!call.open(from, one.slot, true)) return;
+            error why(errc::cancelled, call.fn().name + " was cancelled; it did not run");
+            self.reply_failure(from, one.slot, {std::move(why), nullptr});
+        });
+    } catch (
+        const error& e) { // no call: as in the handler of a link, or of this process's own frames
+        if (from.role == detail::peer_role::here)
+            self.reply_failure(from, one.slot, {e, nullptr});
+        else
+            from.abort(e);
+    }
+}
+
+// ---- running -----------------------------------------------------------------------------------
+
+namespace detail {
+
+[[noreturn, gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_head(const std::string& who,
+                                                                     const function_record* fn) {
+    if (fn == nullptr)
+        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", who));
+    throw error(errc::malformed,
+                fmt::format("{} sends a call of {} that is none of its kind", who, fn->name));
+}
+
+/// The function that a call names; its head must fit it.
+SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
+                                              time_point came) {
+    const bool good = head.decode(in, from.incarnation, came);
+    const auto* fn = good ? registry::instance().at(head.function) : nullptr;
+    if (fn == nullptr) [[unlikely]]
+        refuse_head(from.who, fn);
+    const auto wanted = fn->is_constructor     ? call_kind::create
+                        : fn->actor != nullptr ? call_kind::method
+                                               : call_kind::task;
+    if (head.kind != wanted) [[unlikely]]
+        refuse_head(from.who, fn);
+    return *fn;
+}
+
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE error wrong_actor(const std::string& who,
+                                                            const function_record& fn,
+                                                            actor_id actor,
+                                                            const std::type_info& type) {
+    return error(errc::malformed, fmt::format("{} calls {} of actor {}, which is a {}", who,
+                                              fn.name, actor, readable_name(type.name())));
+}
+
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE failure actor_is_gone(const function_record& fn,
+                                                                actor_id actor) {
+    error gone(errc::not_found, fmt::format("{} did not run: actor {} is gone", fn.name, actor));
+    gone.with_hint("its last handle was dropped, or it was killed, or has left");
+    return {std::move(gone), nullptr};
+}
+
+/// A call of another worker is about to run. Throws if it is none that a worker may send.
+SKEIN_INLINE void check_direct(peer& from, slot_id id, const call_head& head,
+                               const function_record& fn) {
+    if (head.kind != call_kind::method)
+        throw error(errc::malformed,
+                    fmt::format("{} calls {}, which is no method", from.who, fn.name));
+    if (head.who.id.value().incarnation != from.incarnation)
+        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
+    if (from.running.find(id) != nullptr)
+        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from.who));
+}
+
+} // namespace detail
+
+SKEIN_INLINE bool runtime::execution::framed::open(peer& from, slot_id id, bool is_first) {
+    fn_ = &detail::read_head(in_, head_, from, came_);
+    if (!is_first) return true;
+    if (!from.page.begin()) { // its driver has taken it back
+        credits::pass_by(from, id, head_);
+        return false;
+    }
+    if (from.role == detail::peer_role::accepted) detail::check_direct(from, id, head_, *fn_);
+    return true;
+}
+
+SKEIN_INLINE void runtime::execution::framed::check(const peer& from,
+                                                    const detail::actor_box& box) const {
+    if (from.role == detail::peer_role::accepted && box.lasts)
+        throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which "
+                                                 "keeps its calls",
+                                                 from.who, head_.target));
+}
+
+/// A plain call that has just arrived lets coroutine calls of its actor go first that have not started yet; coroutine
+/// calls start from the run queue, so in order.
+template <class Form>
+void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
+                             Form& call, std::shared_ptr<detail::actor_box> box) {
+    if (!call.open(*from, id, !box)) return;
+    const auto& fn = call.fn();
+    if (call.is_method() && !box) {
+        box = self.box_for(*from, id, fn, call.target());
+        if (!box) return;
+        call.check(*from, *box);
+        const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
+        if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
+            return hold_back(self, from, id, call, std::move(box));
+    }
+    if (box && box->over != nullptr) return self.reply_over(*from, id, fn, *box);
+    ++self.books_->stats.executed;
+    detail::incoming_call in{
+        self, from, id, fn, call.target(), call.arguments(), std::move(box), call.has_terms()};
+    struct executing_guard {
+        runtime* before = executing_;
+        ~executing_guard() { executing_ = before; }
+    } const guard;
+    executing_ = &self;
+    const task_context::use under(&self.context_for(call.who(), call.target(), fn));
+    call.run(in);
+}
+
+/// The actor of a call of a method. None: it is gone, and the caller has been told.
+SKEIN_INLINE std::shared_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
+                                                                 const function_record& fn,
+                                                                 actor_id actor) {
+    const auto* const found = books_->boxes.find(actor);
+    if (found == nullptr) [[unlikely]] {
+        reply_failure(from, id, detail::actor_is_gone(fn, actor));
+        return nullptr;
+    }
+    if ((*found)->type != *fn.actor) [[unlikely]]
+        throw detail::wrong_actor(from.who, fn, actor, (*found)->type);
+    return *found;
+}
+
+/// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
+SKEIN_INLINE detail::call_context& runtime::context_for(const detail::lineage& who, actor_id actor,
+                                                        const function_record& fn) {
+    auto& spare = books_->spare;
+    if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(books_->anchor));
+    spare->who = who;
+    spare->fn = &fn;
+    spare->actor = actor;
+    return *spare;
+}
+
+/// A plain call that may not start yet. Where it may wait for long, it can be cancelled, and its caller hears that it
+/// is held.
+template <class Form>
+void runtime::execution::hold_back(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
+                                   Form& call, std::shared_ptr<detail::actor_box> box) {
+    ++box->not_started;
+    const auto& fn = call.fn();
+    const auto kept = [&] {
+        arrival one{from, id, {}, false, {}, {}};
+        call.keep(one);
+        return one;
+    };
+    if (box->gate_of(fn.group).limit == 0) {
+        self.books_->calls.spawn(run_later(&self, kept(), std::move(box)));
+        return;
+    }
+    const task_context::use under(&self.context_for(call.who(), call.target(), fn));
+    self.begin_call(from, id, true, run_in_turn(&self, kept(), &fn, std::move(box)));
+    self.tell_soon(from, id);
+}
+
+SKEIN_INLINE task<void> runtime::execution::run_later(runtime* self, arrival one,
+                                                      std::shared_ptr<detail::actor_box> box) {
+    --box->not_started;
+    with_form(one, [&](auto& call) { run(*self, one.from, one.slot, call, std::move(box)); });
+    co_return;
+}
+
+SKEIN_INLINE task<void> runtime::execution::run_in_turn(runtime* self, arrival one,
+                                                        const function_record* fn,
+                                                        std::shared_ptr<detail::actor_box> box) {
+    auto turn = self->take_turn(one.from, one.slot, fn, box);
+    const bool may_start = co_await turn;
+    if (!may_start) co_return;
+    const detail::start_gate::seat seat(fn->group != 0 ? &box->gate_of(fn->group) : nullptr);
+    with_form(one, [&](auto& call) { run(*self, one.from, one.slot, call, box); });
+}
+
+SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
+    const bool waits = call.box && call.box->gate_of(call.fn.group).limit != 0;
+    begin_call(call.from, call.slot, waits, std::move(work));
+    tell_soon(call.from, call.slot);
+}
+
+SKEIN_INLINE void runtime::begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits,
+                                      task<void> work) {
+    if (from->running.find(id) != nullptr)
+        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from->who));
+    std::unique_ptr<detail::running_call> made(new detail::running_call);
+    auto& running = *made;
+    running.context = books_->spare;
+    running.waits = waits;
+    from->running.enter(id, std::move(made));
+    books_->calls.spawn(run_call(from, id, &running, std::move(work)));
+}
+
+SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id,
+                                          detail::running_call* running, task<void> work) {
+    auto* const outer = co_await skein::detail::current_cancel{};
+    running->stop.link(outer);
+    try {
+        skein::detail::await_under<void> inner(std::move(work), &running->stop);
+        co_await inner;
+    } catch (...) { // it could not even say so: the others that run here must not end for that
+        from->abort(to_error(std::current_exception()));
+    }
+    from->running.erase(id);
+}
+
+/// Whether it has started, or has to wait, is told to its caller, unless it is over by then.
+SKEIN_INLINE void runtime::tell_soon(const std::shared_ptr<peer>& to, slot_id id) {
+    books_->fresh.emplace_back(to, id);
+    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
+}
+
+/// Runs after the first steps of the calls that have just started: those that are not done by then
+/// have suspended, or wait for others before they start, and their submitter is told.
+SKEIN_INLINE task<void> runtime::tell_started() {
+    co_await yield();
+    for (const auto& [to, id] : std::exchange(books_->fresh, {})) {
+        auto* const found = to->running.find(id);
+        if (found == nullptr || (*found)->told || !to->is_open()) continue;
+        auto& is_told = (*found)->waits ? (*found)->held : (*found)->told;
+        if (std::exchange(is_told, true)) continue;
+        to->send((*found)->waits ? detail::message_held : detail::message_started, 0, id.value(),
+                 {});
+    }
+    co_return;
+}
+
+} // namespace skein::rt
+
 // ======== skein/rt/detail/runtime_frames.ipp
-// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the calls that run here.
+// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the replies that leave. The calls that run
+// here are in runtime_execution.ipp.
 
 
 #include <coroutine>
@@ -28701,7 +29369,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
-        return books_->upstream == nullptr ? forward(*from, f) : arrived(from, f);
+        return books_->upstream == nullptr ? forward(*from, f) : execution::arrived(*this, from, f);
     case detail::message_started: return credits::on_started(*this, *from, slot_id(f.id));
     case detail::message_held: return credits::on_held(*this, *from, slot_id(f.id));
     case detail::message_passed:
@@ -28711,7 +29379,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
         return on_cancel(*from, slot_id(f.id), (f.flags & detail::flag_by_force) != 0);
     case detail::message_drop:
         if (books_->upstream == nullptr) break;
-        return arrived(from, f);
+        return execution::dropped(*this, from, f.body);
     case detail::message_snapshot:
     case detail::message_hold:
     case detail::message_release:
@@ -28725,15 +29393,24 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
                 fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
 }
 
+namespace detail {
+
+[[noreturn, gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_answer(const peer& from,
+                                                                       const call_base& call) {
+    throw error(errc::malformed,
+                fmt::format("{} answers for {}, which was not sent to it", from.who, call.name()));
+}
+
+} // namespace detail
+
 /// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
 SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, slot_id id) {
     const auto index = static_cast<std::uint32_t>(id.value());
     if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32)
         return nullptr;
     auto* call = books_->slots[index].call.get();
-    if (call != nullptr && call->on != &from)
-        throw error(errc::malformed, fmt::format("{} answers for {}, which was not sent to it",
-                                                 from.who, call->name()));
+    if (call != nullptr && call->on != &from) [[unlikely]]
+        detail::refuse_answer(from, *call);
     return call;
 }
 
@@ -28742,13 +29419,13 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
     if (call_at(from, slot_id(f.id)) == nullptr) return;
-    settle(from, free_slot(slot_id(f.id)), f);
+    settle(from, books_->take_out(static_cast<std::uint32_t>(f.id)), f);
 }
 
 /// A call has its answer.
 SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> call,
                                   const net::frame_view& f) {
-    account(from, *call);
+    if (call->kind == detail::call_kind::task) account(from, *call);
     const auto lane = credits::give(*books_, from, *call);
     if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
         settle_create(from, *call, f.flags);
@@ -28764,7 +29441,7 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
     }
     if (lane) drain(*lane);
     if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();
-    if (from.busy == 0 && books_->upstream == nullptr && books_->links.size() > 1) feed(from);
+    if (books_->leases.crowded != 0 && from.busy == 0 && books_->upstream == nullptr) feed(from);
 }
 
 /// Driver: whether a task goes to the end of its line because of how it failed.
@@ -28803,33 +29480,6 @@ SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
         cancel(*found->second, by_force);
 }
-
-namespace detail {
-
-/// The function that a call names; its head must fit it.
-SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
-                                              time_point came) {
-    const auto& who = from.who;
-    const bool good = head.decode(in, from.incarnation, came);
-    const auto* fn = good ? registry::instance().at(head.function) : nullptr;
-    if (fn == nullptr)
-        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", who));
-    const auto wanted = fn->is_constructor     ? call_kind::create
-                        : fn->actor != nullptr ? call_kind::method
-                                               : call_kind::task;
-    if (head.kind != wanted)
-        throw error(errc::malformed,
-                    fmt::format("{} sends a call of {} that is none of its kind", who, fn->name));
-    return *fn;
-}
-
-SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn, actor_id actor,
-                               const std::type_info& type) {
-    return error(errc::malformed, fmt::format("{} calls {} of actor {}, which is a {}", who,
-                                              fn.name, actor, readable_name(type.name())));
-}
-
-} // namespace detail
 
 /// As a worker asks for it.
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::call_head& head) {
@@ -28940,279 +29590,6 @@ SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_rec
     reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
 }
 
-/// Worker: a call or drop has come. Calls run in order, here and now, until they have taken so long that
-/// their replies should leave and a cancellation should be heard: the rest waits for the next turn.
-SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net::frame_view& f) {
-    const bool is_drop = f.kind == detail::message_drop;
-    if (books_->has_backlog) {
-        books_->backlog_bytes += f.body.size();
-        books_->backlog.push_back(
-            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now(), {}});
-        books_->backlog_full = books_->backlog_full || books_->backlog_bytes > limit::backlog_bytes;
-        if (books_->backlog_full && from->wire && !std::exchange(from->is_paused, true))
-            from->wire->pause_reading();
-        return;
-    }
-    if (is_drop) {
-        books_->boxes.erase(detail::actor_of(f.body, from->who));
-        return;
-    }
-    begin_turn();
-    execute(from, slot_id(f.id), f.body, nullptr, loop::current().now());
-    end_turn();
-}
-
-/// A call runs; perhaps it is the first one of this turn of the loop.
-SKEIN_INLINE void runtime::begin_turn() {
-    if (books_->in_turn.is_linked()) return;
-    auto& here = loop::current();
-    books_->turn_began = here.coarse_now();
-    here.at_turn_end(books_->in_turn);
-}
-
-SKEIN_INLINE void runtime::end_turn() {
-    const auto lasted = loop::current().coarse_now() - books_->turn_began;
-    if (lasted < limit::call_turn || books_->closing) return;
-    books_->has_backlog = true;
-    books_->calls.spawn(run_backlog());
-}
-
-namespace detail {
-
-/// Resumes in the next turn of the loop, when replies have left and what has come was read.
-struct next_turn : turn_hook {
-    next_turn() noexcept
-        : turn_hook(
-              [](turn_hook& h) { loop::current().post(static_cast<next_turn&>(h).waiting); }) {}
-    static bool await_ready() noexcept { return false; }
-    void await_suspend(std::coroutine_handle<> h) noexcept {
-        waiting = h;
-        loop::current().at_turn_end(*this);
-    }
-    static void await_resume() noexcept {}
-    std::coroutine_handle<> waiting;
-};
-
-} // namespace detail
-
-SKEIN_INLINE task<void> runtime::run_backlog() {
-    auto& waiting = books_->backlog;
-    do {
-        detail::next_turn next;
-        co_await next;
-        co_await yield(); // behind the readers that this turn has woken
-        auto& here = loop::current();
-        const auto began = here.coarse_now();
-        while (!waiting.empty() && here.coarse_now() - began < limit::call_turn) {
-            auto one = std::move(waiting.front());
-            waiting.pop_front();
-            books_->backlog_bytes -= one.body.size();
-            if (books_->closing) continue; // its driver has gone
-            if (one.given)
-                books_->direct->execute_waiting(std::move(one.given));
-            else
-                execute_waiting(one);
-        }
-        if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
-            std::exchange(books_->backlog_full, false))
-            for_each_caller([](peer& one) {
-                if (std::exchange(one.is_paused, false)) one.wire->resume_reading();
-            });
-    } while (!waiting.empty());
-    books_->has_backlog = false;
-    for_each_caller([](peer& one) { one.unwanted.clear(); });
-}
-
-/// Worker: those whose calls run here.
-template <class F>
-void runtime::for_each_caller(F what) {
-    if (books_->upstream != nullptr) what(*books_->upstream);
-    for (const auto& one : books_->direct->callers) what(*one);
-    if (books_->direct->here) what(*books_->direct->here);
-}
-
-/// A call whose turn has come; it may have been cancelled meanwhile.
-SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
-    try {
-        if (one.is_drop) {
-            books_->boxes.erase(detail::actor_of(one.body, one.from->who));
-            return;
-        }
-        if (one.from->unwanted.erase(one.slot) == 0)
-            return execute(one.from, one.slot, one.body, nullptr, one.came);
-        wire::reader in(one.body);
-        detail::call_head head;
-        const auto& fn = detail::read_head(in, head, *one.from, one.came);
-        if (!one.from->page.begin()) return credits::pass_by(*one.from, one.slot, head);
-        error why(errc::cancelled, fn.name + " was cancelled; it did not run");
-        reply_failure(*one.from, one.slot, {std::move(why), nullptr});
-    } catch (const error& e) { // no call: as in the handler of a link
-        one.from->abort(e);
-    }
-}
-
-namespace detail {
-
-/// A call of another worker is about to run. Throws if it is none that a worker may send.
-SKEIN_INLINE void check_direct(peer& from, slot_id id, const call_head& head,
-                               const function_record& fn) {
-    if (head.kind != call_kind::method)
-        throw error(errc::malformed,
-                    fmt::format("{} calls {}, which is no method", from.who, fn.name));
-    if (head.who.id.value().incarnation != from.incarnation)
-        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
-    if (from.running.find(id) != nullptr)
-        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from.who));
-}
-
-} // namespace detail
-
-/// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
-/// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
-/// start from the run queue, so in order.
-SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
-                                   std::shared_ptr<detail::actor_box> box, time_point came) {
-    wire::reader in(body);
-    detail::call_head head;
-    const auto& fn = detail::read_head(in, head, *from, came);
-    if (!box && !from->page.begin()) // its driver has taken it back
-        return credits::pass_by(*from, id, head);
-    const bool is_direct = from->role == detail::peer_role::accepted;
-    if (is_direct && !box) detail::check_direct(*from, id, head, fn);
-    if (head.kind == detail::call_kind::method && !box) {
-        box = box_for(*from, id, fn, head.target);
-        if (!box) return;
-        if (is_direct && box->lasts)
-            throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which "
-                                                     "keeps its calls",
-                                                     from->who, head.target));
-        const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
-        if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
-            return hold_back(from, id, body, head, fn, std::move(box), came);
-    }
-    if (box && box->over != nullptr) return reply_over(*from, id, fn, *box);
-    ++books_->stats.executed;
-    detail::incoming_call call{
-        *this, from, id, fn, head.target, in, std::move(box), head.retries != 0};
-    struct executing_guard {
-        runtime* before = executing_;
-        ~executing_guard() { executing_ = before; }
-    } const guard;
-    executing_ = this;
-    const task_context::use under(&context_for(head.who, head.target, fn));
-    fn.invoke(call);
-}
-
-/// The actor of a call of a method. None: it is gone, and the caller has been told.
-SKEIN_INLINE std::shared_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
-                                                                 const function_record& fn,
-                                                                 actor_id actor) {
-    const auto* const found = books_->boxes.find(actor);
-    if (found == nullptr) {
-        const error gone =
-            error(errc::not_found, fmt::format("{} did not run: actor {} is gone", fn.name, actor))
-                .with_hint("its last handle was dropped, or it was killed, or has left");
-        reply_failure(from, id, {gone, nullptr});
-        return nullptr;
-    }
-    if ((*found)->type != *fn.actor) throw detail::wrong_actor(from.who, fn, actor, (*found)->type);
-    return *found;
-}
-
-/// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
-SKEIN_INLINE detail::call_context& runtime::context_for(const detail::lineage& who, actor_id actor,
-                                                        const function_record& fn) {
-    auto& spare = books_->spare;
-    if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(books_->anchor));
-    spare->who = who;
-    spare->fn = &fn;
-    spare->actor = actor;
-    return *spare;
-}
-
-/// A plain call that may not start yet. Where it may wait for long, it can be cancelled.
-SKEIN_INLINE void runtime::hold_back(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
-                                     const detail::call_head& head, const function_record& fn,
-                                     std::shared_ptr<detail::actor_box> box, time_point came) {
-    ++box->not_started;
-    if (box->gate_of(fn.group).limit == 0) {
-        books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box), came));
-        return;
-    }
-    const task_context::use under(&context_for(head.who, head.target, fn));
-    begin_call(from, id, true,
-               execute_in_turn(from, id, to_buffer(body), &fn, std::move(box), came));
-    books_->fresh.emplace_back(from, id);
-    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
-}
-
-SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_id id,
-                                               byte_buffer body,
-                                               std::shared_ptr<detail::actor_box> box,
-                                               time_point came) {
-    --box->not_started;
-    execute(from, id, body, std::move(box), came);
-    co_return;
-}
-
-SKEIN_INLINE task<void> runtime::execute_in_turn(std::shared_ptr<peer> from, slot_id id,
-                                                 byte_buffer body, const function_record* fn,
-                                                 std::shared_ptr<detail::actor_box> box,
-                                                 time_point came) {
-    auto turn = take_turn(from, id, fn, box);
-    const bool may_start = co_await turn;
-    if (!may_start) co_return;
-    const detail::start_gate::seat seat(fn->group != 0 ? &box->gate_of(fn->group) : nullptr);
-    execute(from, id, body, box, came);
-}
-
-SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
-    const bool waits = call.box && call.box->gate_of(call.fn.group).limit != 0;
-    begin_call(call.from, call.slot, waits, std::move(work));
-    books_->fresh.emplace_back(call.from, call.slot);
-    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
-}
-
-SKEIN_INLINE void runtime::begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits,
-                                      task<void> work) {
-    if (from->running.find(id) != nullptr)
-        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from->who));
-    std::unique_ptr<detail::running_call> made(new detail::running_call);
-    auto& running = *made;
-    running.context = books_->spare;
-    running.waits = waits;
-    from->running.enter(id, std::move(made));
-    books_->calls.spawn(run_call(from, id, &running, std::move(work)));
-}
-
-SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id,
-                                          detail::running_call* running, task<void> work) {
-    auto* const outer = co_await skein::detail::current_cancel{};
-    running->stop.link(outer);
-    try {
-        skein::detail::await_under<void> inner(std::move(work), &running->stop);
-        co_await inner;
-    } catch (...) { // it could not even say so: the others that run here must not end for that
-        from->abort(to_error(std::current_exception()));
-    }
-    from->running.erase(id);
-}
-
-/// Runs after the first steps of the calls that have just started: those that are not done by then
-/// have suspended, or wait for others before they start, and their submitter is told.
-SKEIN_INLINE task<void> runtime::tell_started() {
-    co_await yield();
-    for (const auto& [to, id] : std::exchange(books_->fresh, {})) {
-        auto* const found = to->running.find(id);
-        if (found == nullptr || (*found)->told || !to->is_open()) continue;
-        auto& is_told = (*found)->waits ? (*found)->held : (*found)->told;
-        if (std::exchange(is_told, true)) continue;
-        to->send((*found)->waits ? detail::message_held : detail::message_started, 0, id.value(),
-                 {});
-    }
-    co_return;
-}
-
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_given.ipp
@@ -29287,89 +29664,6 @@ SKEIN_INLINE void direct_books::give(counted_ptr<call_base> call, given_maker ma
     f.id = raw.slot.value();
     f.given = std::move(given);
     push(std::move(f));
-}
-
-/// As runtime::arrived() does with one that was encoded.
-SKEIN_INLINE void direct_books::arrived(std::unique_ptr<given_call> given) {
-    auto& books = *self.books_;
-    if (books.closing) return;
-    if (books.has_backlog) {
-        const auto id = given->slot;
-        books.backlog.push_back({here, id, {}, false, {}, std::move(given)});
-        return;
-    }
-    self.begin_turn();
-    execute(std::move(given), nullptr);
-    self.end_turn();
-}
-
-/// Its turn has come behind calls that have run for long; it may have been cancelled meanwhile.
-SKEIN_INLINE void direct_books::execute_waiting(std::unique_ptr<given_call> given) {
-    const auto id = given->slot;
-    try {
-        if (here->unwanted.erase(id) == 0) return execute(std::move(given), nullptr);
-        error why(errc::cancelled, given->fn->name + " was cancelled; it did not run");
-        self.reply_failure(*here, id, {std::move(why), nullptr});
-    } catch (const error& e) {
-        self.reply_failure(*here, id, {e, nullptr});
-    }
-}
-
-/// box: the actor, if the call has waited for its turn. See runtime::execute().
-SKEIN_INLINE void direct_books::execute(std::unique_ptr<given_call> given,
-                                        std::shared_ptr<actor_box> box) {
-    auto& fn = *given->fn;
-    if (!box) {
-        box = self.box_for(*here, given->slot, fn, given->target);
-        if (!box) return;
-        const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
-        if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
-            return hold_back(std::move(given), std::move(box));
-    }
-    if (box->over != nullptr) return self.reply_over(*here, given->slot, fn, *box);
-    ++self.books_->stats.executed;
-    wire::reader no_bytes{byte_span()};
-    incoming_call call{self, here, given->slot, fn, given->target, no_bytes, std::move(box)};
-    struct executing_guard {
-        runtime* before = runtime::executing_;
-        ~executing_guard() { runtime::executing_ = before; }
-    } const guard;
-    runtime::executing_ = &self;
-    const task_context::use under(&self.context_for(given->who, given->target, fn));
-    given->run(call);
-}
-
-/// A plain call that may not start yet. See runtime::hold_back().
-SKEIN_INLINE void direct_books::hold_back(std::unique_ptr<given_call> given,
-                                          std::shared_ptr<actor_box> box) {
-    ++box->not_started;
-    if (box->gate_of(given->fn->group).limit == 0) {
-        self.books_->calls.spawn(execute_later(std::move(given), std::move(box)));
-        return;
-    }
-    const auto id = given->slot;
-    const task_context::use under(&self.context_for(given->who, given->target, *given->fn));
-    self.begin_call(here, id, true, execute_in_turn(std::move(given), std::move(box)));
-    auto& books = *self.books_;
-    books.fresh.emplace_back(here, id); // its caller hears that it is held
-    if (books.fresh.size() == 1) books.calls.spawn(self.tell_started());
-}
-
-SKEIN_INLINE task<void> direct_books::execute_later(std::unique_ptr<given_call> given,
-                                                    std::shared_ptr<actor_box> box) {
-    --box->not_started;
-    execute(std::move(given), std::move(box));
-    co_return;
-}
-
-SKEIN_INLINE task<void> direct_books::execute_in_turn(std::unique_ptr<given_call> given,
-                                                      std::shared_ptr<actor_box> box) {
-    const auto& fn = *given->fn;
-    auto turn = self.take_turn(here, given->slot, &fn, box);
-    const bool may_start = co_await turn;
-    if (!may_start) co_return;
-    const start_gate::seat seat(fn.group != 0 ? &box->gate_of(fn.group) : nullptr);
-    execute(std::move(given), box);
 }
 
 } // namespace detail
@@ -30548,7 +30842,7 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel>
     return l;
 }
 
-/// Frames that have come already are handled inside this call.
+/// Frames that have come already are handled inside this call. What hears them holds the peer, until its wire has ended.
 SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
     const std::weak_ptr<peer> weak = l;
     l->wire->set_closed_handler([weak](const error* why) {
@@ -30557,11 +30851,11 @@ SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
             if (why != nullptr) here->why = *why;
             here->up = false;
             here->ended.set();
+            here->wire->set_handler(nullptr);
         }
     });
-    l->wire->set_handler([this, weak](const net::frame_view& f) {
-        if (const auto here = weak.lock()) on_frame(here, f);
-    });
+    l->wire->set_handler([this, l](const net::frame_view& f) { on_frame(l, f); });
+    if (!l->up) l->wire->set_handler(nullptr); // it had ended before
 }
 
 /// False: its calls and actors would be taken for those of another process.
@@ -30665,7 +30959,7 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
                                     [&](const auto& l) { return l->wire == wire; });
     if (found == books_->links.end() || !(*found)->up || (*found)->actors > 0 || (*found)->spent)
         co_return false;
-    const auto l = *found;
+    auto l = *found;
     books_->leases.retire(*l, true);
     if (books_->leases.waits()) pump_leases();
     try {
@@ -31122,14 +31416,14 @@ SKEIN_INLINE void runtime::pump(detail::call_kind which) {
 }
 
 SKEIN_INLINE slot_id runtime::take_slot(counted_ptr<detail::call_base> call) {
-    if (books_->free.empty()) {
-        books_->free.push_back(static_cast<std::uint32_t>(books_->slots.size()));
-        books_->slots.emplace_back();
-    }
-    const auto index = books_->free.back();
-    books_->free.pop_back();
-    books_->slots[index].call = std::move(call);
-    return slot_id(std::uint64_t{books_->slots[index].generation} << 32 | index);
+    auto& of = *books_;
+    if (of.free.empty()) [[unlikely]]
+        of.add_slot();
+    const auto index = of.free.back();
+    of.free.pop_back();
+    auto& slot = of.slots[index];
+    slot.call = std::move(call);
+    return slot_id(std::uint64_t{slot.generation} << 32 | index);
 }
 
 /// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
@@ -31138,9 +31432,7 @@ SKEIN_INLINE counted_ptr<detail::call_base> runtime::free_slot(slot_id id) {
     if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32 ||
         !books_->slots[index].call)
         return {};
-    ++books_->slots[index].generation;
-    books_->free.push_back(index);
-    return std::move(books_->slots[index].call);
+    return books_->take_out(index);
 }
 
 namespace detail {
@@ -31179,26 +31471,19 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
                       (raw.retries_left > 0 || to.page);
     if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) remember_plan(raw);
     if (keep || keeps_body(raw)) {
-        transmit(to, raw, raw.body, nullptr);
+        (void)transmit(to, raw, raw.body, nullptr);
     } else {
-        const counted_ptr<detail::call_base> hold(&raw);
-        auto body = std::move(raw.body);
-        raw.body = {};
-        transmit(to, raw, body, &body);
-        if (raw.state == detail::phase::queued)
-            raw.body = std::move(body);
-        else
-            credits::take_memory(*books_, std::move(body));
+        auto body = std::exchange(raw.body, {});
+        if (!transmit(to, raw, body, &body)) raw.body = std::move(body);
     }
 }
 
-SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span body,
+/// False: the link has just broken; the call stays in its slot, as one that did not run, until that is settled.
+SKEIN_INLINE bool runtime::transmit(peer& to, detail::call_base& call, byte_span body,
                                     byte_buffer* owned) {
     call.on = &to;
-    // A connection that has just broken: the call stays in its slot as "did not run" until the link
-    // is settled.
     call.state = detail::phase::queued;
-    if (!to.is_open()) return;
+    if (!to.is_open()) return false;
     try {
         if (owned != nullptr && owned->size() >= limit::inline_bytes) {
             net::frame f;
@@ -31215,13 +31500,14 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
         if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
             to.remember_task({call.slot, call.order});
     } catch (const error& e) {
-        if (e.code() != errc::too_large) return; // closed or reset: as above
+        if (e.code() != errc::too_large) return false; // closed or reset
         const auto held = free_slot(call.slot);
         account(to, call);
         (void)credits::give(*books_, to, call);
         if (call.kind == detail::call_kind::create && books_->upstream == nullptr) actor_left(to);
         call.fail({e, nullptr});
     }
+    return true;
 }
 
 /// A task has left its worker: its cores are free, and the worker's pace is known better.
@@ -31645,9 +31931,11 @@ protected:
             value.emplace();
             return {};
         } else {
-            auto decoded = wire::decode<T>(bytes);
-            if (!decoded) return decoded.error();
-            value.emplace(std::move(*decoded));
+            wire::reader in(bytes);
+            auto decoded = wire::detail::fresh<T>();
+            if (!wire::detail::read(in, decoded) || !in.finish()) [[unlikely]]
+                return in.status();
+            value.emplace(std::move(decoded));
             return {};
         }
     }
