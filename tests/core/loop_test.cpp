@@ -104,6 +104,32 @@ TEST_CASE("a loop whose clock is late fires every timer that is due, in order of
     CHECK(world.elapsed() == 1s);
 }
 
+TEST_CASE("what a turn hook asks for at the end of a turn does not wait for the world") {
+    struct second : skein::turn_hook {
+        explicit second(skein::event* e)
+            : turn_hook([](turn_hook& h) { static_cast<second&>(h).done->set(); }), done(e) {}
+        skein::event* done;
+    };
+    struct first : skein::turn_hook {
+        explicit first(second* n)
+            : turn_hook([](turn_hook& h) {
+                  skein::loop::current().at_turn_end(*static_cast<first&>(h).next);
+              }),
+              next(n) {}
+        second* next;
+    };
+    manual_loop world; // ends the test where it would wait
+    const auto body = [](manual_loop* l) -> task<void> {
+        skein::event done;
+        second then(&done);
+        first now(&then);
+        l->at_turn_end(now);
+        co_await done.wait();
+    };
+    world.run(body(&world));
+    CHECK(world.waits() == 0);
+}
+
 TEST_CASE("a turn hook runs once, when the work of the turn is done, and may be asked for again") {
     struct flush : skein::turn_hook {
         explicit flush(std::string* o)

@@ -224,6 +224,36 @@ TEST_CASE("a worker holds few of the calls that wait for their turn",
     });
 }
 
+TEST_CASE("each call that has waited has its own arguments, whatever went before it",
+          "[B2][B4][rt][credits]") {
+    for (const std::uint32_t credit : {4U, 1024U}) {
+        in_sim(
+            1, 1,
+            [](sim_cluster&) -> task<void> {
+                auto b = co_await actor<barrier>();
+                std::vector<ref<int>> refs;
+                const auto length = [](std::size_t i) { return i % 7 == 0 ? 500 + i : i % 61; };
+                for (std::size_t i = 0; i < 4000;
+                     ++i) // small ones and large ones, and a full group
+                    refs.push_back(
+                        i % 500 == 3 ? b.call<&barrier::pass_in_group>(static_cast<int>(length(i)))
+                                     : b.call<&barrier::size_of>(std::string(length(i), 'x')));
+                const auto is_cancelled = [](std::size_t i) { return i % 3 != 0 && i % 500 != 3; };
+                for (std::size_t i = 1100; i < refs.size(); ++i)
+                    if (is_cancelled(i)) refs[i].cancel();
+                CHECK(is_over(refs[3998], errc::cancelled, "did not run"));
+                auto opened = b.call<&barrier::open>();
+                co_await opened;
+                for (std::size_t i = 0; i < refs.size(); ++i) {
+                    if (i >= 1100 && is_cancelled(i)) continue;
+                    const int got = co_await refs[i];
+                    if (got != static_cast<int>(length(i))) FAIL("a call had arguments of another");
+                }
+            },
+            1, true, credit);
+    }
+}
+
 TEST_CASE("an actor that begins nothing takes no credit of another on its worker",
           "[B3][rt][credits]") {
     in_sim(

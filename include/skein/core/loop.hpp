@@ -188,7 +188,8 @@ protected:
     void turn(bool may_block) {
         run_ready();
         run_hooks();
-        const bool idle = ready_.empty() && may_block && !is_over();
+        // A hook may have asked for another one: it does not wait for what may never come.
+        const bool idle = ready_.empty() && hooks_.empty() && may_block && !is_over();
         if (idle) blocked_.store(true, std::memory_order_seq_cst);
         const bool remote = has_remote_.load(std::memory_order_seq_cst);
         const bool wait = idle && !remote;

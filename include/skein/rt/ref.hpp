@@ -62,9 +62,11 @@ protected:
             value.emplace();
             return {};
         } else {
-            auto decoded = wire::decode<T>(bytes);
-            if (!decoded) return decoded.error();
-            value.emplace(std::move(*decoded));
+            wire::reader in(bytes);
+            auto decoded = wire::detail::fresh<T>();
+            if (!wire::detail::read(in, decoded) || !in.finish()) [[unlikely]]
+                return in.status();
+            value.emplace(std::move(decoded));
             return {};
         }
     }

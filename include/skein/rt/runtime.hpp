@@ -250,8 +250,10 @@ public:
 
 private:
     friend struct detail::direct_books;
-    struct books; // in detail/runtime_books.hpp
-    struct arrival;
+    friend class detail::actor_state;
+    struct books;     // in detail/runtime_books.hpp
+    struct arrival;   // in detail/execution_books.hpp
+    struct execution; // the same
     struct losses;
     struct credits;
 
@@ -306,7 +308,6 @@ private:
     void resume_restarts(losses& lost);
     void make_again(actor_id id);
     void give_late_holds_back(actor_id restarted);
-    void arrived(const std::shared_ptr<peer>& from, const net::frame_view& f);
     task<void> run_backlog();
     void begin_turn();
     void end_turn();
@@ -316,21 +317,11 @@ private:
     [[nodiscard]] detail::call_context& context_for(const detail::lineage& who, actor_id actor,
                                                     const function_record& fn);
     void adopt_child(detail::call_base& call);
-    void execute_waiting(const arrival& one);
     void send_scratch(peer& to, std::uint16_t outcome, slot_id id);
-    void execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
-                 std::shared_ptr<detail::actor_box> box, time_point came);
-    void hold_back(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
-                   const detail::call_head& head, const function_record& fn,
-                   std::shared_ptr<detail::actor_box> box, time_point came);
-    task<void> execute_later(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
-                             std::shared_ptr<detail::actor_box> box, time_point came);
-    task<void> execute_in_turn(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
-                               const function_record* fn, std::shared_ptr<detail::actor_box> box,
-                               time_point came);
     void begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits, task<void> work);
     task<void> run_call(std::shared_ptr<peer> from, slot_id id, detail::running_call* running,
                         task<void> work);
+    void tell_soon(const std::shared_ptr<peer>& to, slot_id id);
     task<void> tell_started();
     void forward(peer& from, const net::frame_view& f);
     void set_demand(detail::call_base& call, const detail::call_head& head);
@@ -360,8 +351,6 @@ private:
     [[nodiscard]] static task<void> serve_caller(runtime* self, std::shared_ptr<net::channel> wire);
     void drop_caller(peer& caller);
     void cut_caller(std::uint64_t incarnation);
-    template <class F>
-    void for_each_caller(F what);
     void tell_driver_first() noexcept;
     [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome);
     void relay(peer& to, std::uint16_t outcome, slot_id id);
@@ -407,7 +396,7 @@ private:
     void tell_demand(detail::lease_line& line);
     peer* pick(const detail::call_base& call, bool& possible);
     void send(peer& to, counted_ptr<detail::call_base> call);
-    void transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
+    bool transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
     void account(peer& from, const detail::call_base& call);
     [[nodiscard]] bool take_back(detail::call_base& call);
     void feed(peer& idle);
@@ -435,6 +424,7 @@ private:
 #include <skein/rt/detail/runtime_demands.ipp>
 #include <skein/rt/detail/runtime_direct.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>
+#include <skein/rt/detail/runtime_execution.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_given.ipp>
 #include <skein/rt/detail/runtime_groups.ipp>

@@ -18,6 +18,7 @@
 #include <skein/core/ids.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/wait.hpp>
+#include <skein/rt/detail/byte_line.hpp>
 #include <skein/rt/detail/call_context.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/rt/registry.hpp>
@@ -174,6 +175,8 @@ public:
     std::uint16_t shape = 0; ///< its whole demand, a number of its runtime, see demand_table
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
     credit_taken taken;              ///< until its worker has begun it
+    std::uint32_t kept =
+        0; ///< bytes of its arguments in its lane's `arguments`; 0: they are in `body`
 
 protected:
     virtual result<void> take_value(byte_span value) = 0;
@@ -210,6 +213,7 @@ public:
     peer* on = nullptr;                          ///< where its calls go
     std::vector<counted_ptr<call_base>> waiting; ///< in order; [first_, end)
     std::size_t first = 0;
+    byte_line arguments;         ///< of those in `waiting` that say so, in their order
     std::optional<failure> lost; ///< why it is gone
     bool moving = false;         ///< it is being made, or made again: its calls wait
     bool asked = false;          ///< worker: the driver is to say where it is; `moving` till then
@@ -217,9 +221,16 @@ public:
     std::uint32_t holds = 0;     ///< worker: times its driver knows of the handles here
     std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number
     credit_line credit;
-    std::uint32_t ended = 0;         ///< about so many of `waiting` are done
+    std::uint32_t returned = 0; ///< calls whose credit has come back since `waiting` was looked at
+    std::uint32_t ended = 0;    ///< about so many of `waiting` are done
     std::vector<gate_line> gates;    ///< by number, as far as calls have waited for one
     std::unique_ptr<event> has_room; ///< set for a moment; made when somebody waits for it
+    /// Linked when credit has come back in this turn of the loop: at its end more is sent.
+    struct sending : turn_hook {
+        explicit sending(actor_state& of) noexcept : turn_hook(&sending::go), lane(of) {}
+        static void go(turn_hook& self);
+        actor_state& lane;
+    } sends{*this};
 
     [[nodiscard]] bool has_waiting() const noexcept {
         if (first != waiting.size()) return true;

@@ -105,6 +105,11 @@ SKEIN_INLINE void actor_state::last_use_gone() noexcept {
     delete this;
 }
 
+SKEIN_INLINE void actor_state::sending::go(turn_hook& self) {
+    auto& lane = static_cast<sending&>(self).lane;
+    if (lane.owner != nullptr && lane.returned > 0) lane.owner->drain(lane);
+}
+
 SKEIN_INLINE void call_base::rarities::force_timer::passed() {
     if (call.owner != nullptr) call.owner->end_by_force(call);
 }

@@ -13,11 +13,21 @@
 
 namespace skein::rt {
 
+namespace detail {
+/// A call leaves: what is left of its deadline now goes into its head. In runtime_send.ipp.
+void stamp_deadline(const call_base& call, mut_byte_span body);
+} // namespace detail
+
 /// How much this process sends ahead of what has begun; in runtime_credits.ipp.
 struct runtime::credits {
+    /// Few enough that the actor does not run dry meanwhile, many enough that the way to the line costs little.
+    static constexpr std::uint32_t most_batch = 32;
+
     [[nodiscard]] static bool has(const books& of, const detail::credit_line& line) noexcept;
-    [[nodiscard]] static byte_buffer body_to_keep(books& of);
-    static void take_memory(books& of, byte_buffer body);
+    static void line_up(runtime& self, counted_ptr<detail::call_base> call);
+    [[nodiscard]] static mut_byte_span take_arguments(detail::actor_state& lane,
+                                                      detail::call_base& call) noexcept;
+    static void send(runtime& self, detail::actor_state& lane, counted_ptr<detail::call_base> call);
     [[nodiscard]] static bool is_spent(const books& of, const detail::actor_state& lane) noexcept;
     static void look_ahead(const detail::actor_state& lane) noexcept;
     [[nodiscard]] static bool stands_aside(const books& of, const detail::actor_state& lane,

@@ -96,22 +96,14 @@ struct direct_books {
     [[nodiscard]] byte_buffer body_of(byte_span bytes);
     void take_back(std::vector<loopback_frame> delivered);
 
-    // Calls whose arguments travel as they are; in detail/runtime_given.ipp.
+    /// Of a call whose arguments travel as they are; in detail/runtime_given.ipp.
     void give(counted_ptr<call_base> call, given_maker make);
-    void arrived(std::unique_ptr<given_call> given);
-    void execute(std::unique_ptr<given_call> given, std::shared_ptr<actor_box> box);
-    void execute_waiting(std::unique_ptr<given_call> given);
-    void hold_back(std::unique_ptr<given_call> given, std::shared_ptr<actor_box> box);
-    [[nodiscard]] task<void> execute_later(std::unique_ptr<given_call> given,
-                                           std::shared_ptr<actor_box> box);
-    [[nodiscard]] task<void> execute_in_turn(std::unique_ptr<given_call> given,
-                                             std::shared_ptr<actor_box> box);
 };
 
 /// The options of a link between two workers, for both sides.
 [[nodiscard]] net::connection_options direct_options(const runtime& self, const net::token& secret,
                                                      bool in_memory, const direct_hello& hello);
-/// The function that a call names; its head must fit it. In runtime_frames.ipp.
+/// The function that a call names; its head must fit it. In runtime_execution.ipp.
 [[nodiscard]] const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
                                                time_point came);
 

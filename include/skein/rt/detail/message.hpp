@@ -110,6 +110,25 @@ struct call_head {
         if (!demand.empty()) put(to, demand);
         if (!retry_on.empty()) put(to, retry_on);
     }
+    /// The same of a method without a deadline, straight from the call: most are such.
+    static void encode_method(wire::writer& to, const call_base& call, std::uint64_t incarnation,
+                              bool is_told) {
+        std::byte* const at = to.extend(is_told ? 80 : 32);
+        store_le(at, call.fn->index);
+        store_le(at + 4, static_cast<std::uint32_t>(call_kind::method) |
+                             (is_told ? std::uint32_t{told_bit} : 0U) |
+                             std::uint32_t{call.retries_left} << 8 |
+                             std::uint32_t{call.cpus} << 16);
+        store_le(at + 8, call.number);
+        put(at + 16, call.target.value());
+        if (!is_told) return;
+        const unique_number id{incarnation, call.number};
+        const auto* const parent = call.parent.get();
+        store_le(at + 32, incarnation);
+        store_le(at + 40, ~std::uint64_t{0}); // no deadline
+        put(at + 48, parent != nullptr ? parent->who.trace.value() : id);
+        put(at + 64, parent != nullptr ? parent->who.id.value() : unique_number{});
+    }
     /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
     bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
         byte_span first;

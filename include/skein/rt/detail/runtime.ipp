@@ -48,6 +48,7 @@ SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<boo
     books_->leases.incarnation = books_->incarnation;
     books_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
     books_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});
+    books_->credit_batch = std::min(books_->credit_calls / 2 + 1, credits::most_batch);
     books_->root = counted_ptr(new detail::call_context(books_->anchor));
     books_->direct = std::make_unique<detail::direct_books>(*this);
     (void)registry::instance(); // numbers the functions
@@ -121,35 +122,33 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_option
     join_group(call);
 }
 
+namespace detail {
+
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_options(call_base& call) {
+    const auto& bad = *call.rare->bad_options;
+    error why(bad.code(), fmt::format("{} did not run: {}", call.name(), bad.text()));
+    if (!bad.hint().empty()) why.with_hint(bad.hint());
+    call.fail({std::move(why), nullptr});
+}
+
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_one_more(call_base& call) {
+    error why(errc::exhausted,
+              fmt::format("{} did not run: {} calls of actor {} have no outcome yet, as many as "
+                          ".max_pending allows",
+                          call.name(), call.lane->max_pending, call.lane->id));
+    why.with_hint("wait for some of them first, or raise .max_pending");
+    call.fail({std::move(why), nullptr});
+}
+
 /// False: its deadline is over before it begins, and it has failed with that.
-SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
-    call.owner = this;
-    call.number = ++books_->last_call;
-    ++books_->stats.submitted;
-    adopt_child(call);
-    if (call.rare && call.rare->bad_options) {
-        const auto& bad = *call.rare->bad_options;
-        error why(bad.code(), fmt::format("{} did not run: {}", call.name(), bad.text()));
-        if (!bad.hint().empty()) why.with_hint(bad.hint());
-        refuse(call, std::move(why));
-        return false;
-    }
-    if (call.lane && ++call.lane->pending > call.lane->max_pending && call.lane->max_pending != 0) {
-        refuse(call, error(errc::exhausted,
-                           fmt::format(
-                               "{} did not run: {} calls of actor {} have no outcome yet, as many "
-                               "as .max_pending allows",
-                               call.name(), call.lane->max_pending, call.lane->id))
-                         .with_hint("wait for some of them first, or raise .max_pending"));
-        return false;
-    }
-    if (!call.rare || call.rare->limit == no_deadline) return true;
+[[gnu::noinline]] SKEIN_INLINE bool begin_deadline(call_base& call) {
     if (call.rare->limit <= duration::zero()) {
         const char* whose =
             call.rare->is_inherited ? "the deadline of the call that made it" : "its deadline";
-        refuse(call,
-               error(errc::timeout, fmt::format("{} did not run: {} was over when it was called",
-                                                call.name(), whose)));
+        call.fail(
+            {error(errc::timeout, fmt::format("{} did not run: {} was over when it was called",
+                                              call.name(), whose)),
+             nullptr});
         return false;
     }
     call.rare->deadline.emplace(call);
@@ -157,6 +156,26 @@ SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
     call.rare->until = deadline_after(here.exact_now(), call.rare->limit);
     here.set_timer(*call.rare->deadline, call.rare->until);
     return true;
+}
+
+} // namespace detail
+
+/// False: it does not run, and has failed.
+SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
+    call.owner = this;
+    call.number = ++books_->last_call;
+    ++books_->stats.submitted;
+    adopt_child(call);
+    if (call.rare && call.rare->bad_options) [[unlikely]] {
+        detail::refuse_options(call);
+        return false;
+    }
+    if (call.lane && ++call.lane->pending > call.lane->max_pending && call.lane->max_pending != 0)
+        [[unlikely]] {
+        detail::refuse_one_more(call);
+        return false;
+    }
+    return !call.rare || call.rare->limit == no_deadline || detail::begin_deadline(call);
 }
 
 /// A call made by a call: is cancelled with it, and ends no later.
@@ -221,6 +240,17 @@ SKEIN_INLINE void call_context::cancel_children(bool by_force) {
 
 } // namespace detail
 
+namespace detail {
+
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_arguments(call_base& call, const error& why) {
+    error told(why.code(), fmt::format("{} did not run: its arguments cannot be encoded: {}",
+                                       call.name(), why.text()));
+    if (!why.hint().empty()) told.with_hint(std::string(why.hint()));
+    call.fail({std::move(told), nullptr});
+}
+
+} // namespace detail
+
 /// Appends head and arguments; false: a codec threw, and the call has failed with that.
 SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call,
                                        detail::encoder encode) {
@@ -231,17 +261,18 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
     try {
         const encoding_guard guard;
         encoding_ = &call;
-        detail::encode_head(to, call, books_->incarnation, books_->upstream != nullptr,
-                            books_->leases.demands);
-        if (call.rare && call.rare->terms) call.rare->terms->encode(to);
+        const bool is_worker = books_->upstream != nullptr;
+        if (call.kind == detail::call_kind::method && !call.rare) [[likely]] {
+            detail::call_head::encode_method(to, call, books_->incarnation,
+                                             is_worker || call.parent);
+        } else {
+            detail::encode_head(to, call, books_->incarnation, is_worker, books_->leases.demands);
+            if (call.rare && call.rare->terms) call.rare->terms->encode(to);
+        }
         encode(to);
         return true;
     } catch (...) {
-        const error why = to_error(std::current_exception());
-        error told(why.code(), fmt::format("{} did not run: its arguments cannot be encoded: {}",
-                                           call.name(), why.text()));
-        if (!why.hint().empty()) told.with_hint(std::string(why.hint()));
-        call.fail({std::move(told), nullptr});
+        detail::refuse_arguments(call, to_error(std::current_exception()));
         return false;
     }
 }
@@ -262,15 +293,19 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
             auto& raw = *call;
             raw.slot = take_slot(std::move(call));
             credits::take(*books_, *lane.on, raw, books_->scratch.size());
-            if (books_->scratch.size() < limit::inline_bytes) [[likely]]
-                return transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
+            if (books_->scratch.size() < limit::inline_bytes) [[likely]] {
+                (void)transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
+                return;
+            }
             auto body = std::move(books_->scratch).take(); // its memory goes with it
-            return transmit(*lane.on, raw, body, &body);
+            (void)transmit(*lane.on, raw, body, &body);
+            return;
         }
     }
     books_->scratch.clear();
     if (!encode_call(books_->scratch, *call, encode)) return;
-    call->body = credits::body_to_keep(*books_);
+    if (call->kind == detail::call_kind::method) return credits::line_up(*this, std::move(call));
+    call->body = detail::body_to_keep(books_->scratch);
     call->state = detail::phase::queued;
     place(std::move(call));
 }
@@ -331,15 +366,9 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
     }
 }
 
-/// A call with its arguments encoded: to its worker, its lane, or the queue.
+/// A call with its arguments encoded, of no actor's line: to its worker, or the queue.
 SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
     if (books_->closing) return refuse(*call, is_closing(call->name()));
-    if (call->kind == detail::call_kind::method && call->lane) {
-        const auto lane = call->lane;
-        lane->waiting.push_back(call);
-        if (!credits::is_spent(*books_, *lane)) drain(*lane);
-        return credits::waits_here(*this, *call);
-    }
     if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
     if (call->kind == detail::call_kind::method) { // passed on for a worker
         auto* const found = books_->actors.find(call->target);
@@ -368,19 +397,29 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
 /// Sends what is complete at the front of an actor's line.
 SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
     const counted_ptr<detail::actor_state> hold(&lane);
+    lane.returned = 0;
     if (lane.moving && !lane.asked && books_->upstream != nullptr) find_way(lane);
     credits::send_held(*this, lane);
     while (lane.first != lane.waiting.size()) {
         auto& front = lane.waiting[lane.first];
-        if (front->state == detail::phase::preparing || (lane.moving && !front->is_done()) ||
-            (is_cut(lane) && !front->is_done()))
+        const bool is_done = front->is_done();
+        if (!is_done && (front->state == detail::phase::preparing || lane.moving || is_cut(lane)))
             break;
-        const bool goes = !front->is_done() && !lane.lost && lane.on != nullptr;
+        const bool goes = !is_done && !lane.lost && lane.on != nullptr;
         const bool aside = goes && credits::stands_aside(*books_, lane, *front);
         if (goes && !aside && !credits::has(*books_, lane.credit)) break;
         auto call = std::exchange(front, {});
         ++lane.first;
-        if (call->is_done()) continue;
+        if (is_done) {
+            (void)credits::take_arguments(lane, *call);
+            continue;
+        }
+        if (goes && !aside) {
+            credits::look_ahead(lane);
+            credits::send(*this, lane, std::move(call));
+            continue;
+        }
+        if (call->kept != 0) call->body = to_buffer(credits::take_arguments(lane, *call));
         if (aside) {
             lane.gates[call->fn->group].waiting.push_back(std::move(call));
             continue;
@@ -389,13 +428,11 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
             call->fail({error(lane.lost->what.code(),
                               call->name() + " did not run: " + lane.lost->what.text()),
                         nullptr});
-        } else if (lane.on == nullptr) {
-            refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
         } else {
-            credits::look_ahead(lane);
-            send(*lane.on, std::move(call));
+            refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
         }
     }
+    if (lane.first == lane.waiting.size()) lane.arguments.clear();
     constexpr std::size_t few = 64;
     if (lane.first == lane.waiting.size() ||
         (lane.first >= few && lane.first * 2 > lane.waiting.size())) {

@@ -14,6 +14,7 @@
 #include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/credit_books.hpp>
 #include <skein/rt/detail/demand_table.hpp>
+#include <skein/rt/detail/execution_books.hpp>
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/group_books.hpp>
 #include <skein/rt/detail/id_map.hpp>
@@ -334,16 +335,6 @@ private:
 
 } // namespace detail
 
-/// A call or drop that waits behind calls that have run for long.
-struct runtime::arrival {
-    std::shared_ptr<peer> from;
-    slot_id slot;
-    byte_buffer body;
-    bool is_drop = false;
-    time_point came{};
-    std::unique_ptr<detail::given_call> given; ///< instead of a body
-};
-
 struct runtime::books {
     using call_line = std::deque<counted_ptr<detail::call_base>>;
     struct slot {
@@ -359,8 +350,8 @@ struct runtime::books {
     peer* upstream = nullptr;                 ///< of a worker
     std::uint64_t incarnation = 0, last_link = 0, last_actor = 0, last_call = 0;
     std::uint32_t last_line = 1, credit_calls = 0; ///< see credits
+    std::uint32_t credit_batch = 1; ///< that comes back before more is sent in a turn
     std::size_t credit_bytes = 0;
-    std::vector<byte_buffer> spare_bodies; ///< of calls that have left
     counted_ptr<detail::runtime_anchor> anchor;
     counted_ptr<detail::call_context> root,
         spare; ///< of tasks that are no call; for the next plain call
@@ -399,6 +390,17 @@ struct runtime::books {
     wire::writer scratch;
     std::unique_ptr<detail::direct_books> direct; ///< calls between workers
 
+    [[gnu::noinline]] void add_slot() {
+        free.push_back(static_cast<std::uint32_t>(slots.size()));
+        slots.emplace_back();
+    }
+    /// Takes the call out of a slot that has one.
+    [[nodiscard]] counted_ptr<detail::call_base> take_out(std::uint32_t index) {
+        auto& s = slots[index];
+        ++s.generation;
+        free.push_back(index);
+        return std::move(s.call);
+    }
     /// Something needs workers: the first time they are started.
     void begin_work() {
         if (!start_workers && !is_visiting) [[likely]]

@@ -159,11 +159,8 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}, which {}", f.kind, from->who,
                                 calls ? "calls actors here" : "is called"));
-    if (from->role == detail::peer_role::here) {
-        if (!books_->closing) arrived(from, f);
-        return;
-    }
-    arrived(from, f); // execute() looks at it
+    if (from->role != detail::peer_role::here || !books_->closing)
+        execution::arrived(*this, from, f); // looks at it
 }
 
 /// What only a driver says. False: it is nothing of that.
@@ -288,10 +285,10 @@ SKEIN_INLINE void detail::direct_books::deliver() {
         } const guard;
         if (!f.kept.empty()) runtime::executing_ = &self;
         try {
-            if (f.given)
-                arrived(std::move(f.given));
-            else
+            if (!f.given)
                 self.on_frame(here, view);
+            else if (!self.books_->closing)
+                runtime::execution::arrived(self, here, std::move(f.given));
         } catch (const error& e) { // as it would end a link
             if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
         }

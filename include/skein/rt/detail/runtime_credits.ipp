@@ -36,36 +36,65 @@ SKEIN_INLINE bool runtime::credits::is_spent(const books& of,
     return lane.on != nullptr && !lane.moving && !lane.lost && !has(of, lane.credit);
 }
 
-/// What was encoded, for a call that waits. Where each that leaves lets another one in, memory is used again.
-SKEIN_INLINE byte_buffer runtime::credits::body_to_keep(books& of) {
-    const auto size = of.scratch.size();
-    if (of.spare_bodies.empty() || size > of.spare_bodies.back().capacity() ||
-        2 * size < of.spare_bodies.back().capacity())
-        return detail::body_to_keep(of.scratch);
-    auto body = std::move(of.spare_bodies.back());
-    of.spare_bodies.pop_back();
-    const auto bytes = of.scratch.bytes();
-    body.assign(bytes.begin(), bytes.end());
-    return body;
+/// A call whose arguments are encoded waits in its actor's line, or goes at once if nothing is in its way.
+SKEIN_INLINE void runtime::credits::line_up(runtime& self, counted_ptr<detail::call_base> call) {
+    auto& of = *self.books_;
+    auto& raw = *call;
+    auto& lane = *raw.lane;
+    if (of.closing) return self.refuse(raw, self.is_closing(raw.name()));
+    const auto written = of.scratch.bytes();
+    if (written.size() <= detail::byte_line::most_bytes) {
+        lane.arguments.push(written);
+        raw.kept = static_cast<std::uint32_t>(written.size());
+    } else {
+        raw.body = detail::body_to_keep(of.scratch);
+    }
+    raw.state = detail::phase::queued;
+    if (is_spent(of, lane)) { // the line holds it
+        lane.waiting.push_back(std::move(call));
+    } else {
+        lane.waiting.push_back(call);
+        self.drain(lane);
+    }
+    waits_here(self, raw);
 }
 
-SKEIN_INLINE void runtime::credits::take_memory(books& of, byte_buffer body) {
-    constexpr std::size_t most = 1024, most_bytes = 256;
-    if (body.capacity() == 0 || body.capacity() > most_bytes || of.spare_bodies.size() >= most)
-        return;
-    of.spare_bodies.push_back(std::move(body));
+/// The bytes of the first call of a line, until the next call is lined up or taken.
+SKEIN_INLINE mut_byte_span runtime::credits::take_arguments(detail::actor_state& lane,
+                                                            detail::call_base& call) noexcept {
+    if (call.kept == 0) return call.body;
+    return lane.arguments.take(std::exchange(call.kept, 0));
+}
+
+/// Sends a call that has waited in its actor's line. As runtime::send() does, for what can be in a line.
+SKEIN_INLINE void runtime::credits::send(runtime& self, detail::actor_state& lane,
+                                         counted_ptr<detail::call_base> call) {
+    auto& of = *self.books_;
+    auto& raw = *call;
+    peer& to = *lane.on;
+    const bool keeps = lane.lasts && of.upstream == nullptr;
+    if (keeps && raw.kept != 0) raw.body = to_buffer(take_arguments(lane, raw));
+    const bool is_small = raw.kept != 0;
+    auto large = is_small || keeps ? byte_buffer() : std::exchange(raw.body, {});
+    const mut_byte_span bytes = is_small ? take_arguments(lane, raw)
+                                : keeps  ? mut_byte_span(raw.body)
+                                         : mut_byte_span(large);
+    raw.slot = self.take_slot(std::move(call));
+    take(of, to, raw, bytes.size());
+    if (raw.rare) detail::stamp_deadline(raw, bytes);
+    if (self.transmit(to, raw, bytes, is_small || keeps ? nullptr : &large) || keeps) return;
+    raw.body = is_small ? to_buffer(bytes) : std::move(large);
 }
 
 /// Of many that wait the next ones are in no cache: they are fetched while others are sent.
 SKEIN_INLINE void runtime::credits::look_ahead(const detail::actor_state& lane) noexcept {
-    constexpr std::size_t near = 4, far = 8, line = 64;
-    const auto left = lane.waiting.size() - lane.first;
-    if (left <= far) return;
+    constexpr std::size_t far = 8, line = 64;
+    lane.arguments.look_ahead();
+    if (lane.waiting.size() - lane.first <= far) return;
     const auto* const later =
         reinterpret_cast<const std::byte*>(lane.waiting[lane.first + far].get());
     for (std::size_t at = 0; at < sizeof(detail::call_base); at += line)
         __builtin_prefetch(later + at);
-    __builtin_prefetch(lane.waiting[lane.first + near]->body.data());
 }
 
 /// It waits for its gate, and others need not wait for it.
@@ -103,7 +132,8 @@ SKEIN_INLINE detail::actor_state* runtime::credits::lane_of(books& of, actor_id 
     return known->credit.number == line ? known : nullptr;
 }
 
-/// Its executor has begun it, or never will. Gives the actor if something may go there now.
+/// Its executor has begun it, or never will. Gives the actor if something should go there now; else it goes, with what
+/// else comes back, at the end of the turn.
 SKEIN_INLINE counted_ptr<detail::actor_state> runtime::credits::give(
     books& of, peer& from, detail::call_base& call) noexcept {
     const auto taken = std::exchange(call.taken, {});
@@ -117,7 +147,9 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::credits::give(
     auto& line = std::exchange(call.held, false) ? lane->gates[call.fn->group].held : lane->credit;
     line.give(taken.bytes);
     if (!lane->has_waiting() && !lane->has_room) return {};
-    return counted_ptr<detail::actor_state>(lane);
+    if (++lane->returned >= of.credit_batch) return counted_ptr<detail::actor_state>(lane);
+    loop::current().at_turn_end(lane->sends);
+    return {};
 }
 
 /// It runs, and has suspended.
@@ -211,7 +243,7 @@ SKEIN_INLINE void runtime::credits::send_held(runtime& self, detail::actor_state
             if (!goes && !gate.waiting.front()->is_done()) break;
             auto call = std::move(gate.waiting.front());
             gate.waiting.pop_front();
-            if (!call->is_done()) self.send(*lane.on, std::move(call));
+            if (!call->is_done()) send(self, lane, std::move(call));
         }
     }
 }
@@ -223,11 +255,17 @@ SKEIN_INLINE void runtime::credits::forget(detail::actor_state& lane, detail::ca
     if (++lane.ended < few || 2 * std::size_t{lane.ended} < lane.waiting.size() - lane.first)
         return;
     lane.ended = 0;
+    detail::byte_line arguments;
     const auto is_done = [](const auto& one) { return one->is_done(); };
-    lane.waiting.erase(
-        std::remove_if(lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first),
-                       lane.waiting.end(), is_done),
-        lane.waiting.end());
+    const auto begin = lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first);
+    for (auto at = begin; at != lane.waiting.end(); ++at) {
+        auto& one = **at;
+        if (one.kept == 0) continue;
+        const auto bytes = lane.arguments.take(one.kept);
+        if (!is_done(*at)) arguments.push(bytes);
+    }
+    lane.arguments = std::move(arguments);
+    lane.waiting.erase(std::remove_if(begin, lane.waiting.end(), is_done), lane.waiting.end());
     for (auto& gate : lane.gates) std::erase_if(gate.waiting, is_done);
 }
 

@@ -83,7 +83,7 @@ SKEIN_INLINE void runtime::on_kill(actor_id id) {
     if (found == nullptr) return;
     (*found)->over = "was killed";
     books_->boxes.erase(id);
-    for_each_caller([&](peer& from) {
+    execution::for_each_caller(*books_, [&](peer& from) {
         from.running.for_each([&](slot_id, const auto& call) {
             if (call->context->actor != id) return;
             call->stop.request();
@@ -190,8 +190,7 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
         auto* const found = from->running.find(id);
         if (found != nullptr && fn->is_coroutine) { // a plain call replies at once
             (*found)->waits = false;
-            books_->fresh.emplace_back(from, id);
-            if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
+            tell_soon(from, id);
         }
         co_return true;
     }

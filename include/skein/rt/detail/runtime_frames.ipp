@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the calls that run here.
+// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the replies that leave. The calls that run
+// here are in runtime_execution.ipp.
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/constants.hpp>
@@ -26,7 +27,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
-        return books_->upstream == nullptr ? forward(*from, f) : arrived(from, f);
+        return books_->upstream == nullptr ? forward(*from, f) : execution::arrived(*this, from, f);
     case detail::message_started: return credits::on_started(*this, *from, slot_id(f.id));
     case detail::message_held: return credits::on_held(*this, *from, slot_id(f.id));
     case detail::message_passed:
@@ -36,7 +37,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
         return on_cancel(*from, slot_id(f.id), (f.flags & detail::flag_by_force) != 0);
     case detail::message_drop:
         if (books_->upstream == nullptr) break;
-        return arrived(from, f);
+        return execution::dropped(*this, from, f.body);
     case detail::message_snapshot:
     case detail::message_hold:
     case detail::message_release:
@@ -50,15 +51,24 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
                 fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
 }
 
+namespace detail {
+
+[[noreturn, gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_answer(const peer& from,
+                                                                       const call_base& call) {
+    throw error(errc::malformed,
+                fmt::format("{} answers for {}, which was not sent to it", from.who, call.name()));
+}
+
+} // namespace detail
+
 /// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
 SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, slot_id id) {
     const auto index = static_cast<std::uint32_t>(id.value());
     if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32)
         return nullptr;
     auto* call = books_->slots[index].call.get();
-    if (call != nullptr && call->on != &from)
-        throw error(errc::malformed, fmt::format("{} answers for {}, which was not sent to it",
-                                                 from.who, call->name()));
+    if (call != nullptr && call->on != &from) [[unlikely]]
+        detail::refuse_answer(from, *call);
     return call;
 }
 
@@ -67,13 +77,13 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
     if (call_at(from, slot_id(f.id)) == nullptr) return;
-    settle(from, free_slot(slot_id(f.id)), f);
+    settle(from, books_->take_out(static_cast<std::uint32_t>(f.id)), f);
 }
 
 /// A call has its answer.
 SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> call,
                                   const net::frame_view& f) {
-    account(from, *call);
+    if (call->kind == detail::call_kind::task) account(from, *call);
     const auto lane = credits::give(*books_, from, *call);
     if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
         settle_create(from, *call, f.flags);
@@ -89,7 +99,7 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
     }
     if (lane) drain(*lane);
     if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();
-    if (from.busy == 0 && books_->upstream == nullptr && books_->links.size() > 1) feed(from);
+    if (books_->leases.crowded != 0 && from.busy == 0 && books_->upstream == nullptr) feed(from);
 }
 
 /// Driver: whether a task goes to the end of its line because of how it failed.
@@ -128,33 +138,6 @@ SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
         cancel(*found->second, by_force);
 }
-
-namespace detail {
-
-/// The function that a call names; its head must fit it.
-SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
-                                              time_point came) {
-    const auto& who = from.who;
-    const bool good = head.decode(in, from.incarnation, came);
-    const auto* fn = good ? registry::instance().at(head.function) : nullptr;
-    if (fn == nullptr)
-        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", who));
-    const auto wanted = fn->is_constructor     ? call_kind::create
-                        : fn->actor != nullptr ? call_kind::method
-                                               : call_kind::task;
-    if (head.kind != wanted)
-        throw error(errc::malformed,
-                    fmt::format("{} sends a call of {} that is none of its kind", who, fn->name));
-    return *fn;
-}
-
-SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn, actor_id actor,
-                               const std::type_info& type) {
-    return error(errc::malformed, fmt::format("{} calls {} of actor {}, which is a {}", who,
-                                              fn.name, actor, readable_name(type.name())));
-}
-
-} // namespace detail
 
 /// As a worker asks for it.
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::call_head& head) {
@@ -263,279 +246,6 @@ SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id
 
 SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_record& fn) {
     reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
-}
-
-/// Worker: a call or drop has come. Calls run in order, here and now, until they have taken so long that
-/// their replies should leave and a cancellation should be heard: the rest waits for the next turn.
-SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net::frame_view& f) {
-    const bool is_drop = f.kind == detail::message_drop;
-    if (books_->has_backlog) {
-        books_->backlog_bytes += f.body.size();
-        books_->backlog.push_back(
-            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now(), {}});
-        books_->backlog_full = books_->backlog_full || books_->backlog_bytes > limit::backlog_bytes;
-        if (books_->backlog_full && from->wire && !std::exchange(from->is_paused, true))
-            from->wire->pause_reading();
-        return;
-    }
-    if (is_drop) {
-        books_->boxes.erase(detail::actor_of(f.body, from->who));
-        return;
-    }
-    begin_turn();
-    execute(from, slot_id(f.id), f.body, nullptr, loop::current().now());
-    end_turn();
-}
-
-/// A call runs; perhaps it is the first one of this turn of the loop.
-SKEIN_INLINE void runtime::begin_turn() {
-    if (books_->in_turn.is_linked()) return;
-    auto& here = loop::current();
-    books_->turn_began = here.coarse_now();
-    here.at_turn_end(books_->in_turn);
-}
-
-SKEIN_INLINE void runtime::end_turn() {
-    const auto lasted = loop::current().coarse_now() - books_->turn_began;
-    if (lasted < limit::call_turn || books_->closing) return;
-    books_->has_backlog = true;
-    books_->calls.spawn(run_backlog());
-}
-
-namespace detail {
-
-/// Resumes in the next turn of the loop, when replies have left and what has come was read.
-struct next_turn : turn_hook {
-    next_turn() noexcept
-        : turn_hook(
-              [](turn_hook& h) { loop::current().post(static_cast<next_turn&>(h).waiting); }) {}
-    static bool await_ready() noexcept { return false; }
-    void await_suspend(std::coroutine_handle<> h) noexcept {
-        waiting = h;
-        loop::current().at_turn_end(*this);
-    }
-    static void await_resume() noexcept {}
-    std::coroutine_handle<> waiting;
-};
-
-} // namespace detail
-
-SKEIN_INLINE task<void> runtime::run_backlog() {
-    auto& waiting = books_->backlog;
-    do {
-        detail::next_turn next;
-        co_await next;
-        co_await yield(); // behind the readers that this turn has woken
-        auto& here = loop::current();
-        const auto began = here.coarse_now();
-        while (!waiting.empty() && here.coarse_now() - began < limit::call_turn) {
-            auto one = std::move(waiting.front());
-            waiting.pop_front();
-            books_->backlog_bytes -= one.body.size();
-            if (books_->closing) continue; // its driver has gone
-            if (one.given)
-                books_->direct->execute_waiting(std::move(one.given));
-            else
-                execute_waiting(one);
-        }
-        if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
-            std::exchange(books_->backlog_full, false))
-            for_each_caller([](peer& one) {
-                if (std::exchange(one.is_paused, false)) one.wire->resume_reading();
-            });
-    } while (!waiting.empty());
-    books_->has_backlog = false;
-    for_each_caller([](peer& one) { one.unwanted.clear(); });
-}
-
-/// Worker: those whose calls run here.
-template <class F>
-void runtime::for_each_caller(F what) {
-    if (books_->upstream != nullptr) what(*books_->upstream);
-    for (const auto& one : books_->direct->callers) what(*one);
-    if (books_->direct->here) what(*books_->direct->here);
-}
-
-/// A call whose turn has come; it may have been cancelled meanwhile.
-SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
-    try {
-        if (one.is_drop) {
-            books_->boxes.erase(detail::actor_of(one.body, one.from->who));
-            return;
-        }
-        if (one.from->unwanted.erase(one.slot) == 0)
-            return execute(one.from, one.slot, one.body, nullptr, one.came);
-        wire::reader in(one.body);
-        detail::call_head head;
-        const auto& fn = detail::read_head(in, head, *one.from, one.came);
-        if (!one.from->page.begin()) return credits::pass_by(*one.from, one.slot, head);
-        error why(errc::cancelled, fn.name + " was cancelled; it did not run");
-        reply_failure(*one.from, one.slot, {std::move(why), nullptr});
-    } catch (const error& e) { // no call: as in the handler of a link
-        one.from->abort(e);
-    }
-}
-
-namespace detail {
-
-/// A call of another worker is about to run. Throws if it is none that a worker may send.
-SKEIN_INLINE void check_direct(peer& from, slot_id id, const call_head& head,
-                               const function_record& fn) {
-    if (head.kind != call_kind::method)
-        throw error(errc::malformed,
-                    fmt::format("{} calls {}, which is no method", from.who, fn.name));
-    if (head.who.id.value().incarnation != from.incarnation)
-        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
-    if (from.running.find(id) != nullptr)
-        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from.who));
-}
-
-} // namespace detail
-
-/// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
-/// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
-/// start from the run queue, so in order.
-SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
-                                   std::shared_ptr<detail::actor_box> box, time_point came) {
-    wire::reader in(body);
-    detail::call_head head;
-    const auto& fn = detail::read_head(in, head, *from, came);
-    if (!box && !from->page.begin()) // its driver has taken it back
-        return credits::pass_by(*from, id, head);
-    const bool is_direct = from->role == detail::peer_role::accepted;
-    if (is_direct && !box) detail::check_direct(*from, id, head, fn);
-    if (head.kind == detail::call_kind::method && !box) {
-        box = box_for(*from, id, fn, head.target);
-        if (!box) return;
-        if (is_direct && box->lasts)
-            throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which "
-                                                     "keeps its calls",
-                                                     from->who, head.target));
-        const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
-        if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
-            return hold_back(from, id, body, head, fn, std::move(box), came);
-    }
-    if (box && box->over != nullptr) return reply_over(*from, id, fn, *box);
-    ++books_->stats.executed;
-    detail::incoming_call call{
-        *this, from, id, fn, head.target, in, std::move(box), head.retries != 0};
-    struct executing_guard {
-        runtime* before = executing_;
-        ~executing_guard() { executing_ = before; }
-    } const guard;
-    executing_ = this;
-    const task_context::use under(&context_for(head.who, head.target, fn));
-    fn.invoke(call);
-}
-
-/// The actor of a call of a method. None: it is gone, and the caller has been told.
-SKEIN_INLINE std::shared_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
-                                                                 const function_record& fn,
-                                                                 actor_id actor) {
-    const auto* const found = books_->boxes.find(actor);
-    if (found == nullptr) {
-        const error gone =
-            error(errc::not_found, fmt::format("{} did not run: actor {} is gone", fn.name, actor))
-                .with_hint("its last handle was dropped, or it was killed, or has left");
-        reply_failure(from, id, {gone, nullptr});
-        return nullptr;
-    }
-    if ((*found)->type != *fn.actor) throw detail::wrong_actor(from.who, fn, actor, (*found)->type);
-    return *found;
-}
-
-/// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
-SKEIN_INLINE detail::call_context& runtime::context_for(const detail::lineage& who, actor_id actor,
-                                                        const function_record& fn) {
-    auto& spare = books_->spare;
-    if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(books_->anchor));
-    spare->who = who;
-    spare->fn = &fn;
-    spare->actor = actor;
-    return *spare;
-}
-
-/// A plain call that may not start yet. Where it may wait for long, it can be cancelled.
-SKEIN_INLINE void runtime::hold_back(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
-                                     const detail::call_head& head, const function_record& fn,
-                                     std::shared_ptr<detail::actor_box> box, time_point came) {
-    ++box->not_started;
-    if (box->gate_of(fn.group).limit == 0) {
-        books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box), came));
-        return;
-    }
-    const task_context::use under(&context_for(head.who, head.target, fn));
-    begin_call(from, id, true,
-               execute_in_turn(from, id, to_buffer(body), &fn, std::move(box), came));
-    books_->fresh.emplace_back(from, id);
-    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
-}
-
-SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_id id,
-                                               byte_buffer body,
-                                               std::shared_ptr<detail::actor_box> box,
-                                               time_point came) {
-    --box->not_started;
-    execute(from, id, body, std::move(box), came);
-    co_return;
-}
-
-SKEIN_INLINE task<void> runtime::execute_in_turn(std::shared_ptr<peer> from, slot_id id,
-                                                 byte_buffer body, const function_record* fn,
-                                                 std::shared_ptr<detail::actor_box> box,
-                                                 time_point came) {
-    auto turn = take_turn(from, id, fn, box);
-    const bool may_start = co_await turn;
-    if (!may_start) co_return;
-    const detail::start_gate::seat seat(fn->group != 0 ? &box->gate_of(fn->group) : nullptr);
-    execute(from, id, body, box, came);
-}
-
-SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
-    const bool waits = call.box && call.box->gate_of(call.fn.group).limit != 0;
-    begin_call(call.from, call.slot, waits, std::move(work));
-    books_->fresh.emplace_back(call.from, call.slot);
-    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
-}
-
-SKEIN_INLINE void runtime::begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits,
-                                      task<void> work) {
-    if (from->running.find(id) != nullptr)
-        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from->who));
-    std::unique_ptr<detail::running_call> made(new detail::running_call);
-    auto& running = *made;
-    running.context = books_->spare;
-    running.waits = waits;
-    from->running.enter(id, std::move(made));
-    books_->calls.spawn(run_call(from, id, &running, std::move(work)));
-}
-
-SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id,
-                                          detail::running_call* running, task<void> work) {
-    auto* const outer = co_await skein::detail::current_cancel{};
-    running->stop.link(outer);
-    try {
-        skein::detail::await_under<void> inner(std::move(work), &running->stop);
-        co_await inner;
-    } catch (...) { // it could not even say so: the others that run here must not end for that
-        from->abort(to_error(std::current_exception()));
-    }
-    from->running.erase(id);
-}
-
-/// Runs after the first steps of the calls that have just started: those that are not done by then
-/// have suspended, or wait for others before they start, and their submitter is told.
-SKEIN_INLINE task<void> runtime::tell_started() {
-    co_await yield();
-    for (const auto& [to, id] : std::exchange(books_->fresh, {})) {
-        auto* const found = to->running.find(id);
-        if (found == nullptr || (*found)->told || !to->is_open()) continue;
-        auto& is_told = (*found)->waits ? (*found)->held : (*found)->told;
-        if (std::exchange(is_told, true)) continue;
-        to->send((*found)->waits ? detail::message_held : detail::message_started, 0, id.value(),
-                 {});
-    }
-    co_return;
 }
 
 } // namespace skein::rt

@@ -37,7 +37,7 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel>
     return l;
 }
 
-/// Frames that have come already are handled inside this call.
+/// Frames that have come already are handled inside this call. What hears them holds the peer, until its wire has ended.
 SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
     const std::weak_ptr<peer> weak = l;
     l->wire->set_closed_handler([weak](const error* why) {
@@ -46,11 +46,11 @@ SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
             if (why != nullptr) here->why = *why;
             here->up = false;
             here->ended.set();
+            here->wire->set_handler(nullptr);
         }
     });
-    l->wire->set_handler([this, weak](const net::frame_view& f) {
-        if (const auto here = weak.lock()) on_frame(here, f);
-    });
+    l->wire->set_handler([this, l](const net::frame_view& f) { on_frame(l, f); });
+    if (!l->up) l->wire->set_handler(nullptr); // it had ended before
 }
 
 /// False: its calls and actors would be taken for those of another process.
@@ -154,7 +154,7 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
                                     [&](const auto& l) { return l->wire == wire; });
     if (found == books_->links.end() || !(*found)->up || (*found)->actors > 0 || (*found)->spent)
         co_return false;
-    const auto l = *found;
+    auto l = *found;
     books_->leases.retire(*l, true);
     if (books_->leases.waits()) pump_leases();
     try {

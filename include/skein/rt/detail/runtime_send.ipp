@@ -69,14 +69,14 @@ SKEIN_INLINE void runtime::pump(detail::call_kind which) {
 }
 
 SKEIN_INLINE slot_id runtime::take_slot(counted_ptr<detail::call_base> call) {
-    if (books_->free.empty()) {
-        books_->free.push_back(static_cast<std::uint32_t>(books_->slots.size()));
-        books_->slots.emplace_back();
-    }
-    const auto index = books_->free.back();
-    books_->free.pop_back();
-    books_->slots[index].call = std::move(call);
-    return slot_id(std::uint64_t{books_->slots[index].generation} << 32 | index);
+    auto& of = *books_;
+    if (of.free.empty()) [[unlikely]]
+        of.add_slot();
+    const auto index = of.free.back();
+    of.free.pop_back();
+    auto& slot = of.slots[index];
+    slot.call = std::move(call);
+    return slot_id(std::uint64_t{slot.generation} << 32 | index);
 }
 
 /// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
@@ -85,9 +85,7 @@ SKEIN_INLINE counted_ptr<detail::call_base> runtime::free_slot(slot_id id) {
     if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32 ||
         !books_->slots[index].call)
         return {};
-    ++books_->slots[index].generation;
-    books_->free.push_back(index);
-    return std::move(books_->slots[index].call);
+    return books_->take_out(index);
 }
 
 namespace detail {
@@ -126,26 +124,19 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
                       (raw.retries_left > 0 || to.page);
     if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) remember_plan(raw);
     if (keep || keeps_body(raw)) {
-        transmit(to, raw, raw.body, nullptr);
+        (void)transmit(to, raw, raw.body, nullptr);
     } else {
-        const counted_ptr<detail::call_base> hold(&raw);
-        auto body = std::move(raw.body);
-        raw.body = {};
-        transmit(to, raw, body, &body);
-        if (raw.state == detail::phase::queued)
-            raw.body = std::move(body);
-        else
-            credits::take_memory(*books_, std::move(body));
+        auto body = std::exchange(raw.body, {});
+        if (!transmit(to, raw, body, &body)) raw.body = std::move(body);
     }
 }
 
-SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span body,
+/// False: the link has just broken; the call stays in its slot, as one that did not run, until that is settled.
+SKEIN_INLINE bool runtime::transmit(peer& to, detail::call_base& call, byte_span body,
                                     byte_buffer* owned) {
     call.on = &to;
-    // A connection that has just broken: the call stays in its slot as "did not run" until the link
-    // is settled.
     call.state = detail::phase::queued;
-    if (!to.is_open()) return;
+    if (!to.is_open()) return false;
     try {
         if (owned != nullptr && owned->size() >= limit::inline_bytes) {
             net::frame f;
@@ -162,13 +153,14 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
         if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
             to.remember_task({call.slot, call.order});
     } catch (const error& e) {
-        if (e.code() != errc::too_large) return; // closed or reset: as above
+        if (e.code() != errc::too_large) return false; // closed or reset
         const auto held = free_slot(call.slot);
         account(to, call);
         (void)credits::give(*books_, to, call);
         if (call.kind == detail::call_kind::create && books_->upstream == nullptr) actor_left(to);
         call.fail({e, nullptr});
     }
+    return true;
 }
 
 /// A task has left its worker: its cores are free, and the worker's pace is known better.
