@@ -35,7 +35,7 @@ struct arguments {
     std::string address, token_file;
     cluster::head_program head;
     cluster::agent_program node;
-    std::string drained;
+    std::string drained, space;
     bool undo = false, forget = false, json = false, jobs = false;
 };
 
@@ -117,6 +117,12 @@ int drain(const arguments& args) {
 int stop(const arguments& args) {
     const auto how = reach(args, "skein stop");
     return with_head([&] {
+        if (!args.space.empty()) {
+            const auto told = cluster::stop_space(how, args.space);
+            fmt::print("namespace {} ends: its keeper and {} are told\n", args.space,
+                       count_text(told.workers, "worker"));
+            return skein::exit_code::done;
+        }
         const auto told = cluster::stop_cluster(how);
         fmt::print("the cluster at {} ends: {} and {} are told\n", to_string(how.head),
                    count_text(told.nodes, "node"), count_text(told.jobs, "job"));
@@ -171,6 +177,8 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
 
     auto* const stopping = command("stop", "end the cluster: workers, nodes, head", &stop);
     stopping->add_option("address", args.address, where);
+    stopping->add_option("--space", args.space,
+                         "end this namespace alone: its keeper and its detached actors");
 }
 
 int run(int argc, char** argv) {

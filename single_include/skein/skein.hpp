@@ -13606,6 +13606,7 @@ class loop;
 namespace skein::net {
 class channel;
 class network;
+struct address;
 } // namespace skein::net
 
 namespace skein::rt {
@@ -13646,6 +13647,26 @@ struct worker_room {
         false; ///< another program: it calls, finds and makes actors, and nothing runs there
 };
 
+/// Where the keeper of a namespace is.
+struct space_place {
+    std::uint64_t keeper = 0; ///< the incarnation of its process
+    std::string host;         ///< empty: that of the head, which each host knows by another address
+    std::uint16_t port = 0;
+    std::string address;         ///< instead of both
+    std::string head_host;       ///< under which the head is reached from here
+    net::network* via = nullptr; ///< from here
+    byte_buffer secret;          ///< of the keeper and its guests
+    byte_buffer sealed;          ///< the same for workers, see seal_secret()
+
+    /// As it is reached from here.
+    ///   errors  those of net::address::parse
+    [[nodiscard]] net::address where() const;
+};
+
+/// Driver: the keeper of that incarnation has ended. Who calls through it in this program hears how.
+void tell_keeper_ended(runtime& driver, const std::string& space, std::uint64_t keeper,
+                       const std::string& how);
+
 /// Brings workers to a driver's runtime. Its serve() must have ended before it is destroyed.
 class worker_source {
 public:
@@ -13676,11 +13697,12 @@ public:
 
     /// Whether there is a cluster with namespaces behind it.
     [[nodiscard]] virtual bool has_spaces() const noexcept { return false; }
-    /// The runtime through which actors of that namespace are called: a guest of its keeper, which is started if there
-    /// is none. It lives as long as this object, and is over when the keeper has ended.
+    /// Where the keeper of that namespace is, which is started if there is none; keeper: that one, or none.
     ///   errors  see get_actor
-    [[nodiscard]] virtual task<runtime*> enter(std::string space);
-    /// There are calls for workers of the program's own. Until then serve() need not get any, if enter() came first.
+    [[nodiscard]] virtual task<space_place> find_space(std::string space, std::uint64_t keeper);
+    /// Before serve(): that need not get workers until need().
+    virtual void serve_spaces_only() {}
+    /// There are calls for workers of the program's own.
     virtual void need() {}
 };
 
@@ -13767,13 +13789,20 @@ inline constinit const cluster_roles* provided_roles = nullptr;
 
 namespace skein::rt {
 
-SKEIN_INLINE task<runtime*> worker_source::enter(std::string space) {
+SKEIN_INLINE net::address space_place::where() const {
+    if (address.empty()) return net::address::tcp(host.empty() ? head_host : host, port);
+    auto read = net::address::parse(address);
+    if (!read) throw read.error();
+    return *read;
+}
+
+SKEIN_INLINE task<space_place> worker_source::find_space(std::string space, std::uint64_t) {
     throw error(errc::not_supported,
                 fmt::format("not supported: namespace \"{}\" on this host alone: a detached actor "
                             "needs a cluster that outlives its program",
                             space))
         .with_hint("start one with skein head and skein join, and run the program with --address");
-    co_return nullptr;
+    co_return space_place();
 }
 
 SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
@@ -13895,10 +13924,10 @@ private:
 //     head -> driver  lease_granted, lease_waits, lease_recalled, lease_ended, cluster_changed,
 //                     group_placed, group_waits, group_refused, space_lost
 //     driver -> head  enter_space       answered by space_entered when the namespace has a keeper
-//     tool -> head    ask_status, ask_drain, ask_stop
+//     tool -> head    ask_status, ask_drain, ask_stop, ask_stop_space
 //
-// What workers print goes the same way, if its driver wants it, and only as fast as that prints: node_output is what an
-// agent sends once per take_output, and the head asks for the next when the driver has said output_printed.
+// What workers print goes the same way, if its driver wants it, as fast as that prints: an agent sends one node_output per
+// take_output, and the head asks for the next when the driver has said output_printed.
 //
 //     node -> head    output_waits, node_output
 //     head -> node    take_output
@@ -20020,7 +20049,7 @@ SKEIN_INLINE print_lines print_to_standard_files(bool prefix) {
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 6;
+inline constexpr std::uint32_t cluster_version = 7;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -20111,12 +20140,10 @@ struct driver_hello {
     std::string program;    ///< argv[0]
     std::string folder;     ///< working directory
     std::uint16_t port = 0; ///< on which it listens for workers
-    std::string
-        address; ///< the whole address, where the host is no secret; "": see start_worker_order
+    std::string address;    ///< all of it, where the host is no secret; "": see start_worker_order
     std::vector<known_lease> leases;
     std::vector<known_group> groups;
-    bool prints =
-        false; ///< it takes what its workers print; else that appears where their agent does
+    bool prints = false;     ///< it takes what its workers print; else that appears at their agent
     bool again = false;      ///< a head has welcomed it before
     std::string space;       ///< it is the keeper of this namespace; "": it is a program
     std::uint64_t build = 0; ///< rt::build_id() of its executable
@@ -20134,8 +20161,8 @@ struct want_lease {
     static constexpr std::uint16_t number = 5;
     std::uint64_t lease = 0; ///< a number that this driver has not used
     std::string demand;
-    std::string
-        label; ///< of the node: "zone=a", "node=n1"; in a placement group "@3", "@3/0"; empty: any
+    /// Of the node: "zone=a", "node=n1"; in a placement group "@3", "@3/0"; empty: any.
+    std::string label;
     /// For tasks with one demand alone: the driver gives others of its leases back for it, where it is told.
     bool own = false;
     /// Of its worker's process, as rt::parse_task_environment() reads them; no folder: that of the driver.
@@ -20170,8 +20197,8 @@ struct lease_ended {
     std::uint64_t lines = 0; ///< these two: see ended_lease
     bool is_lasting = false;
 };
-/// The head asks for it back: the node is being drained, or others have had less than their share for long. The
-/// driver sends no new work there and returns it when what runs has ended.
+/// The head asks for it back: its node is drained, or others have had less than their share for long. The driver
+/// sends no new work there and returns it when what runs has ended.
 struct lease_recalled {
     static constexpr std::uint16_t number = 21;
     std::uint64_t lease = 0;
@@ -20223,6 +20250,7 @@ struct group_refused {
 struct enter_space {
     static constexpr std::uint16_t number = 30;
     std::string space;
+    std::uint64_t keeper = 0; ///< this one or none; 0: whichever there is
 };
 /// Where the keeper listens; as in start_worker_order.
 struct space_entered {
@@ -20257,12 +20285,11 @@ struct start_worker_order {
     std::string name; ///< "worker-3"
     /// Where its driver listens. Empty host: it runs on the head's host, which each node knows by another
     /// address, so that the agent takes the one under which it has reached the head.
-    std::string driver_host;
+    std::string driver_host, driver_address; ///< the address: instead of host and port
     std::uint16_t driver_port = 0;
-    std::string driver_address; ///< instead of both
-    bool prints = false;        ///< see driver_hello
-    std::string env;            ///< see want_lease; its folder is `folder`
-    std::string space;          ///< not a worker: the keeper of this namespace
+    bool prints = false; ///< see driver_hello
+    std::string env;     ///< see want_lease; its folder is `folder`
+    std::string space;   ///< not a worker: the keeper of this namespace
 };
 /// An agent is to end a worker; the answer is worker_ended.
 struct stop_worker_order {
@@ -20290,12 +20317,10 @@ struct node_drains {
 /// Lines that one worker has printed.
 struct printed_lines {
     std::uint64_t lease = 0;
-    std::uint64_t first =
-        0; ///< the number of the first of them; what is missing before it was left out
+    std::uint64_t first = 0; ///< the number of the first; what is missing before was left out
     std::vector<rt::output_line> lines;
 };
-/// Bytes of text in one node_output or worker_output, at most; with all else it is a small message, which others do not
-/// overtake.
+/// Bytes of text in one of these, at most; with all else it is a small message, which others do not overtake.
 inline constexpr std::size_t most_output_bytes = 56'000;
 
 /// A node has lines of a driver's workers.
@@ -20362,10 +20387,9 @@ enum class job_end : std::uint8_t {
 /// A driver that was there, in cluster_status.
 struct past_job {
     std::string name, host;
-    std::int64_t pid = 0;
-    std::int64_t started = 0, ended = 0; ///< seconds since 1970
-    std::uint8_t how = 0;                ///< job_end
-    std::string space;                   ///< it was the keeper of this namespace
+    std::int64_t pid = 0, started = 0, ended = 0; ///< the last two: seconds since 1970
+    std::uint8_t how = 0;                         ///< job_end
+    std::string space;                            ///< it was the keeper of this namespace
 };
 /// Asks for cluster_status.
 struct ask_status {
@@ -20377,8 +20401,7 @@ struct ask_status {
 struct cluster_status {
     static constexpr std::uint16_t number = 16;
     std::string address, host;
-    std::int64_t pid = 0;
-    std::int64_t up_ms = 0;
+    std::int64_t pid = 0, up_ms = 0;
     std::vector<node_status> nodes;
     std::vector<job_status> jobs;
     std::vector<missing_node> missing; ///< that were there, and are not
@@ -20413,15 +20436,28 @@ struct stop_reply {
     static constexpr std::uint16_t number = 20;
     std::uint32_t nodes = 0, jobs = 0; ///< that were told
 };
+/// A namespace is to end: its keeper and all of its actors; answered by stop_space_reply.
+struct ask_stop_space {
+    static constexpr std::uint16_t number = 33;
+    std::uint32_t version = cluster_version;
+    std::string space;
+};
+/// It ends.
+struct stop_space_reply {
+    static constexpr std::uint16_t number = 34;
+    std::uint32_t workers = 0; ///< processes of actors and their tasks that end with it
+};
 
 /// All of them: every decoder by its number.
-using cluster_messages = net::message_table<
-    node_hello, node_welcome, driver_hello, driver_welcome, want_lease, return_lease, lease_granted,
-    lease_waits, lease_ended, lease_recalled, keep_lease, lease_rests, want_group, drop_group,
-    group_placed, group_waits, group_refused, enter_space, space_entered, space_lost,
-    cluster_changed, start_worker_order, stop_worker_order, worker_ended, leave_cluster,
-    node_drains, ask_status, cluster_status, ask_drain, drain_reply, ask_stop, stop_reply,
-    output_waits, take_output, node_output, worker_output, output_printed>;
+using cluster_messages =
+    net::message_table<node_hello, node_welcome, driver_hello, driver_welcome, want_lease,
+                       return_lease, lease_granted, lease_waits, lease_ended, lease_recalled,
+                       keep_lease, lease_rests, want_group, drop_group, group_placed, group_waits,
+                       group_refused, enter_space, space_entered, space_lost, cluster_changed,
+                       start_worker_order, stop_worker_order, worker_ended, leave_cluster,
+                       node_drains, ask_status, cluster_status, ask_drain, drain_reply, ask_stop,
+                       stop_reply, ask_stop_space, stop_space_reply, output_waits, take_output,
+                       node_output, worker_output, output_printed>;
 
 } // namespace skein::cluster
 
@@ -21230,9 +21266,11 @@ public:
     /// Asks the head for a placement group, and gives it back.
     void want_group(const rt::worker_group& what) override;
     void drop_group(std::uint64_t number) override;
-    /// A guest of that namespace's keeper, which the head starts if there is none.
+    /// Asks the head where keepers are.
     [[nodiscard]] bool has_spaces() const noexcept override { return true; }
-    [[nodiscard]] task<rt::runtime*> enter(std::string space) override;
+    [[nodiscard]] task<rt::space_place> find_space(std::string space,
+                                                   std::uint64_t keeper) override;
+    void serve_spaces_only() override;
     void need() override;
 
     /// Workers that are connected; leases that the head has granted, and all that were asked for.
@@ -21801,21 +21839,8 @@ struct leased_workers::books {
     std::string last_failure;
     scope served; ///< the door, and the workers that came by it
     scope later;  ///< what follows a pause
-    /// This driver at the keeper of a namespace.
-    struct visit : std::enable_shared_from_this<visit> {
-        std::string space;
-        std::uint64_t keeper = 0;
-        std::unique_ptr<rt::runtime> self; ///< handles point to it also when it is over
-        net::link::handle wire;
-        std::optional<error> failed; ///< no keeper could be reached
-        bool is_over = false;
-        std::string how; ///< the keeper has ended, as the head says
-        event settled, told, over;
-    };
-    using visit_ptr = std::shared_ptr<visit>;
-    std::map<std::string, visit_ptr> visits;
-    std::vector<visit_ptr> past_visits;
-    scope visiting;
+    /// Keepers that this driver or its workers have asked for, and of whose end the head is to tell.
+    std::vector<visited_space> visits;
     /// A keeper's guests.
     struct guest {
         net::link::handle wire;
@@ -21878,13 +21903,9 @@ struct leased_workers::books {
     [[nodiscard]] std::int64_t group_cpus(bool any_rests) const noexcept;
 
     // leased_guests.ipp: namespaces
-    static task<rt::runtime*> enter(books* self, std::string space);
-    static task<void> reach(books* self, visit_ptr v);
-    static task<void> try_once(books* self, visit_ptr v);
-    static task<void> live(books* self, visit_ptr v);
-    static task<std::string> how_it_ended(books* self, visit_ptr v);
+    static task<rt::space_place> find(books* self, std::string space, std::uint64_t keeper);
+    [[nodiscard]] rt::space_place place_of(const std::string& space, const space_entered& there);
     void tell_spaces(driver_hello& h) const;
-    static task<void> leave_spaces(books* self);
     static task<void> serve_guest(books* self, net::link::handle wire);
     void look_at_guests(time_point now);
     void on_space_lost(const space_lost& m);
@@ -23496,6 +23517,7 @@ public:
     bool moving = false;         ///< it is being made, or made again: its calls wait
     bool asked = false;          ///< worker: the driver is to say where it is; `moving` till then
     bool lasts = false;          ///< its calls keep their arguments
+    bool is_detached = false;    ///< it needs nobody who holds it
     std::uint32_t holds = 0;     ///< worker: times its driver knows of the handles here
     std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number
     credit_line credit;
@@ -23520,9 +23542,15 @@ void apply_options(runtime& by, call_base& call, const function_record& fn, cons
                    call_kind kind);
 /// Failures after which a task runs again, as failures::text() has them. Others fail the call when it is submitted.
 void keep_failures(call_base& call, std::string_view text);
-/// A handle may only be sent where its actor is known.
-///   errors  not_supported: the call goes to other workers than those of the actor's program or namespace
-void check_home(const call_base& call, const actor_state& lane);
+/// A handle in a message: the actor's number and its .max_pending, and of one in another namespace than that of who gets
+/// it, where that is. In arguments it keeps the actor until the call is done, in a result until who gets it has it.
+///   errors  not_supported: who gets it cannot reach the actor
+void encode_handle(wire::writer& to, const counted_ptr<actor_state>& lane);
+/// Decoded while a call runs on a runtime, in results, and in what load() takes. Null: an empty one.
+[[nodiscard]] result<void> decode_handle(wire::reader& from, counted_ptr<actor_state>& into);
+/// What travels in front of the bounds of .max_pending.
+inline constexpr std::uint32_t detached_handle = 1U << 31, foreign_handle = 1U << 30,
+                               most_pending = foreign_handle - 1;
 /// The runtime that a handle's calls go through; checks that there is one.
 [[nodiscard]] runtime& runtime_of(const counted_ptr<actor_state>& lane);
 
@@ -23900,6 +23928,7 @@ struct actor_terms;
 struct call_head;
 struct lease_line;
 struct running_call;
+struct space_books;
 struct direct_books;
 struct direct_target;
 struct worker_end;
@@ -24035,9 +24064,6 @@ public:
     [[nodiscard]] task<runtime*> enter_space(std::string space);
     /// Driver: it keeps a namespace: detached actors stay, and each actor has a process of its own.
     void keep_space(std::string space);
-    /// A guest of that namespace: as serve_driver(); `taken` hears when its keeper counts it, `after` says how that ended.
-    [[nodiscard]] task<void> visit(std::shared_ptr<net::channel> wire, std::string space,
-                                   unique_function<void()> taken, obituary after);
     /// What a worker tells of itself to its driver.
     [[nodiscard]] detail::worker_hello hello() const;
     /// Driver: nothing runs on the worker of this connection, and no actor is there.
@@ -24131,8 +24157,9 @@ public:
     /// The same of a handle that the driver counts as held here.
     [[nodiscard]] counted_ptr<detail::actor_state> hold_actor(actor_id id,
                                                               std::uint32_t max_pending);
-    /// A handle is encoded in a result.
+    /// A handle is encoded in a result; of an actor of a namespace that is not this one's.
     void lend_actor(actor_id id);
+    void lend_abroad(counted_ptr<detail::actor_state> lane);
     /// There are handles here that came as arguments, and that the driver does not know of.
     [[nodiscard]] bool has_borrowed() const noexcept;
     /// Worker: makes an actor what its options say.
@@ -24168,6 +24195,7 @@ public:
 
 private:
     friend struct detail::direct_books;
+    friend struct detail::space_books;
     struct books; // in detail/runtime_books.hpp
     struct arrival;
     struct losses;
@@ -24301,7 +24329,6 @@ private:
     void listen_to(const std::shared_ptr<peer>& l);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
     [[nodiscard]] task<void> part_from(std::shared_ptr<peer> l);
-    [[nodiscard]] task<std::string> end_of_keeper(std::shared_ptr<peer> l);
     void lose(peer& l, const std::string& how);
     [[nodiscard]] bool has_calls(const peer& at) const;
     void take_lost(peer& l, losses& into);
@@ -24600,6 +24627,7 @@ struct actor_books {
     // Of a worker:
     std::unordered_set<actor_id> borrowed; ///< with handles here that the driver does not know of
     std::vector<actor_id> lent;            ///< with handles in the result that is being encoded
+    std::vector<counted_ptr<actor_state>> lent_abroad; ///< the same of namespaces
 
     [[nodiscard]] actor_entry* find(actor_id id) {
         const auto at = entries.find(id);
@@ -24636,7 +24664,7 @@ struct actor_books {
 //     find       id = who asks, body = type and name                a reply brings its number
 //
 // Workers call the actors of each other over links of their own, which carry call, cancel, reply, started and held alone;
-// what they need their driver for is in detail/direct_message.hpp.
+// what they need their driver for is in detail/direct_message.hpp, and for namespaces in detail/space_books.hpp.
 //
 // A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the value.
 
@@ -24673,6 +24701,9 @@ enum message : std::uint16_t {
     message_cut = 20,
     message_held = 21,
     message_passed = 22,
+    message_space = 23,
+    message_space_there = 24,
+    message_space_end = 25,
 };
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel
@@ -24795,6 +24826,7 @@ struct worker_hello {
     /// Where other workers reach it: on its host, and from others. Empty: nowhere. tcp:*:port has its host from the
     /// link to the driver.
     std::string near_address, far_address;
+    std::string space; ///< a driver's: it is the keeper of this namespace
 };
 
 /// The parts of the body of a reply that lends.
@@ -25452,6 +25484,7 @@ struct call_base::rarities {
 namespace detail {
 
 struct direct_books; // in detail/direct_books.hpp
+struct space_books;  // in detail/space_books.hpp
 
 /// What a peer is to this process.
 enum class peer_role : std::uint8_t {
@@ -25743,11 +25776,16 @@ struct runtime::books {
     std::optional<error> given_up;
     std::size_t expected = 0;
     bool closing = false;
-    bool is_visiting = false; ///< the source of workers serves namespaces alone so far
-    std::string space;        ///< that it keeps, or whose guest it is
-    obituary after_keeper;    ///< of a guest
+    bool is_visiting = false;    ///< the source of workers serves namespaces alone so far
+    std::string space;           ///< that it keeps, whose actors live here, or whose guest it is
+    std::uint64_t keeper = 0;    ///< of that namespace, if it is another process
+    runtime* home = nullptr;     ///< of a guest: that of this process
+    bool awaits_keeper = false;  ///< a guest that has not met it yet: calls wait
+    std::vector<actor_id> kills; ///< for it then
+    obituary after_keeper;       ///< of a guest
     std::optional<error> keeper_end;
-    scope calls;                                                  ///< coroutine calls that run here
+    std::unique_ptr<detail::space_books> spaces; ///< namespaces that are called from here
+    scope calls;                                 ///< coroutine calls that run here
     std::vector<std::pair<std::shared_ptr<peer>, slot_id>> fresh; ///< started in this turn
     /// Linked from the first call of a turn of the loop to its end.
     struct turn_mark : turn_hook {
@@ -25930,16 +25968,6 @@ SKEIN_INLINE void apply_options(runtime& by, call_base& call, const function_rec
     if (!how.retry_on.empty()) keep_failures(call, how.retry_on.text());
     if (!how.name.empty()) call.extra().name = how.name;
     if (how.deadline != no_deadline) call.extra().limit = how.deadline;
-}
-
-SKEIN_INLINE void check_home(const call_base& call, const actor_state& lane) {
-    if (call.owner == lane.owner) return;
-    throw error(errc::not_supported,
-                fmt::format("not supported: a handle to actor {} travels to workers of another "
-                            "program or namespace",
-                            lane.id))
-        .with_hint("pass its name; a detached actor is reached by get_actor in a program, or by "
-                   "actors of its own namespace");
 }
 
 SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_state>& lane) {
@@ -26140,6 +26168,144 @@ struct direct_books {
 
 } // namespace skein::rt::detail
 
+// ======== skein/rt/detail/space_books.hpp
+// What a process knows of the namespaces whose actors it calls. Part of detail/runtime_books.hpp; bodies in
+// runtime_spaces.ipp, and of handles that travel in runtime_handles.ipp.
+//
+// Any process of a program may be a guest of namespaces, its driver and its workers alike: for each keeper it has a
+// second runtime, which acts as a worker of that keeper on which nothing runs. A driver asks the head where a keeper is,
+// a worker asks its driver:
+//
+//     space        id = the question, body = space_question                      worker -> driver
+//     space_there  id, flags = 0: body = space_answer, 1: a failure               driver -> worker
+//     space_end    body = space_end: that keeper has ended                        driver -> worker
+//
+// docs/design/0022-guests.md
+
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+struct space_question {
+    std::string space;
+    std::uint64_t keeper =
+        0; ///< this one or none; 0: whichever there is, one is started if there is none
+};
+struct space_answer {
+    std::uint64_t keeper = 0;
+    std::string host; ///< these three: see space_place
+    std::uint16_t port = 0;
+    std::string address;
+    byte_buffer sealed;
+};
+struct space_end {
+    std::string space;
+    std::uint64_t keeper = 0;
+    std::string how;
+};
+
+/// This process at one keeper, from the first question to the end of either.
+struct space_visit {
+    std::string space;
+    std::uint64_t keeper = 0;
+    std::optional<space_place> place; ///< where it is; nothing: to be asked
+    std::unique_ptr<runtime> self;    ///< handles point to it also when it is over
+    std::shared_ptr<net::channel> wire;
+    std::optional<error> failed; ///< it was not reached
+    std::string how;             ///< it has ended, as it was told
+    bool is_over = false;
+    event settled, told, over;
+    cancel_source stop; ///< of the attempt to reach it
+};
+
+struct space_books {
+    explicit space_books(runtime& of) : home(of) {}
+
+    using visit_ptr = std::shared_ptr<space_visit>;
+    using keeper_key = std::pair<std::string, std::uint64_t>;
+    /// The way to a namespace, whichever keeper it has; for all who ask meanwhile.
+    struct arrival {
+        event done;
+        visit_ptr got;
+        std::optional<error> failed;
+    };
+    /// A worker's to its driver.
+    struct question {
+        event answered;
+        std::optional<space_answer> place;
+        std::optional<error> failed;
+    };
+
+    runtime& home;
+    net::network* via = nullptr; ///< these three of a worker; nullptr: it reaches no keepers
+    net::token secret;           ///< of its driver and all of its workers
+    std::string head_host;       ///< under which this host reaches the head's
+
+    std::map<std::string, std::shared_ptr<arrival>> arriving;
+    std::map<std::string, visit_ptr> present; ///< that were entered by name
+    std::map<keeper_key, visit_ptr> visits;   ///< the newest at each keeper
+    std::vector<visit_ptr> past;              ///< the others
+    static constexpr std::size_t most_visits = 4096;
+
+    std::uint64_t last_question = 0;
+    std::map<std::uint64_t, question*> questions;
+    /// Driver: workers that know where a keeper is, and questions that are being answered.
+    std::map<keeper_key, std::vector<peer_id>> told;
+    std::size_t answering = 0;
+    static constexpr std::size_t most_answering = 65'536;
+
+    bool closing = false;
+    cancel_source stop;
+    scope tasks;
+
+    /// Those of this process, made when they are needed first.
+    [[nodiscard]] static space_books& of(runtime& any);
+    [[nodiscard]] static runtime& home_of(runtime& any) noexcept;
+    /// The keeper whose namespace a runtime's actors are in; 0: they belong to a program.
+    [[nodiscard]] static std::uint64_t keeper_of(const runtime& any) noexcept;
+    [[nodiscard]] static const std::string& name_of(const runtime& any) noexcept;
+
+    static task<runtime*> enter(space_books* b, std::string space);
+    static task<void> arrive(space_books* b, std::string space, std::shared_ptr<arrival> into);
+    static task<space_place> find(space_books* b, std::string space, std::uint64_t keeper);
+    static task<space_place> ask_driver(space_books* b, space_question what);
+    /// The visit at that keeper, which begins if there is none.
+    [[nodiscard]] visit_ptr visit_of(const std::string& space, std::uint64_t keeper,
+                                     std::optional<space_place> place);
+    /// The lane of a handle that was made elsewhere: of the actor of that keeper's namespace.
+    [[nodiscard]] counted_ptr<actor_state> lane_of(const std::string& space, std::uint64_t keeper,
+                                                   actor_id id, std::uint32_t max_pending);
+    static task<void> reach(space_books* b, visit_ptr v);
+    static task<std::shared_ptr<net::channel>> dial(visit_ptr v);
+    static task<void> live(space_books* b, visit_ptr v);
+    static task<void> knock(visit_ptr v);
+    void give_up(space_visit& v, const error& why);
+    static task<std::string> how_it_ended(visit_ptr v);
+    /// Of a guest: what its calls fail with from now on.
+    static task<std::string> end_of_keeper(runtime* guest, std::shared_ptr<peer> l);
+    /// A keeper has ended.
+    void lost(const std::string& space, std::uint64_t keeper, const std::string& how);
+    /// Says goodbye to all keepers.
+    static task<void> leave(space_books* b);
+
+    // Frames: of a worker to its driver, and back.
+    static void on_question(runtime& driver, peer& from, const net::frame_view& f);
+    static task<void> answer(space_books* b, peer_id asker, std::uint64_t id, space_question what);
+    static void on_answer(runtime& worker, const net::frame_view& f);
+    static void on_end(runtime& worker, const net::frame_view& f);
+    /// A worker has met its driver: that may be the keeper of a namespace.
+    static void meet(runtime& worker, const net::channel& wire);
+};
+
+} // namespace skein::rt::detail
+
 
 // ======== skein/rt/detail/runtime.ipp, continued
 #include <algorithm>
@@ -26187,6 +26353,7 @@ SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<boo
 }
 
 SKEIN_INLINE runtime::~runtime() {
+    books_->spaces.reset(); // its guests call through it
     SKEIN_CHECK(
         books_->links.empty() && books_->upstream == nullptr && books_->calls.size() == 0,
         "a runtime is destroyed while it serves {} links and runs {} calls; co_await close() and "
@@ -26295,7 +26462,9 @@ SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
 /// A call made by a call: is cancelled with it, and ends no later.
 SKEIN_INLINE void runtime::adopt_child(detail::call_base& call) {
     auto* const parent = detail::call_context::current();
-    if (parent == nullptr || !parent->is_call() || parent->where() != this) return;
+    if (parent == nullptr || !parent->is_call() ||
+        (parent->where() != this && parent->where() != books_->home))
+        return;
     call.parent = counted_ptr(parent);
     parent->add_child(call);
     if (parent->who.until == time_point::max()) return;
@@ -26607,7 +26776,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
     lane->owner = this;
     lane->id = id;
     credits::leave(*books_, *lane);
-    if (books_->upstream != nullptr) {
+    if (books_->upstream != nullptr || books_->awaits_keeper) {
         lane->moving = true; // until it is called, see find_way()
     } else if (const auto* const found = books_->actors.find(id)) {
         lane->on = found->where;
@@ -26716,6 +26885,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::declare_actor(detail::cal
     }
     auto lane = actor_lane(call.target);
     lane->max_pending = terms ? terms->max_pending : 0;
+    lane->is_detached = how.detached;
     if (books_->upstream != nullptr) lane->holds = 1; // the driver counts who makes an actor
     if (terms) {
         call.extra().terms = std::move(terms);
@@ -26960,6 +27130,7 @@ SKEIN_INLINE void runtime::on_snapshot(peer& from, const net::frame_view& f) {
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace skein::rt {
 
@@ -26976,6 +27147,7 @@ struct worker_order {
     bool direct = true;   ///< it calls actors on other workers without the driver, and is called so
     bool resumes = false; ///< the driver awaits a link, which survives broken connections
     bool is_read = false; ///< somebody reads what it prints: by lines
+    std::string head_host; ///< of its cluster, as its agent reaches it
 };
 
 /// What one side says to the other.
@@ -26994,6 +27166,11 @@ struct worker_link {
 /// How two processes live through a broken connection between hosts: for how long each waits for the other, which
 /// may compute. It is dead before that when an agent or the head says so, or when nobody listens there any more.
 [[nodiscard]] net::link_options worker_links(const runtime& self, duration resume_within);
+/// The secret of a keeper and its guests for a worker, which knows `by`, that of its driver; and back. It travels so over
+/// links that are not encrypted.
+[[nodiscard]] byte_buffer seal_secret(const net::token& by, std::uint64_t keeper, byte_span secret);
+/// How guests begin their names.
+inline constexpr std::string_view guest_name = "guest-";
 /// Where a worker can be dialled from another host, by what it has said of itself; nothing: nowhere.
 [[nodiscard]] std::optional<net::address> door_of(const net::channel& worker);
 
@@ -27145,6 +27322,14 @@ SKEIN_INLINE net::link_options worker_links(const runtime& self, duration resume
     return o;
 }
 
+SKEIN_INLINE byte_buffer seal_secret(const net::token& by, std::uint64_t keeper, byte_span secret) {
+    constexpr std::string_view label = "skein namespace for workers";
+    const auto key = hmac_sha256(by.bytes(), as_bytes(label), std::as_bytes(std::span(&keeper, 1)));
+    auto out = to_buffer(secret);
+    for (std::size_t i = 0; i < out.size() && i < key.size(); ++i) out[i] ^= key[i];
+    return out;
+}
+
 SKEIN_INLINE std::optional<net::address> door_of(const net::channel& worker) {
     const auto hello = wire::decode<detail::worker_hello>(worker.peer().extra);
     if (!hello) return std::nullopt;
@@ -27214,6 +27399,7 @@ SKEIN_INLINE detail::worker_hello runtime::hello() const {
     out.incarnation = books_->incarnation;
     out.near_address = books_->direct->near_address;
     out.far_address = books_->direct->far_address;
+    if (books_->home == nullptr && books_->keeper == 0) out.space = books_->space;
     return out;
 }
 
@@ -27320,6 +27506,8 @@ SKEIN_INLINE bool runtime::on_driver_says(peer&, const net::frame_view& f) {
         books_->direct->newest[f.id] = std::numeric_limits<std::uint64_t>::max();
         cut_caller(f.id);
         return true;
+    case detail::message_space_there: detail::space_books::on_answer(*this, f); return true;
+    case detail::message_space_end: detail::space_books::on_end(*this, f); return true;
     default: return false;
     }
 }
@@ -27402,6 +27590,7 @@ SKEIN_INLINE peer& runtime::here() {
 
 /// The handles in the value stay until it has been read.
 SKEIN_INLINE void runtime::lend_here(peer& to, slot_id id) {
+    for (const auto& lane : books_->actors.lent_abroad) books_->direct->kept_next.push_back(lane);
     for (const auto one : books_->actors.lent)
         if (const auto lane = books_->lanes.find(one); lane != books_->lanes.end())
             books_->direct->kept_next.emplace_back(lane->second);
@@ -28393,7 +28582,7 @@ SKEIN_INLINE void direct_books::tell_waits() {
 } // namespace detail
 
 SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
-    auto& direct = *books_->direct;
+    auto& direct = *detail::space_books::home_of(*this).books_->direct; // that of a guest's process
     call.direct = true;
     ++direct.outstanding;
     auto* const parent = detail::waiting_task(call);
@@ -28405,6 +28594,7 @@ SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
 }
 
 SKEIN_INLINE void runtime::direct_call_ended(detail::call_base& call) noexcept {
+    if (books_->home != nullptr) return books_->home->direct_call_ended(call);
     auto& direct = *books_->direct;
     call.direct = false;
     --direct.outstanding;
@@ -28499,6 +28689,10 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
 }
 
 SKEIN_INLINE void runtime::kill_actor(actor_id id) {
+    if (books_->awaits_keeper) {
+        books_->kills.push_back(id);
+        return close_lane(id, detail::ended(id, "was killed"));
+    }
     if (books_->upstream != nullptr) {
         tell_driver_first();
         send_actor(*books_->upstream, detail::message_kill, id);
@@ -28894,7 +29088,9 @@ SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
     if (!to.is_open()) return;
     books_->scratch.clear();
     auto& lent = books_->actors.lent;
+    auto& abroad = books_->actors.lent_abroad;
     lent.clear();
+    abroad.clear();
     {
         struct replying_guard {
             runtime* before = replying_;
@@ -28903,7 +29099,7 @@ SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
         replying_ = this;
         encode(books_->scratch);
     }
-    if (lent.empty()) return send_scratch(to, detail::reply_ok, id);
+    if (lent.empty() && abroad.empty()) return send_scratch(to, detail::reply_ok, id);
     if (to.role == detail::peer_role::here) return lend_here(to, id);
     detail::lending_reply::append(books_->scratch, lent);
     send_scratch(to, detail::reply_lends, id);
@@ -29684,7 +29880,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::borrow_actor(actor_id id,
                                                                     std::uint32_t max_pending) {
     const bool is_new = !books_->lanes.contains(id);
     auto lane = actor_lane(id);
-    if (is_new) lane->max_pending = max_pending;
+    if (is_new || lane->max_pending == 0) lane->max_pending = max_pending;
     if (is_new && books_->upstream != nullptr) books_->actors.borrowed.insert(id);
     return lane;
 }
@@ -29730,10 +29926,11 @@ SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id)
 SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
     auto& entry = books_->actors.entries.at(actor);
     entry.add_hold(to.number);
-    const auto max_pending = entry.plan ? entry.plan->terms.max_pending : 0;
+    std::uint32_t said = entry.plan ? entry.plan->terms.max_pending : 0;
+    if (entry.is_detached()) said |= detail::detached_handle;
     reply(to, id, [&](wire::writer& w) {
         detail::put_actor(w, actor);
-        w.fixed(max_pending);
+        w.fixed(said);
     });
 }
 
@@ -29760,6 +29957,93 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
     } const guard;
     executing_ = this;
     call.finish_with_bytes(parts.value);
+}
+
+namespace detail {
+
+SKEIN_INLINE void encode_handle(wire::writer& to, const counted_ptr<actor_state>& lane) {
+    if (!lane) {
+        put_actor(to, actor_id());
+        return to.fixed(std::uint32_t{0});
+    }
+    auto* const call = runtime::encoding();
+    auto* const by = runtime::replying();
+    auto* const owner = lane->owner;
+    // Saved states are loaded by workers of the program, or namespace, whose they are.
+    const runtime* const reader = call != nullptr    ? call->owner
+                                  : by != nullptr    ? by
+                                  : owner != nullptr ? &space_books::home_of(*owner)
+                                                     : nullptr;
+    const bool is_foreign = owner != reader;
+    if (is_foreign && (owner == nullptr || space_books::keeper_of(*owner) == 0))
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a handle to actor {} travels to another program "
+                                "or namespace, where it is not known",
+                                lane->id))
+            .with_hint("an actor that others call is made .detached in a .space");
+    if (is_foreign && !lane->is_detached)
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a handle to actor {} of namespace \"{}\", which is "
+                                "not detached, leaves its namespace",
+                                lane->id, space_books::name_of(*owner)))
+            .with_hint("make it .detached: then it does not end with its last handle");
+    put_actor(to, lane->id);
+    to.fixed(std::min(lane->max_pending, most_pending) | (lane->is_detached ? detached_handle : 0) |
+             (is_foreign ? foreign_handle : 0));
+    if (is_foreign) {
+        const auto& space = space_books::name_of(*owner);
+        to.fixed(space_books::keeper_of(*owner));
+        to.fixed(static_cast<std::uint8_t>(space.size()));
+        to.raw(as_bytes(space));
+    }
+    if (call != nullptr)
+        call->keep(std::make_shared<counted_ptr<actor_state>>(lane));
+    else if (by != nullptr && is_foreign)
+        by->lend_abroad(lane);
+    else if (by != nullptr)
+        by->lend_actor(lane->id);
+}
+
+SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_state>& into) {
+    actor_id id;
+    std::uint32_t said = 0;
+    if (!get_actor_id(from, id) || !from.fixed(said)) return from.status();
+    if (!id) return {};
+    auto* const here = runtime::executing();
+    if (here == nullptr)
+        return error(errc::not_supported,
+                     "not supported: an actor_handle that is decoded outside of a call")
+            .with_hint("handles travel in the arguments and results of calls, and in what "
+                       "load() of an actor takes");
+    if ((said & foreign_handle) == 0) {
+        into = here->borrow_actor(id, said & most_pending);
+    } else {
+        std::uint64_t keeper = 0;
+        std::uint8_t length = 0;
+        byte_span name;
+        if (!from.fixed(keeper) || !from.fixed(length) || !from.raw(length, name))
+            return from.status();
+        if (keeper == 0 || length == 0) {
+            (void)from.fail(errc::malformed, "a handle of no namespace");
+            return from.status();
+        }
+        auto& spaces = space_books::of(*here);
+        const std::string space(as_text(name));
+        if (spaces.visits.size() >= space_books::most_visits &&
+            !spaces.visits.contains({space, keeper}))
+            return error(errc::exhausted,
+                         fmt::format("this process has met {} keepers of namespaces already",
+                                     space_books::most_visits));
+        into = spaces.lane_of(space, keeper, id, said & most_pending);
+    }
+    if ((said & detached_handle) != 0) into->is_detached = true;
+    return {};
+}
+
+} // namespace detail
+
+SKEIN_INLINE void runtime::lend_abroad(counted_ptr<detail::actor_state> lane) {
+    books_->actors.lent_abroad.push_back(std::move(lane));
 }
 
 SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
@@ -30379,6 +30663,7 @@ SKEIN_INLINE bool runtime::on_worker_asks(peer& from, const net::frame_view& f) 
     case detail::message_lost: on_lost(from, f.id); return true;
     case detail::message_relay: pass_on(from, f); return true;
     case detail::message_waits: on_waits(from, f); return true;
+    case detail::message_space: detail::space_books::on_question(*this, from, f); return true;
     case detail::message_busy: from.calls_directly = f.flags != 0; return true;
     default: return false;
     }
@@ -30688,6 +30973,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire), std::move(page));
     books_->upstream = l.get();
+    detail::space_books::meet(*this, *l->wire);
     for (const auto& door : books_->direct->doors)
         books_->direct->tasks.spawn(serve_door(this, door.get()));
     listen_to(l);
@@ -30696,7 +30982,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
 
     std::string how = "the driver has gone";
     if (books_->after_keeper) {
-        auto asked = shield(end_of_keeper(l));
+        auto asked = shield(detail::space_books::end_of_keeper(this, l));
         how = co_await asked;
     }
     books_->closing = true;
@@ -30712,6 +30998,10 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     }
     auto parted = leave_others();
     co_await parted;
+    if (books_->spaces) {
+        auto left = detail::space_books::leave(books_->spaces.get());
+        co_await left;
+    }
     lose(*l, how);
     close_lanes();
     books_->boxes.clear();
@@ -30750,6 +31040,9 @@ SKEIN_INLINE task<void> runtime::close() {
     co_await sure;
     auto parted = leave_others();
     co_await parted;
+    if (!books_->spaces) co_return;
+    auto left = detail::space_books::leave(books_->spaces.get());
+    co_await left;
 }
 
 /// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
@@ -31210,7 +31503,8 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
             to.send(detail::message_call, 0, call.slot.value(), body);
         }
         call.state = detail::phase::sent;
-        if (to.role != detail::peer_role::program && !call.direct) direct_call_began(call);
+        if ((to.role != detail::peer_role::program || books_->home != nullptr) && !call.direct)
+            direct_call_began(call);
         call.order = ++to.sent;
         if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
             to.remember_task({call.slot, call.order});
@@ -31312,7 +31606,8 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
 
 // ======== skein/rt/detail/runtime_spaces.ipp
 // Part of the bodies of rt/runtime.hpp: namespaces, whose actors outlive the programs that made them. Their keeper is a
-// driver without an app; programs are its guests: workers on which nothing runs. docs/design/0018-detached-actors.md
+// driver without an app; processes of programs are its guests: workers on which nothing runs.
+// docs/design/0018-detached-actors.md, docs/design/0022-guests.md
 
 
 // ======== skein/rt/ref.hpp
@@ -31770,22 +32065,20 @@ SKEIN_INLINE task<runtime*> runtime::enter_space(std::string space) {
         throw error(errc::invalid_argument,
                     fmt::format("a namespace has 1 to {} bytes, not {}",
                                 detail::actor_terms::longest_name, space.size()));
-    if (books_->upstream != nullptr)
-        throw error(errc::not_supported,
-                    fmt::format("not supported: a worker asks for namespace \"{}\"", space))
-            .with_hint("the program itself calls detached actors; the actors of a namespace find "
-                       "each other by get_actor(name) alone");
-    auto* const source = books_->leases.source;
-    if (source == nullptr || books_->closing) throw is_closing("get_actor");
-    if (source->has_spaces() && books_->start_workers) {
-        books_->is_visiting = true;
-        const task_context::use none(nullptr); // it does not belong to who asks first
-        auto start = std::exchange(books_->start_workers, {});
-        auto entered = source->enter(space); // first, so that no workers are asked for
-        start();
-        co_return co_await std::move(entered);
+    if (books_->closing) throw is_closing("get_actor");
+    if (detail::space_books::keeper_of(*this) != 0 && books_->space == space)
+        co_return this; // an actor of that namespace asks
+    if (books_->upstream == nullptr) {
+        auto* const source = books_->leases.source;
+        if (source == nullptr) throw is_closing("get_actor");
+        if (source->has_spaces() && books_->start_workers) {
+            books_->is_visiting = true;
+            source->serve_spaces_only();
+            const task_context::use none(nullptr); // it does not belong to who asks first
+            std::exchange(books_->start_workers, {})();
+        }
     }
-    auto entered = source->enter(std::move(space));
+    auto entered = detail::space_books::enter(&detail::space_books::of(*this), std::move(space));
     co_return co_await std::move(entered);
 }
 
@@ -31794,47 +32087,9 @@ SKEIN_INLINE void runtime::keep_space(std::string space) {
     books_->leases.all_own = true;
 }
 
-namespace detail {
-
-/// The keeper answers who it has taken in; one that is ending does not.
-SKEIN_INLINE task<void> knock(runtime* self, unique_function<void()>* taken) {
-    co_await yield(); // until serve_driver() is at work
-    counted_ptr<ref_state<void>> call(new ref_state<void>);
-    (void)self->find_actor(call, {}, typeid(void));
-    auto asked = as_result(as_task(ref<void>(std::move(call))));
-    const auto answer = co_await asked;
-    if (!answer && answer.error().code() == errc::not_found) (*taken)();
-}
-
-} // namespace detail
-
-SKEIN_INLINE task<void> runtime::visit(std::shared_ptr<net::channel> wire, std::string space,
-                                       unique_function<void()> taken, obituary after) {
-    books_->space = std::move(space);
-    books_->after_keeper = std::move(after);
-    scope beside;
-    beside.spawn(detail::knock(this, &taken));
-    auto served = as_result(serve_driver(std::move(wire)));
-    (void)co_await served;
-    beside.cancel();
-    auto asked = as_result(shield(beside.join()));
-    (void)co_await asked;
-}
-
-/// Guest: what its calls fail with from now on.
-SKEIN_INLINE task<std::string> runtime::end_of_keeper(std::shared_ptr<peer> l) {
-    std::string how = l->orderly ? "it has ended" : l->why.what();
-    try {
-        auto asked = books_->after_keeper(*l);
-        auto said = co_await asked;
-        if (!said.empty()) how = std::move(said);
-    } catch (const error&) { // then the link alone tells
-    }
-    books_->keeper_end =
-        error(errc::worker_lost,
-              fmt::format("the keeper of namespace \"{}\" was lost: {}", books_->space, how))
-            .with_hint("get_actor says what is there now");
-    co_return how;
+SKEIN_INLINE void tell_keeper_ended(runtime& driver, const std::string& space, std::uint64_t keeper,
+                                    const std::string& how) {
+    detail::space_books::of(driver).lost(space, keeper, how);
 }
 
 SKEIN_INLINE error runtime::is_closing(const std::string& call) const {
@@ -31852,6 +32107,423 @@ SKEIN_INLINE std::size_t runtime::guests() const noexcept {
     return static_cast<std::size_t>(std::count_if(books_->links.begin(), books_->links.end(),
                                                   [](auto& l) { return l->is_guest; }));
 }
+
+namespace detail {
+
+SKEIN_INLINE runtime& space_books::home_of(runtime& any) noexcept {
+    return any.books_->home != nullptr ? *any.books_->home : any;
+}
+SKEIN_INLINE space_books& space_books::of(runtime& any) {
+    auto& home = home_of(any);
+    auto& mine = home.books_->spaces;
+    if (!mine) mine = std::make_unique<space_books>(home);
+    return *mine;
+}
+SKEIN_INLINE std::uint64_t space_books::keeper_of(const runtime& any) noexcept {
+    return any.books_->space.empty() ? 0 : any.books_->keeper;
+}
+SKEIN_INLINE const std::string& space_books::name_of(const runtime& any) noexcept {
+    return any.books_->space;
+}
+SKEIN_INLINE void space_books::meet(runtime& worker, const net::channel& wire) {
+    auto& books = *worker.books_;
+    const auto hello = wire::decode<worker_hello>(wire.peer().extra);
+    if (!hello || hello->space.empty() || books.home != nullptr) return;
+    books.space = hello->space;
+    books.keeper = hello->incarnation;
+}
+
+SKEIN_INLINE task<void> pause_for(duration d) { co_await sleep_for(d); }
+
+// ---- the way to a namespace --------------------------------------------------------------------
+
+SKEIN_INLINE task<runtime*> space_books::enter(space_books* b, std::string space) {
+    if (const auto found = b->present.find(space); found != b->present.end()) {
+        const auto v = found->second;
+        const bool lives = !v->is_over && !v->told.is_set() && v->wire && v->wire->is_open();
+        if (lives) co_return v->self.get();
+        if (!v->is_over) { // it is ending; who asks now finds the next one
+            auto ending = wait_told(&v->over);
+            co_await ending;
+        }
+    }
+    if (b->closing) throw error(errc::closed, "a namespace was asked for while the program ends");
+    auto& known = b->arriving[space];
+    if (!known) {
+        known = std::make_shared<arrival>();
+        const task_context::use none(nullptr); // it belongs to nobody who asks
+        b->tasks.spawn(arrive(b, space, known));
+    }
+    const auto a = known;
+    auto waiting = wait_told(&a->done);
+    co_await waiting;
+    if (a->failed) throw error(*a->failed);
+    co_return a->got->self.get();
+}
+
+/// Who asks first starts it; it goes on also if he does not wait for it.
+SKEIN_INLINE task<void> space_books::arrive(space_books* b, std::string space,
+                                            std::shared_ptr<arrival> into) {
+    const auto most = time_constants::lan().space_enter;
+    const auto last = deadline_after(loop::current().now(), most);
+    duration pause = std::chrono::milliseconds(5);
+    try {
+        for (;;) {
+            auto finding = find(b, space, 0);
+            auto place = co_await finding;
+            const auto keeper = place.keeper;
+            const auto v = b->visit_of(space, keeper, std::move(place));
+            auto waiting = wait_told(&v->settled);
+            co_await waiting;
+            if (!v->is_over) {
+                into->got = b->present[space] = v;
+                break;
+            }
+            if (v->failed && !net::reconnect_policy::is_transient(v->failed->code()) &&
+                v->failed->code() != errc::timeout && v->failed->code() != errc::worker_lost)
+                throw error(*v->failed);
+            if (loop::current().now() >= last)
+                throw error(errc::timeout,
+                            fmt::format("namespace \"{}\" was not reached within {:.0f} s: {}",
+                                        space, to_seconds(most),
+                                        v->failed ? v->failed->what() : "its keeper has ended"));
+            auto sleeping = with_cancel(b->stop.token(), pause_for(pause));
+            co_await sleeping;
+            pause = std::min<duration>(2 * pause, std::chrono::milliseconds(200));
+        }
+    } catch (...) {
+        into->failed = to_error(std::current_exception());
+        if (b->closing)
+            into->failed = error(errc::closed, "a namespace was asked for while the program ends");
+    }
+    b->arriving.erase(space);
+    into->done.set();
+}
+
+/// Where a keeper is, as the head knows.
+SKEIN_INLINE task<space_place> space_books::find(space_books* b, std::string space,
+                                                 std::uint64_t keeper) {
+    if (b->closing) throw error(errc::closed, "the program ends");
+    auto& books = *b->home.books_;
+    if (books.upstream != nullptr) {
+        auto asking =
+            with_cancel(b->stop.token(), ask_driver(b, space_question{std::move(space), keeper}));
+        co_return co_await std::move(asking);
+    }
+    auto* const source = books.leases.source;
+    if (source == nullptr) throw error(errc::closed, "the program ends");
+    auto asking = with_cancel(b->stop.token(), source->find_space(std::move(space), keeper));
+    co_return co_await std::move(asking);
+}
+
+SKEIN_INLINE space_books::visit_ptr space_books::visit_of(const std::string& space,
+                                                          std::uint64_t keeper,
+                                                          std::optional<space_place> place) {
+    auto& known = visits[{space, keeper}];
+    if (known && (!known->is_over || known->told.is_set())) return known;
+    if (known) past.push_back(known);
+    auto v = std::make_shared<space_visit>();
+    known = v;
+    v->space = space;
+    v->keeper = keeper;
+    v->place = std::move(place);
+    const auto& here = home.name();
+    runtime_options who;
+    who.name = fmt::format("{}{}", guest_name, here.name);
+    who.host = here.host;
+    who.pid = here.pid;
+    while (who.incarnation == 0) who.incarnation = loop::current().random().next();
+    v->self = std::make_unique<runtime>(who);
+    auto& guest = *v->self->books_;
+    guest.home = &home;
+    guest.space = space;
+    guest.keeper = keeper;
+    guest.awaits_keeper = true;
+    if (closing) {
+        give_up(*v, error(errc::closed, "the program ends"));
+    } else {
+        const task_context::use none(nullptr); // it belongs to no call
+        tasks.spawn(reach(this, v));
+    }
+    return v;
+}
+
+SKEIN_INLINE counted_ptr<actor_state> space_books::lane_of(const std::string& space,
+                                                           std::uint64_t keeper, actor_id id,
+                                                           std::uint32_t max_pending) {
+    if (keeper_of(home) == keeper && name_of(home) == space)
+        return home.borrow_actor(id, max_pending);
+    const auto v = visit_of(space, keeper, std::nullopt);
+    auto lane = v->self->borrow_actor(id, max_pending);
+    if (v->is_over && !lane->lost) {
+        const auto& why = v->self->books_->keeper_end;
+        lane->moving = false;
+        lane->lost = failure{why ? *why : error(errc::closed, "the program ends"), nullptr};
+    }
+    return lane;
+}
+
+// ---- at a keeper -------------------------------------------------------------------------------
+
+SKEIN_INLINE task<void> space_books::reach(space_books* b, visit_ptr v) {
+    try {
+        if (!v->place) {
+            auto finding = with_cancel(v->stop.token(), find(b, v->space, v->keeper));
+            v->place = co_await finding;
+        }
+        auto dialling = with_cancel(v->stop.token(), dial(v));
+        v->wire = co_await dialling;
+    } catch (...) {
+        b->give_up(*v, to_error(std::current_exception()));
+        co_return;
+    }
+    if (b->closing) v->wire->abort(error(errc::closed, "the program ends"));
+    auto living = live(b, v);
+    co_await living;
+}
+
+SKEIN_INLINE task<std::shared_ptr<net::channel>> space_books::dial(visit_ptr v) {
+    const auto& there = *v->place;
+    const auto at = there.where();
+    auto* const network = there.via;
+    if (network == nullptr || there.secret.size() != net::token::size)
+        throw error(errc::malformed, "an answer about a namespace that cannot be read");
+    auto& guest = *v->self;
+    worker_link ours{net::token::from_hex(to_hex(there.secret)).value()};
+    constexpr auto times = time_constants::lan();
+    ours.start = times.handshake_timeout;
+    guest.open_to_workers(*network, ours.secret, {}, {}); // it calls, and is not called
+    auto links = worker_links(guest, times.worker_resume);
+    links.first.max_tries = 0;
+    links.first.until = deadline_after(loop::current().now(), times.worker_resume);
+    auto dialling = with_timeout(
+        net::link::connect(*network, at, worker_connection(guest, ours), std::move(links)),
+        times.worker_resume);
+    net::link::handle made = co_await dialling;
+    co_return made;
+}
+
+/// Nobody was reached: what was called through this visit, and will be, fails.
+SKEIN_INLINE void space_books::give_up(space_visit& v, const error& why) {
+    auto& guest = *v.self->books_;
+    v.failed = why;
+    if (!closing) {
+        const bool is_told = v.told.is_set() || why.code() == errc::worker_lost;
+        const std::string text =
+            v.told.is_set()
+                ? fmt::format("the keeper of namespace \"{}\" was lost: {}", v.space, v.how)
+            : is_told ? std::string(why.text())
+                      : fmt::format("the keeper of namespace \"{}\" was not reached: {}", v.space,
+                                    why.what());
+        guest.keeper_end =
+            error(errc::worker_lost, text).with_hint("get_actor says what is there now");
+        if (is_told) v.failed = guest.keeper_end;
+    }
+    v.is_over = true;
+    guest.closing = true;
+    v.self->close_lanes();
+    v.over.set();
+    v.settled.set();
+}
+
+/// From the first word to the keeper to the last.
+SKEIN_INLINE task<void> space_books::live(space_books* b, visit_ptr v) {
+    v->self->books_->after_keeper = [b, one = v.get()](const peer&) {
+        return how_it_ended(b->visits.at({one->space, one->keeper}));
+    };
+    scope beside;
+    beside.spawn(knock(v));
+    auto served = as_result(v->self->serve_driver(v->wire));
+    (void)co_await served;
+    beside.cancel();
+    auto asked = as_result(shield(beside.join()));
+    (void)co_await asked;
+    v->is_over = true;
+    v->over.set();
+    v->settled.set();
+    auto closed = shield(v->wire->close());
+    co_await closed;
+    v->wire = nullptr;
+}
+
+/// What waits for the keeper goes to it; and it answers who it has taken in, which one that is ending does not.
+SKEIN_INLINE task<void> space_books::knock(visit_ptr v) {
+    co_await yield(); // until serve_driver() is at work
+    auto& guest = *v->self;
+    auto& books = *guest.books_;
+    books.awaits_keeper = false;
+    std::vector<actor_id> all;
+    for (const auto& [id, lane] : books.lanes) all.push_back(id);
+    std::sort(all.begin(), all.end());
+    for (const auto id : all)
+        if (const auto lane = books.lanes.find(id); lane != books.lanes.end())
+            guest.drain(*lane->second);
+    for (const auto id : std::exchange(books.kills, {}))
+        if (books.upstream != nullptr)
+            runtime::send_actor(*books.upstream, detail::message_kill, id);
+    counted_ptr<ref_state<void>> call(new ref_state<void>);
+    (void)guest.find_actor(call, {}, typeid(void));
+    auto asked = as_result(as_task(ref<void>(std::move(call))));
+    const auto answer = co_await asked;
+    if (answer || answer.error().code() != errc::not_found) co_return;
+    v->settled.set();
+}
+
+SKEIN_INLINE task<std::string> space_books::end_of_keeper(runtime* guest, std::shared_ptr<peer> l) {
+    auto& books = *guest->books_;
+    std::string how = l->orderly ? "it has ended" : l->why.what();
+    if (of(*guest).closing) co_return how; // it is this process that leaves
+    try {
+        auto asked = books.after_keeper(*l);
+        auto said = co_await asked;
+        if (!said.empty()) how = std::move(said);
+    } catch (const error&) { // then the link alone tells
+    }
+    books.keeper_end =
+        error(errc::worker_lost,
+              fmt::format("the keeper of namespace \"{}\" was lost: {}", books.space, how))
+            .with_hint("get_actor says what is there now");
+    co_return how;
+}
+
+/// As the head says, which hears it from the agent.
+SKEIN_INLINE task<std::string> space_books::how_it_ended(visit_ptr v) {
+    auto waiting =
+        as_result(with_timeout(wait_told(&v->told), time_constants::lan().suspect_after));
+    const auto told = co_await waiting;
+    if (!told && told.error().code() == errc::cancelled) throw told.error();
+    co_return v->how;
+}
+
+SKEIN_INLINE void space_books::lost(const std::string& space, std::uint64_t keeper,
+                                    const std::string& how) {
+    if (const auto found = visits.find({space, keeper}); found != visits.end()) {
+        auto& v = *found->second;
+        v.how = how;
+        v.told.set();
+        if (v.wire == nullptr)
+            v.stop.request();
+        else if (!v.wire->is_connected())
+            v.wire->abort(error(errc::peer_lost, how));
+    }
+    const auto who = told.find({space, keeper});
+    if (who == told.end()) return;
+    const auto body = wire::encode(space_end{space, keeper, how});
+    for (const auto number : who->second)
+        if (auto* const l = home.link_at(number); l != nullptr && l->is_open())
+            l->send(message_space_end, 0, 0, body);
+    told.erase(who);
+}
+
+SKEIN_INLINE task<void> space_books::leave(space_books* b) {
+    b->closing = true;
+    b->stop.request();
+    std::vector<std::shared_ptr<net::channel>> open;
+    for (const auto& [key, v] : b->visits) {
+        v->stop.request();
+        if (v->wire) open.push_back(v->wire);
+    }
+    scope goodbyes;
+    for (const auto& wire : open) goodbyes.spawn(say_goodbye(wire));
+    auto said = as_result(shield(goodbyes.join()));
+    (void)co_await said;
+    auto gone = as_result(shield(b->tasks.join()));
+    (void)co_await gone;
+}
+
+// ---- workers ask their driver ------------------------------------------------------------------
+
+SKEIN_INLINE task<space_place> space_books::ask_driver(space_books* b, space_question what) {
+    auto& up = *b->home.books_->upstream;
+    if (b->via == nullptr)
+        throw error(errc::not_supported,
+                    fmt::format("not supported: namespace \"{}\" from a worker that reaches "
+                                "nobody but its driver",
+                                what.space));
+    if (!up.is_open()) throw error(errc::closed, "the driver has gone");
+    struct asked : question {
+        asked(space_books& in, std::uint64_t n) : all(in), number(n) { all.questions[n] = this; }
+        asked(const asked&) = delete;
+        asked& operator=(const asked&) = delete;
+        ~asked() { all.questions.erase(number); }
+        space_books& all;
+        std::uint64_t number;
+    } one(*b, ++b->last_question);
+    up.send(message_space, 0, one.number, wire::encode(what));
+    auto waiting = wait_told(&one.answered);
+    co_await waiting;
+    if (one.failed) throw error(*one.failed);
+    const auto& said = *one.place;
+    space_place out;
+    out.keeper = said.keeper;
+    out.host = said.host;
+    out.port = said.port;
+    out.address = said.address;
+    out.head_host = b->head_host;
+    out.via = b->via;
+    out.secret = seal_secret(b->secret, said.keeper, said.sealed);
+    co_return out;
+}
+
+/// Driver: a worker asks where a keeper is.
+SKEIN_INLINE void space_books::on_question(runtime& driver, peer& from, const net::frame_view& f) {
+    auto what = wire::decode<space_question>(f.body);
+    if (!what || what->space.empty() || what->space.size() > actor_terms::longest_name)
+        throw error(errc::malformed,
+                    fmt::format("a question that cannot be read from {}", from.who));
+    if (driver.books_->closing) return; // its link ends
+    auto& b = of(driver);
+    if (b.answering >= most_answering)
+        throw error(errc::exhausted, fmt::format("{} asks for namespaces without end", from.who));
+    ++b.answering;
+    const task_context::use none(nullptr);
+    b.tasks.spawn(answer(&b, from.number, f.id, std::move(*what)));
+}
+
+SKEIN_INLINE task<void> space_books::answer(space_books* b, peer_id asker, std::uint64_t id,
+                                            space_question what) {
+    wire::writer body;
+    std::uint16_t flags = 0;
+    try {
+        auto finding = find(b, what.space, what.keeper);
+        const auto place = co_await finding;
+        wire::encode(
+            body, space_answer{place.keeper, place.host, place.port, place.address, place.sealed});
+        auto& known = b->told[{what.space, place.keeper}];
+        if (std::find(known.begin(), known.end(), asker) == known.end()) known.push_back(asker);
+        std::erase_if(known, [&](peer_id n) { return b->home.link_at(n) == nullptr; });
+    } catch (...) {
+        flags = 1;
+        encode_failure(body, {to_error(std::current_exception()), nullptr});
+    }
+    --b->answering;
+    auto* const to = b->home.link_at(asker);
+    if (to != nullptr && to->is_open()) to->send(message_space_there, flags, id, body.bytes());
+}
+
+SKEIN_INLINE void space_books::on_answer(runtime& worker, const net::frame_view& f) {
+    auto& b = of(worker);
+    const auto found = b.questions.find(f.id);
+    if (f.flags > 1) throw error(errc::malformed, "an answer about a namespace of unknown kind");
+    if (found == b.questions.end()) return; // nobody waits for it any more
+    auto& one = *found->second;
+    if (f.flags != 0) {
+        one.failed = decode_failure(f.body).what;
+    } else if (auto said = wire::decode<space_answer>(f.body); said && said->keeper != 0) {
+        one.place = std::move(*said);
+    } else {
+        throw error(errc::malformed, "an answer about a namespace that cannot be read");
+    }
+    one.answered.set();
+}
+
+SKEIN_INLINE void space_books::on_end(runtime& worker, const net::frame_view& f) {
+    const auto said = wire::decode<space_end>(f.body);
+    if (!said) throw error(errc::malformed, "news of a namespace that cannot be read");
+    of(worker).lost(said->space, said->keeper, said->how);
+}
+
+} // namespace detail
 
 } // namespace skein::rt
 
@@ -32031,8 +32703,8 @@ SKEIN_INLINE std::int64_t leased_workers::books::group_cpus(bool any_rests) cons
 } // namespace skein::cluster
 
 // ======== skein/cluster/detail/leased_guests.ipp
-// Part of the bodies of cluster/leased_workers.hpp: this driver as a guest of namespaces, and, where it keeps one itself,
-// its guests. A guest is a second runtime on the driver's loop: a worker of the keeper on which nothing runs.
+// Part of the bodies of cluster/leased_workers.hpp: where the keepers of namespaces are, for this driver and its workers,
+// and, where it keeps one itself, its guests: workers on which nothing runs.
 
 
 #include <algorithm>
@@ -32042,159 +32714,65 @@ SKEIN_INLINE std::int64_t leased_workers::books::group_cpus(bool any_rests) cons
 
 namespace skein::cluster {
 
-inline constexpr std::string_view guest_name = "guest-";
+inline constexpr std::size_t most_visits = 4096; ///< that a head takes in a hello
 
-/// Who asks first starts the way there; it goes on also if he does not wait for it.
-SKEIN_INLINE task<rt::runtime*> leased_workers::books::enter(books* self, std::string space) {
-    if (const auto last = self->visits[space];
-        last && last->settled.is_set() && last->wire && !last->wire->is_open()) {
-        auto ending = detail::wait_for(&last->over);
-        co_await ending;
-    }
-    auto& known = self->visits[space];
-    if (known != nullptr && known->is_over) {
-        if (known->self) self->past_visits.push_back(known);
-        known = nullptr;
-    }
-    if (known == nullptr) {
-        if (self->stopping.is_set())
-            throw error(errc::closed, "a namespace was asked for while the program ends");
-        known = std::make_shared<visit>();
-        known->space = space;
-        const task_context::use none(nullptr); // it belongs to nobody who asks
-        self->visiting.spawn(reach(self, known));
-    }
-    const auto v = known;
-    auto waiting = detail::wait_for(&v->settled);
-    co_await waiting;
-    if (v->failed) throw *v->failed;
-    co_return v->self.get();
-}
-
-/// From the first question to the end of the visit.
-SKEIN_INLINE task<void> leased_workers::books::reach(books* self, visit_ptr v) {
-    const auto last = deadline_after(self->on_loop.now(), self->how.times.space_enter);
+/// Where a keeper is. As long as the head is away it is asked again.
+SKEIN_INLINE task<rt::space_place> leased_workers::books::find(books* self, std::string space,
+                                                               std::uint64_t keeper) {
+    const auto most = self->how.times.space_enter;
+    const auto last = deadline_after(self->on_loop.now(), most);
     std::string why = "the head was not reached";
     duration pause = std::chrono::milliseconds(5);
-    try {
-        while (!v->settled.is_set()) {
-            if (self->gave_up) throw *self->gave_up_why;
-            if (self->stopping.is_set()) throw error(errc::closed, "the program ends");
-            if (self->on_loop.now() >= last)
-                throw error(errc::timeout,
-                            fmt::format("namespace \"{}\" was not reached within {:.0f} s: {}",
-                                        v->space, to_seconds(self->how.times.space_enter), why));
-            if (self->is_joined()) {
-                auto trying = as_result(try_once(self, v));
-                const auto tried = co_await trying;
-                if (!tried) {
-                    const auto code = tried.error().code();
-                    const bool is_final = detail::is_final(code) || code == errc::worker_lost ||
-                                          code == errc::exhausted || code == errc::cancelled;
-                    if (is_final) throw tried.error();
-                    why = tried.error().what();
-                }
-            }
-            if (v->wire != nullptr) {
-                auto living = live(self, v);
-                co_await living;
-                if (v->settled.is_set()) co_return;
-                v->self.reset(); // its keeper was just ending: the next one
-                why = "its keeper has ended";
-            }
-            auto waiting = detail::wait_at_most(&self->stopping, pause);
-            co_await waiting;
-            pause = std::min<duration>(2 * pause, std::chrono::milliseconds(200));
+    for (;;) {
+        if (self->gave_up) throw error(*self->gave_up_why);
+        if (self->stopping.is_set())
+            throw error(errc::closed, "a namespace was asked for while the program ends");
+        if (self->on_loop.now() >= last)
+            throw error(errc::timeout,
+                        fmt::format("namespace \"{}\" was not reached within {:.0f} s: {}", space,
+                                    to_seconds(most), why));
+        if (self->is_joined()) {
+            auto asking = as_result(
+                with_timeout(self->head.ask<space_entered>(enter_space{space, keeper}), most));
+            const auto there = co_await asking;
+            if (there) co_return self->place_of(space, *there);
+            const auto code = there.error().code();
+            if (detail::is_final(code) || code == errc::worker_lost || code == errc::exhausted ||
+                code == errc::cancelled)
+                throw error(there.error());
+            why = there.error().what();
         }
-    } catch (...) {
-        if (v->settled.is_set()) co_return;
-        v->failed = to_error(std::current_exception());
-        v->is_over = true;
-        v->over.set();
-        v->settled.set();
+        auto waiting = detail::wait_at_most(&self->stopping, pause);
+        co_await waiting;
+        pause = std::min<duration>(2 * pause, std::chrono::milliseconds(200));
     }
 }
 
-SKEIN_INLINE task<void> leased_workers::books::try_once(books* self, visit_ptr v) {
-    auto asking = with_timeout(self->head.ask<space_entered>(enter_space{v->space}),
-                               self->how.times.space_enter);
-    const auto there = co_await asking;
-    net::address at;
-    if (!there.address.empty()) {
-        auto read = net::address::parse(there.address);
-        if (!read) throw read.error();
-        at = *read;
-    } else {
-        at = net::address::tcp(there.host.empty() ? self->how.head.host : there.host, there.port);
-    }
-    rt::runtime_options who;
-    who.name = fmt::format("{}{}", guest_name, self->how.name);
-    who.host = self->driver.name().host;
-    who.pid = self->driver.name().pid;
-    while (who.incarnation == 0) who.incarnation = self->on_loop.random().next();
-    auto made = std::make_unique<rt::runtime>(who);
-    rt::worker_link ours{detail::job_secret(self->how.secret, there.keeper)};
-    ours.start = self->how.times.handshake_timeout;
-    made->open_to_workers(self->network, ours.secret, {}, {}); // it calls, and is not called
-    auto links = rt::worker_links(*made, self->how.times.worker_resume);
-    links.first.max_tries = 3;
-    auto dialling =
-        net::link::connect(self->network, at, rt::worker_connection(*made, ours), std::move(links));
-    auto wire = co_await dialling;
-    v->keeper = there.keeper;
-    v->self = std::move(made);
-    v->wire = std::move(wire);
-}
-
-SKEIN_INLINE task<void> leased_workers::books::live(books* self, visit_ptr v) {
-    if (self->stopping.is_set()) // leave_spaces() may have looked already
-        v->wire->abort(error(errc::closed, "the program ends"));
-    v->how.clear();
-    v->told.reset();
-    auto visited = as_result(v->self->visit(
-        v->wire, v->space, [v = v.get()] { v->settled.set(); },
-        [self, v = v.get()](const rt::peer&) {
-            return how_it_ended(self, v->shared_from_this());
-        }));
-    (void)co_await visited;
-    if (v->settled.is_set()) {
-        v->is_over = true;
-        v->over.set();
-    }
-    auto closed = shield(v->wire->close());
-    co_await closed;
-    v->wire = nullptr;
-}
-
-/// As the head says; it hears it from the agent.
-SKEIN_INLINE task<std::string> leased_workers::books::how_it_ended(books* self, visit_ptr v) {
-    if (!self->is_joined()) co_return std::string();
-    auto told = detail::wait_at_most(&v->told, self->how.times.suspect_after);
-    co_await told;
-    co_return v->how;
+/// The head tells this driver of the keeper's end, also a head that was started again.
+SKEIN_INLINE rt::space_place leased_workers::books::place_of(const std::string& space,
+                                                             const space_entered& there) {
+    const bool is_new = std::none_of(visits.begin(), visits.end(), [&](const auto& v) {
+        return v.space == space && v.keeper == there.keeper;
+    });
+    if (is_new) visits.push_back({space, there.keeper});
+    if (visits.size() > most_visits) visits.erase(visits.begin()); // its link tells, too
+    rt::space_place out;
+    out.keeper = there.keeper;
+    out.host = there.host;
+    out.port = there.port;
+    out.address = there.address;
+    out.head_host = how.head.host;
+    out.via = &network;
+    out.secret = to_buffer(detail::job_secret(how.secret, there.keeper).bytes());
+    out.sealed = rt::seal_secret(detail::job_secret(how.secret, driver.incarnation()), there.keeper,
+                                 out.secret);
+    return out;
 }
 
 SKEIN_INLINE void leased_workers::books::on_space_lost(const space_lost& m) {
-    const auto found = visits.find(m.space);
-    if (found == visits.end() || found->second->keeper != m.keeper) return;
-    const auto& v = found->second;
-    v->how = m.how;
-    v->told.set();
-    if (v->wire && !v->wire->is_connected()) v->wire->abort(error(errc::peer_lost, m.how));
-}
-
-/// The program ends: says goodbye to keepers.
-SKEIN_INLINE task<void> leased_workers::books::leave_spaces(books* self) {
-    std::vector<net::link::handle> open;
-    for (const auto& [space, v] : self->visits)
-        if (v->wire) open.push_back(v->wire);
-    for (const auto& wire : open) {
-        if (!wire->is_connected()) wire->abort(error(errc::closed, "the program has ended"));
-        auto closing = wire->close();
-        co_await closing;
-    }
-    auto gone = as_result(self->visiting.join());
-    (void)co_await gone;
+    std::erase_if(visits,
+                  [&](const auto& v) { return v.space == m.space && v.keeper == m.keeper; });
+    rt::tell_keeper_ended(driver, m.space, m.keeper, m.how);
 }
 
 /// What a hello says of namespaces: the one that is kept here, and those that are visited.
@@ -32204,14 +32782,15 @@ SKEIN_INLINE void leased_workers::books::tell_spaces(driver_hello& h) const {
     h.space = how.space;
     if (!how.space.empty())
         h.leases.push_back({keeper_lease, {}, how.space_node, {}, true, {}, {}});
-    for (const auto& [space, v] : visits)
-        if (v->wire && !v->is_over) h.visits.push_back({space, v->keeper});
+    h.visits = visits;
 }
 
-SKEIN_INLINE task<rt::runtime*> leased_workers::enter(std::string space) {
-    // Called before serve(): then that gets no workers until need().
+SKEIN_INLINE task<rt::space_place> leased_workers::find_space(std::string space,
+                                                              std::uint64_t keeper) {
+    return books::find(books_.get(), std::move(space), keeper);
+}
+SKEIN_INLINE void leased_workers::serve_spaces_only() {
     if (books_->leases.empty() && !books_->door) books_->visits_only = true;
-    return books::enter(books_.get(), std::move(space));
 }
 SKEIN_INLINE void leased_workers::need() {
     books_->visits_only = false;
@@ -32410,9 +32989,6 @@ SKEIN_INLINE task<void> leased_workers::books::serve() {
         }
         door->close();
     }
-    if (failure) visiting.cancel();
-    auto left = as_result(shield(leave_spaces(this)));
-    (void)co_await left;
     auto gone = as_result(shield(served.join()));
     (void)co_await gone;
     auto said = as_result(shield(hear_out(this, !failure && !gave_up)));
@@ -32814,7 +33390,7 @@ SKEIN_INLINE leased_workers::books::lease_ptr leased_workers::books::lease_of(
 
 /// A worker, from its handshake to the end of its lease.
 SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self, net::link::handle wire) {
-    const bool is_guest = wire->peer().name.starts_with(guest_name);
+    const bool is_guest = wire->peer().name.starts_with(rt::guest_name);
     if (is_guest && !self->how.space.empty() && !self->stopping.is_set()) {
         auto served = serve_guest(self, std::move(wire));
         co_await served;
@@ -33340,6 +33916,7 @@ SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_or
     boot.cpus = static_cast<std::uint16_t>(std::clamp<std::int64_t>(cpus, 1, UINT16_MAX));
     boot.resumes = true;
     boot.is_read = order.prints;
+    boot.head_host = how.head.host;
     rt::child_options child;
     child.role = rt::worker_role;
     child.name = order.name;
@@ -34700,6 +35277,7 @@ struct head_space {
     bool is_known = false;     ///< this head has had a keeper for it
     std::string how;           ///< the last one has ended
     time_point free_at{};      ///< before that it may live still
+    bool is_stopped = false;   ///< the keeper that there is was asked to end
 };
 
 struct head_job {
@@ -34789,6 +35367,9 @@ struct head::books {
     [[nodiscard]] bool claim_space(const held_lease& held);
     void keeper_over(const detail::head_job& j, const std::string& how, bool is_seen);
     void look_at_spaces();
+    void check_exact(const enter_space& m) const;
+    [[nodiscard]] stop_space_reply stop_space(const std::string& name);
+    void tell_space_lost(const std::string& name, std::uint64_t keeper, const std::string& why);
 
     // head_leases.ipp: what they hold
     detail::head_lease& add_lease(detail::head_job& j, std::uint64_t number,
@@ -36426,6 +37007,7 @@ SKEIN_INLINE void head::books::forget_output_at(detail::head_job& j) {
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -36433,10 +37015,22 @@ SKEIN_INLINE void head::books::forget_output_at(detail::head_job& j) {
 
 namespace skein::cluster {
 
+namespace detail {
+inline constexpr std::string_view space_was_stopped = "it was ended by skein stop";
+}
+
 SKEIN_INLINE void head::books::serve_spaces(net::request_service& of, const session_ptr& s) {
     const std::weak_ptr<detail::head_session> weak = s;
     of.on<enter_space, space_entered>([this, weak](enter_space m, const net::caller&) {
         return on_enter(this, weak.lock(), std::move(m));
+    });
+    of.on<ask_stop_space, stop_space_reply>([this](ask_stop_space m, const net::caller& who) {
+        return [](books* self, ask_stop_space asked, std::string peer) -> task<stop_space_reply> {
+            detail::check_version(asked.version, peer);
+            logging::at(self->how.news, "head", "asked to end a namespace",
+                        {{"namespace", asked.space}, {"by", peer}});
+            co_return self->stop_space(asked.space);
+        }(this, std::move(m), who.peer);
     });
 }
 
@@ -36450,6 +37044,7 @@ SKEIN_INLINE task<space_entered> head::books::on_enter(books* self, session_ptr 
             throw error(errc::malformed,
                         "who asks for a namespace has not said which driver it is");
         if (self->over) throw error(errc::closed, "the cluster was stopped");
+        self->check_exact(m);
         if (self->spaces.size() >= detail::most_spaces && !self->spaces.contains(m.space))
             throw error(errc::exhausted,
                         fmt::format("a cluster has {} namespaces at most", detail::most_spaces));
@@ -36461,7 +37056,7 @@ SKEIN_INLINE task<space_entered> head::books::on_enter(books* self, session_ptr 
                 .with_hint("the program must be there, of the same build, on every node");
         const auto kept = self->jobs.find(sp.keeper);
         if (sp.keeper == 0) {
-            if (self->on_loop.now() >= self->free_at(sp))
+            if (m.keeper == 0 && self->on_loop.now() >= self->free_at(sp))
                 self->start_keeper(m.space, sp, s->job->hello);
         } else if (kept != self->jobs.end()) {
             const auto& k = *kept->second;
@@ -36486,6 +37081,73 @@ SKEIN_INLINE task<space_entered> head::books::on_enter(books* self, session_ptr 
         waits_for = sp.started;
         co_await sleep_for(std::chrono::milliseconds(20));
     }
+}
+
+/// Who asks for one keeper and no other hears when that lives no more.
+SKEIN_INLINE void head::books::check_exact(const enter_space& m) const {
+    if (m.keeper == 0) return;
+    const auto found = spaces.find(m.space);
+    const detail::head_space unknown;
+    const auto& sp = found == spaces.end() ? unknown : found->second;
+    if (sp.keeper == m.keeper || (!sp.is_known && on_loop.now() < free_at(sp))) return;
+    throw error(errc::worker_lost,
+                fmt::format("the keeper of namespace \"{}\" was lost: {}", m.space,
+                            sp.keeper != 0   ? "another one has taken its place"
+                            : sp.how.empty() ? "it is not in the cluster any more"
+                                             : sp.how));
+}
+
+/// Who visits that keeper hears of its end.
+SKEIN_INLINE void head::books::tell_space_lost(const std::string& name, std::uint64_t keeper,
+                                               const std::string& why) {
+    for (const auto& [number, j] : jobs) {
+        if (j->session == nullptr) continue;
+        const auto gone = std::erase_if(j->hello.visits, [&](const visited_space& v) {
+            return v.space == name && v.keeper == keeper;
+        });
+        if (gone > 0) j->session->tell(space_lost{name, keeper, why});
+    }
+}
+
+/// Ends a keeper, and with it all of its actors. Another one can be had when its process has ended.
+SKEIN_INLINE stop_space_reply head::books::stop_space(const std::string& name) {
+    const auto found = spaces.find(name);
+    const auto kept = found == spaces.end() ? jobs.end() : jobs.find(found->second.keeper);
+    if (kept == jobs.end()) {
+        std::string list;
+        std::size_t n = 0;
+        for (const auto& [other, sp] : spaces)
+            if (sp.keeper != 0 && n++ < 5)
+                list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", other);
+        if (n > 5) list += fmt::format(" and {} more", n - 5);
+        const bool is_new = on_loop.now() < free_at(detail::head_space());
+        throw error(errc::not_found,
+                    fmt::format("there is no namespace \"{}\" in this cluster; {}{}", name,
+                                n == 0 ? "none has a keeper" : "there are: ", list))
+            .with_hint(is_new ? "this head has just been started and may not know it yet: ask again"
+                              : "skein status lists them");
+    }
+    auto& sp = found->second;
+    auto& j = *kept->second;
+    const auto own = j.leases.find(keeper_lease);
+    if (own != j.leases.end() && own->second->state == detail::lease_state::expected)
+        throw error(errc::peer_lost,
+                    fmt::format("namespace \"{}\" cannot be ended now: the node of its keeper is "
+                                "away",
+                                name))
+            .with_hint("ask again when it is back, or when it is lost");
+    stop_space_reply out;
+    for (const auto& [number, l] : j.leases) out.workers += number != keeper_lease ? 1U : 0U;
+    sp.is_stopped = true;
+    const auto keeper = sp.keeper;
+    tell_space_lost(name, keeper, std::string(detail::space_was_stopped));
+    if (const auto s = std::exchange(j.session, nullptr)) {
+        s->job = nullptr;
+        s->below->abort(error(errc::aborted, "its namespace was ended by skein stop"));
+    }
+    leave(j, job_end::stopped);
+    pump();
+    return out;
 }
 
 /// Of the program that asks first; its process is lease 0 of a job of its own.
@@ -36553,7 +37215,7 @@ SKEIN_INLINE void head::books::keeper_over(const detail::head_job& j, const std:
     if (found == spaces.end() || found->second.keeper != j.incarnation) return;
     auto& sp = found->second;
     sp.keeper = 0;
-    sp.how = why;
+    sp.how = std::exchange(sp.is_stopped, false) ? std::string(detail::space_was_stopped) : why;
     sp.free_at = deadline_after(on_loop.now(), is_seen ? duration(0) : how.times.space_fence);
     if (!j.has_come() && !j.hello.executable.empty()) sp.failed = sp.started;
     logging::at(how.news, "head", "a namespace has no keeper any more",
@@ -39062,9 +39724,10 @@ protected:
         if (!bytes.empty()) {
             wire::reader in(bytes);
             actor_id id;
-            std::uint32_t max_pending = 0;
-            if (!get_actor_id(in, id) || !in.fixed(max_pending) || !in.finish()) return in.status();
-            known = owner->hold_actor(id, max_pending);
+            std::uint32_t said = 0;
+            if (!get_actor_id(in, id) || !in.fixed(said) || !in.finish()) return in.status();
+            known = owner->hold_actor(id, said & most_pending);
+            if ((said & detached_handle) != 0) known->is_detached = true;
         }
         return ref_state<void>::take_value({});
     }
@@ -39369,39 +40032,18 @@ inline void leave_actor() { rt::runtime::current().leave_actor(); }
 
 } // namespace skein
 
-/// A handle travels as the actor's id and its .max_pending; it is decoded while a call runs on a runtime, and in results.
+/// How a handle travels.
 template <class T>
 struct skein::wire::codec<skein::actor_handle<T>> {
     static constexpr const char* schema = "actor";
     static void encode(writer& to, const skein::actor_handle<T>& h) {
-        to.fixed(h.id().value().incarnation);
-        to.fixed(h.id().value().number);
-        to.fixed(h ? h.lane()->max_pending : std::uint32_t{0});
-        if (!h) return;
-        // A handle given as an argument, or inside one, keeps its actor until the call is done; one in a result
-        // until who gets it has it.
-        using lane = skein::counted_ptr<skein::rt::detail::actor_state>;
-        if (auto* call = skein::rt::runtime::encoding(); call != nullptr) {
-            skein::rt::detail::check_home(*call, *h.lane());
-            call->keep(std::make_shared<lane>(h.lane()));
-        } else if (auto* by = skein::rt::runtime::replying(); by != nullptr) {
-            by->lend_actor(h.id());
-        }
+        skein::rt::detail::encode_handle(to, h.lane());
     }
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
-        skein::unique_number id;
-        std::uint32_t max_pending = 0;
-        if (!from.fixed(id.incarnation) || !from.fixed(id.number) || !from.fixed(max_pending))
-            return from.status();
-        if (!actor_id(id)) return {}; // an empty one
-        auto* here = skein::rt::runtime::executing();
-        if (here == nullptr)
-            return error(errc::not_supported,
-                         "not supported: an actor_handle that is decoded outside of a call")
-                .with_hint("handles travel in the arguments and results of calls, and in what "
-                           "load() of an actor takes");
-        into = skein::actor_handle<T>(here->borrow_actor(actor_id(id), max_pending));
-        return {};
+        skein::counted_ptr<skein::rt::detail::actor_state> lane;
+        auto read = skein::rt::detail::decode_handle(from, lane);
+        if (read && lane) into = skein::actor_handle<T>(std::move(lane));
+        return read;
     }
 };
 
@@ -39811,6 +40453,10 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_b
                 fmt::format("skein-{}-{:016x}", self->name().pid, self->incarnation())),
             far);
     }
+    auto& spaces = detail::space_books::of(*self);
+    spaces.via = via;
+    spaces.secret = secret;
+    spaces.head_host = mine->head_host;
     auto options = worker_connection(*self, ours);
     net::connected_network pair(std::move(inherited));
     net::network& network = in_memory ? pair : *via;
