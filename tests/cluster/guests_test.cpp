@@ -178,6 +178,57 @@ std::int64_t pid_of_keeper(test::sim_nodes* c, std::size_t* node) {
     return 0;
 }
 
+/// Bytes that look like a handle, or not.
+struct forged {
+    int how = 0;
+    store_handle got{};
+};
+
+} // namespace guests_test
+
+template <>
+struct skein::wire::codec<guests_test::forged> {
+    static constexpr const char* schema = "forged handle";
+    static void encode(writer& to, const guests_test::forged& f) {
+        to.fixed(std::uint64_t{77}); // the actor
+        to.fixed(std::uint64_t{1});
+        to.fixed(rt::detail::detached_handle | rt::detail::foreign_handle);
+        if (f.how == 0) return;
+        to.fixed(std::uint64_t{f.how == 1 ? 0U : 4711U}); // the keeper
+        to.fixed(static_cast<std::uint8_t>(f.how == 2 ? 0 : f.how == 3 ? 200 : 4));
+        if (f.how != 2) to.raw(as_bytes(std::string_view("prod")));
+    }
+    static result<void> decode(reader& from, guests_test::forged& into) {
+        return codec<guests_test::store_handle>::decode(from, into.got);
+    }
+};
+
+namespace guests_test {
+
+task<int> use_forged(forged f) {
+    auto r = f.got.call<&store::add>(1);
+    co_return co_await r;
+}
+task<void> forge(test::sim_nodes*, driver*) {
+    for (const int how : {0, 1, 2, 3}) {
+        auto refused = said(as_task(remote<&use_forged>(forged{how})));
+        const std::string why = co_await refused;
+        CHECK(has(why, "arguments of guests_test::use_forged"));
+        CHECK(has(why, "decode failed"));
+    }
+    auto unknown = said(as_task(remote<&use_forged>(forged{4})));
+    const std::string lost = co_await unknown;
+    CHECK(
+        has(lost, "the keeper of namespace \"prod\" was lost: it is not in the cluster any more"));
+    CHECK(test::sim_nodes::keepers("prod") == 0); // a handle starts none
+}
+
+TEST_CASE(
+    "a handle that cannot be read is refused, and one of a keeper that nobody knows starts none",
+    "[N11][cluster][guests]") {
+    with_program(13, 1, &forge);
+}
+
 // ------------------------------------------------------------------------------------------------
 
 task<void> workers_ask(test::sim_nodes* c, driver*) {

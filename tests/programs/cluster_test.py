@@ -720,6 +720,7 @@ def workers_as_guests():
             holding.check(part in holding.stderr, f"it does not say {part!r}")
         says("the sum is 5\n", "relay", "answer", "5")    # in a new one
         assert [j["how"] for j in json.loads(c.tool("status", c.address, "--jobs", "--json")[1])["past_jobs"] if j["space"] == "prod"] == ["stopped"]
+        begun.unlink()
         c.stop()
 
 
