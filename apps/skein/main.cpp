@@ -3,7 +3,7 @@
 //
 //     skein head --listen 10.0.0.1         # prints how nodes join and programs run
 //     skein join 10.0.0.1                  # on each other host
-//     skein status; skein drain node-2; skein stop
+//     skein status; skein drain node-2; skein stop --space prod; skein stop
 //
 // Exit codes: 0; 1 it failed here; 2 a wrong command line; 3 no cluster at that address, or it refuses.
 
@@ -177,8 +177,12 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
 
     auto* const stopping = command("stop", "end the cluster: workers, nodes, head", &stop);
     stopping->add_option("address", args.address, where);
-    stopping->add_option("--space", args.space,
-                         "end this namespace alone: its keeper and its detached actors");
+    stopping
+        ->add_option("--space", args.space,
+                     "end this namespace alone: its keeper and its detached actors")
+        ->check([](const std::string& name) { // an empty variable must not end the cluster
+            return name.empty() ? "a namespace has 1 to 255 bytes" : "";
+        });
 }
 
 int run(int argc, char** argv) {

@@ -39994,9 +39994,9 @@ template <class T>
 [[nodiscard]] task<actor_handle<T>> get_actor(std::string_view name) {
     return rt::detail::look_up<T>(name);
 }
-/// The same of a namespace of the cluster, whichever program made it.
+/// The same of a namespace of the cluster, whichever program made it; from drivers and workers.
 ///   errors  as above; those of reaching the namespace: mismatch (it is kept by another program or build),
-///           worker_lost (its keeper did not start, or was lost meanwhile), not_supported (no cluster, or a worker asks)
+///           worker_lost (its keeper did not start, or was lost meanwhile), not_supported (no cluster)
 template <class T>
 [[nodiscard]] task<actor_handle<T>> get_actor(std::string_view name, actor_search where) {
     if (where.space.empty()) return rt::detail::look_up<T>(name);

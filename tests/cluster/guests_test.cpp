@@ -615,4 +615,34 @@ TEST_CASE("a namespace ends on request: guests hear why, and the next one is emp
     with_program(12, 2, &stopped);
 }
 
+task<void> stopped_cut_off(test::sim_nodes* c, driver*) {
+    auto opening = open_store(1);
+    const auto s = co_await opening;
+    std::size_t at = 0;
+    REQUIRE(pid_of_keeper(c, &at) != 0);
+    for (const auto* other : {"head", "n1", "n2", "app"})
+        if (c->at(at).host != other) c->network().partition(c->at(at).host, other);
+    const auto lost = c->loop().now();
+    co_await sleep_for(500ms);
+    auto stopping = ask_stop(c, "prod"); // its node is not known to be away yet
+    const auto told = co_await stopping;
+    REQUIRE(told);
+    auto looking = said(find_store());
+    const std::string gone = co_await looking;
+    CHECK(has(gone, "there is no actor named \"s\""));
+    CHECK(c->loop().now() - lost > 32s); // its agent had to give up first
+    CHECK(test::sim_nodes::keepers("prod") == 1);
+    auto late = said(as_task(s.call<&store::add>(1)));
+    const std::string why = co_await late;
+    CHECK(has(why, "it was ended by skein stop"));
+    c->network().heal_all();
+}
+
+TEST_CASE(
+    "a namespace that was ended on a node that is cut off gets no second keeper while the first "
+    "may live",
+    "[N3][N13][cluster][guests]") {
+    with_program(14, 2, &stopped_cut_off);
+}
+
 } // namespace guests_test

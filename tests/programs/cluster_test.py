@@ -704,6 +704,9 @@ def workers_as_guests():
         def says(text, *arguments):
             run = program(*arguments)
             run.check(run.wait(SECONDS) == 0 and run.stdout == text, f"not {text!r}")
+        for empty in (["--space", ""], ["--space="]):    # that is not the whole cluster
+            code, _, err = c.tool("stop", c.address, *empty)
+            assert code == 2, (code, err)
         code, _, err = c.tool("stop", c.address, "--space", "prod")
         assert code == 3 and 'no namespace "prod"' in " ".join(err), (code, err)
         says("the sum is 4\n", "relay", "answer", "4")

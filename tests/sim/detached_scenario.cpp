@@ -372,7 +372,8 @@ task<void> find_and_kill(stage* s) {
             w.check(outcome.has_value(),
                     outcome ? std::string() : std::string(outcome.error().what()));
             const int other = ++s->last_call;
-            auto relayed = as_result(as_task(remote<&note_through>(one.actor, other)));
+            auto relayed =
+                as_result(as_task(remote<&note_through>.with({.deadline = 60s})(one.actor, other)));
             const auto from_worker = co_await relayed;
             w.check(from_worker.has_value(),
                     from_worker ? std::string() : std::string(from_worker.error().what()));
