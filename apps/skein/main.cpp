@@ -3,7 +3,7 @@
 //
 //     skein head --listen 10.0.0.1         # prints how nodes join and programs run
 //     skein join 10.0.0.1                  # on each other host
-//     skein status; skein drain node-2; skein stop
+//     skein status; skein drain node-2; skein stop --space prod; skein stop
 //
 // Exit codes: 0; 1 it failed here; 2 a wrong command line; 3 no cluster at that address, or it refuses.
 
@@ -35,7 +35,7 @@ struct arguments {
     std::string address, token_file;
     cluster::head_program head;
     cluster::agent_program node;
-    std::string drained;
+    std::string drained, space;
     bool undo = false, forget = false, json = false, jobs = false;
 };
 
@@ -117,6 +117,12 @@ int drain(const arguments& args) {
 int stop(const arguments& args) {
     const auto how = reach(args, "skein stop");
     return with_head([&] {
+        if (!args.space.empty()) {
+            const auto told = cluster::stop_space(how, args.space);
+            fmt::print("namespace {} ends: its keeper and {} are told\n", args.space,
+                       count_text(told.workers, "worker"));
+            return skein::exit_code::done;
+        }
         const auto told = cluster::stop_cluster(how);
         fmt::print("the cluster at {} ends: {} and {} are told\n", to_string(how.head),
                    count_text(told.nodes, "node"), count_text(told.jobs, "job"));
@@ -171,6 +177,12 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
 
     auto* const stopping = command("stop", "end the cluster: workers, nodes, head", &stop);
     stopping->add_option("address", args.address, where);
+    stopping
+        ->add_option("--space", args.space,
+                     "end this namespace alone: its keeper and its detached actors")
+        ->check([](const std::string& name) { // an empty variable must not end the cluster
+            return name.empty() ? "a namespace has 1 to 255 bytes" : "";
+        });
 }
 
 int run(int argc, char** argv) {

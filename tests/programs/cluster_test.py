@@ -695,6 +695,38 @@ def detached():
         c.stop()
 
 
+def workers_as_guests():
+    """Workers make, find and call detached actors, and pass handles; a namespace ends by request."""
+    with Cluster([("n1", ["--resources", "cpu=2"]), ("n2", ["--resources", "cpu=2"])], f"127.0.0.1:{free_port()}") as c:
+        def program(*arguments):
+            return c.run(find_program("skein_detached"), "--address", c.address, *arguments)
+
+        def says(text, *arguments):
+            run = program(*arguments)
+            run.check(run.wait(SECONDS) == 0 and run.stdout == text, f"not {text!r}")
+        for empty in (["--space", ""], ["--space="]):    # that is not the whole cluster
+            code, _, err = c.tool("stop", c.address, *empty)
+            assert code == 2, (code, err)
+        code, _, err = c.tool("stop", c.address, "--space", "prod")
+        assert code == 3 and 'no namespace "prod"' in " ".join(err), (code, err)
+        says("the sum is 4\n", "relay", "answer", "4")
+        says("the sum is 7\n", "relay", "answer", "3")
+        says("the sum is 9\n", "add", "answer", "2")
+        # A worker has a call under way: it hears why the namespace has ended, and passes that on.
+        begun = c.cwd / "begun"
+        holding = program("hold", "answer", begun)
+        holding.wait_until(begun.exists, "a call", SECONDS)
+        code, out, err = c.tool("stop", c.address, "--space", "prod")
+        assert code == 0 and out == "namespace prod ends: its keeper and 1 worker are told\n", (code, out, err)
+        holding.check(holding.wait(SECONDS) == 1, "no failure")
+        for part in ('keeper of namespace "prod"', "ended by skein stop"):
+            holding.check(part in holding.stderr, f"it does not say {part!r}")
+        says("the sum is 5\n", "relay", "answer", "5")    # in a new one
+        assert [j["how"] for j in json.loads(c.tool("status", c.address, "--jobs", "--json")[1])["past_jobs"] if j["space"] == "prod"] == ["stopped"]
+        begun.unlink()
+        c.stop()
+
+
 def detached_alone():
     """On this host alone there is nobody who could keep it."""
     with Cluster() as c:
@@ -704,7 +736,7 @@ def detached_alone():
 
 
 # The longest first.
-CASES = [("a head that remembers", remembered), ("state folders", state_folders), ("three hosts", namespaces), ("detached actors", detached), ("detached on one host", detached_alone), ("a stopped agent", stopped_agent), ("a killed agent", killed_agent), ("the cluster's secret", secret_of_the_cluster),
+CASES = [("a head that remembers", remembered), ("state folders", state_folders), ("three hosts", namespaces), ("detached actors", detached), ("workers as guests", workers_as_guests), ("detached on one host", detached_alone), ("a stopped agent", stopped_agent), ("a killed agent", killed_agent), ("the cluster's secret", secret_of_the_cluster),
          ("a head killed for good", killed_head_for_good), ("interrupted", interrupted), ("examples run", examples_run),
          ("refusals", refusals), ("a killed head", killed_head), ("a killed worker", killed_worker), ("drained", drained), ("output of workers", output_of_workers), ("a full pipe", full_pipe),
          ("one after the other", one_after_the_other), ("stopped", stopped), ("one program is all", same_program)]

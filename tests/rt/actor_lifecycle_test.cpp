@@ -5,6 +5,8 @@
 
 #include <skein/rt/actor.hpp>
 #include <skein/rt/detail/actor_terms.hpp>
+#include <skein/rt/detail/space_books.hpp>
+#include <skein/wire/encode.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -375,6 +377,10 @@ TEST_CASE("a worker speaks only for actors it runs and handles it has", "[rt][ac
             {rt::detail::message_drop, about(mine.id())},
             {rt::detail::message_kill, byte_buffer(17)},
             {rt::detail::message_find, byte_buffer(1)},
+            {rt::detail::message_space, byte_buffer(3)},
+            {rt::detail::message_space, wire::encode(rt::detail::space_question{})},
+            {rt::detail::message_space_there, byte_buffer(1)},
+            {rt::detail::message_space_end, byte_buffer(1)},
         };
         for (const auto& [kind, body] : wrong) {
             auto fake = c.impostor();

@@ -7,6 +7,8 @@
 #include <skein/rt/worker_link.hpp>
 #include <skein/wire/decode.hpp>
 
+#include <algorithm>
+
 using namespace skein;
 
 TEST_CASE("a worker says how many cpus it has and which process it is", "[rt][worker_link]") {
@@ -30,4 +32,17 @@ TEST_CASE("a worker says how many cpus it has and which process it is", "[rt][wo
     CHECK(hello->shares_memory);
     how.in_memory = true;
     CHECK_FALSE(rt::worker_connection(self, how).checksum_bodies);
+}
+
+TEST_CASE("a keeper's secret travels sealed", "[N10][rt][worker_link]") {
+    const auto mine = net::token::generate(), other = net::token::generate();
+    const auto secret = net::token::generate();
+    const auto sealed = rt::seal_secret(mine, 7, secret.bytes());
+    const auto same = [&](const byte_buffer& b) {
+        return std::equal(b.begin(), b.end(), secret.bytes().begin(), secret.bytes().end());
+    };
+    CHECK_FALSE(same(sealed));
+    CHECK(same(rt::seal_secret(mine, 7, sealed)));
+    CHECK_FALSE(same(rt::seal_secret(other, 7, sealed)));
+    CHECK_FALSE(same(rt::seal_secret(mine, 8, sealed)));
 }

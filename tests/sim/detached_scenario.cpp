@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// detached: programs that come, go and crash make, find, call and kill detached actors of two namespaces, while workers,
-// keepers, agents, machines and the head are killed and started again, links break and are cut. Clocks run fast and slow.
+// detached: programs that come, go and crash make, find, call and kill detached actors of two namespaces, from their
+// drivers and from their workers, and pass handles of them between these, while workers, keepers, agents, machines and the
+// head are killed and started again, namespaces are ended, links break and are cut.
+// Clocks run fast and slow.
 //
 // Invariants: a namespace has one keeper process at most, at any time. Each call ends once, with its own value or an expected
 // error, and runs once at most. What an actor has answered it still knows at the next call, also after it was made again.
@@ -8,8 +10,10 @@
 // have ended, keepers end, no process is left and the head knows no job.
 #include "sim/scenario.hpp"
 
+#include <skein/cluster/tools.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/rt/actor.hpp>
+#include <skein/rt/remote.hpp>
 #include <tests/support/sim_nodes.hpp>
 
 #include <algorithm>
@@ -42,12 +46,49 @@ struct kept {
     void load(int saved) { count = saved; }
 };
 
+// What workers of programs do.
+task<int> note_through(actor_handle<kept> one, int call) {
+    auto r = one.call<&kept::note>(call);
+    co_return co_await r;
+}
+task<int> note_further(std::vector<actor_handle<kept>> all, int call) {
+    auto r = remote<&note_through>.with({.retries = 0})(all.back(), call);
+    co_return co_await r;
+}
+task<int> note_by_name(std::string space, std::string name, int call) {
+    auto looking = get_actor<kept>(name, {.space = space});
+    const auto found = co_await looking;
+    auto r = found.call<&kept::note>(call);
+    co_return co_await r;
+}
+task<actor_handle<kept>> get_there(std::string space, std::string name, int restarts) {
+    auto making = skein::actor<kept>.with({.restarts = restarts,
+                                           .name = name,
+                                           .get_if_exists = true,
+                                           .space = space,
+                                           .detached = true})();
+    co_return co_await making;
+}
+/// An actor of a program, which has one of a namespace in its state.
+struct keeps {
+    actor_handle<kept> one{};
+    void take(actor_handle<kept> given) { one = std::move(given); }
+    task<int> note(int call) {
+        if (!one) throw error(errc::not_found, "it has none yet");
+        auto r = one.call<&kept::note>(call);
+        co_return co_await r;
+    }
+    actor_handle<kept> save() const { return one; }
+    void load(actor_handle<kept> saved) { one = std::move(saved); }
+};
+
 struct stage {
     sim::world& w;
     sim_nodes& c;
     int last_call = 0;
     bool calm = false;
     int made = 0, found = 0, answered = 0; ///< for what the faults leave possible
+    int relayed = 0;                       ///< answers that came through workers
 };
 
 bool is_expected(const error& e) {
@@ -149,12 +190,67 @@ task<void> call_one(stage* s, held* h) {
     h->known = *outcome;
 }
 
+/// The same from a worker of the program, which gets the handle, or finds the actor itself.
+task<void> call_from_worker(stage* s, held* h, actor_handle<keeps>* keeper_of_one) {
+    auto& w = s->w;
+    const int call = ++s->last_call;
+    const call_options how{.retries = 0, .deadline = 60s};
+    const auto way = w.below(4);
+    const bool by_name = way == 0;
+    if (way == 3 && !*keeper_of_one) {
+        auto making = as_result(
+            with_timeout(skein::actor<keeps>.with({.restarts = -1, .call_retries = 0})(), 60s));
+        auto made = co_await making;
+        w.check(made || is_expected(made.error()), made ? "" : made.error().what());
+        if (!made) co_return;
+        *keeper_of_one = *made;
+    }
+    if (way == 3) (void)remote<&keeps::take>.with({.deadline = 60s})(*keeper_of_one, h->actor);
+    auto r =
+        by_name    ? remote<&note_by_name>.with(how)(space_of(s), name_of(s), call)
+        : way == 1 ? remote<&note_through>.with(how)(h->actor, call)
+        : way == 2
+            ? remote<&note_further>.with(how)(std::vector{actor_handle<kept>(), h->actor}, call)
+            : remote<&keeps::note>.with({.deadline = 60s})(*keeper_of_one, call);
+    if (w.chance(0.1)) r.cancel();
+    auto asked = as_result(with_timeout(as_task(r), 150s));
+    const auto outcome = co_await asked;
+    if (!r.ready() && !outcome && outcome.error().code() == errc::cancelled) co_return;
+    w.check(r.ready(), "a call of a worker has no outcome for long");
+    w.check((*runs)[call] <= 1, "a call of a worker ran twice");
+    w.loop.trace(outcome ? 2000 + static_cast<std::uint64_t>(*outcome)
+                         : 3000 + static_cast<std::uint64_t>(outcome.error().code()));
+    if (!outcome) {
+        w.check(is_expected(outcome.error()), outcome.error().what());
+        co_return;
+    }
+    ++s->relayed;
+    w.check((*runs)[call] == 1, "a value came through a worker from a call that did not run");
+    if (way != 1 && way != 2) co_return; // of another actor, perhaps
+    w.check(*outcome > h->known, "an actor has forgotten what it had answered, a worker says");
+    h->known = *outcome;
+}
+
+task<void> get_from_worker(stage* s, std::vector<held>* all) {
+    auto& w = s->w;
+    auto asked = as_result(as_task(remote<&get_there>.with({.retries = 0, .deadline = 60s})(
+        space_of(s), name_of(s), w.chance(0.5) ? -1 : 0)));
+    auto got = co_await asked;
+    if (got)
+        all->push_back({*got, 0});
+    else
+        w.check(is_expected(got.error()), got.error().what());
+}
+
 task<void> use_spaces(stage* s) {
     auto& w = s->w;
     std::vector<held> all;
+    actor_handle<keeps> keeper_of_one;
+    const bool has_workers = w.chance(0.6);
     for (auto n = 5 + w.below(15); n > 0; --n) {
         if (all.empty() || w.chance(0.3)) {
-            auto getting = get_one(s, &all);
+            auto getting =
+                has_workers && w.chance(0.5) ? get_from_worker(s, &all) : get_one(s, &all);
             co_await getting;
         }
         if (!all.empty()) {
@@ -162,7 +258,9 @@ task<void> use_spaces(stage* s) {
             if (w.chance(0.1)) {
                 kill(one.actor);
             } else {
-                auto calling = call_one(s, &one);
+                auto calling = has_workers && w.chance(0.6)
+                                   ? call_from_worker(s, &one, &keeper_of_one)
+                                   : call_one(s, &one);
                 co_await calling;
             }
         }
@@ -201,6 +299,22 @@ task<void> program(stage* s, int number) {
     if (failure) std::rethrow_exception(failure);
 }
 
+/// As `skein stop --space` does.
+task<void> end_space(stage* s) {
+    auto& w = s->w;
+    cluster::tool_options how;
+    how.head = s->c.head_address();
+    how.secret = s->c.secret();
+    how.host = "tool";
+    how.pid = 1;
+    auto asking =
+        as_result(cluster::ask_to_stop_space(w.network.host("tool"), std::move(how), space_of(s)));
+    const auto ended = co_await asking;
+    const auto flipped = errc::corrupt; // a tool tries once
+    w.check(ended || is_expected(ended.error()) || ended.error().code() == flipped,
+            ended ? "" : ended.error().what());
+}
+
 /// Kills and starts again what the cluster is made of.
 task<void> hurt(stage* s) {
     auto& w = s->w;
@@ -209,6 +323,11 @@ task<void> hurt(stage* s) {
         if (w.chance(0.5)) { // a worker, or a keeper
             auto& on = *s->c.at(w.below(s->c.nodes())).children;
             if (const auto all = on.running(); !all.empty()) on.kill(all[w.below(all.size())].pid);
+            continue;
+        }
+        if (w.chance(0.1)) {
+            auto stopping = end_space(s);
+            co_await stopping;
             continue;
         }
         if (w.chance(0.4)) {
@@ -253,6 +372,14 @@ task<void> find_and_kill(stage* s) {
             const auto outcome = co_await asked;
             w.check(outcome.has_value(),
                     outcome ? std::string() : std::string(outcome.error().what()));
+            const int other = ++s->last_call;
+            auto relayed =
+                as_result(as_task(remote<&note_through>.with({.deadline = 60s})(one.actor, other)));
+            const auto from_worker = co_await relayed;
+            w.check(from_worker.has_value(),
+                    from_worker ? std::string() : std::string(from_worker.error().what()));
+            w.check(!outcome || !from_worker || *from_worker == *outcome + 1,
+                    "a worker has called another actor than its driver");
             kill(one.actor);
             auto again = as_result(get_actor<kept>(name, {.space = space}));
             const auto gone = co_await again;
@@ -334,6 +461,7 @@ task<void> scenario(sim::world& w) {
     auto driving = drive(&s);
     co_await driving;
     w.loop.trace(static_cast<std::uint64_t>(s.answered));
+    w.loop.trace(static_cast<std::uint64_t>(s.relayed));
 }
 
 const sim::scenario registered("detached", &scenario);

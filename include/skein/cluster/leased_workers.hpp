@@ -93,9 +93,11 @@ public:
     /// Asks the head for a placement group, and gives it back.
     void want_group(const rt::worker_group& what) override;
     void drop_group(std::uint64_t number) override;
-    /// A guest of that namespace's keeper, which the head starts if there is none.
+    /// Asks the head where keepers are.
     [[nodiscard]] bool has_spaces() const noexcept override { return true; }
-    [[nodiscard]] task<rt::runtime*> enter(std::string space) override;
+    [[nodiscard]] task<rt::space_place> find_space(std::string space,
+                                                   std::uint64_t keeper) override;
+    void serve_spaces_only() override;
     void need() override;
 
     /// Workers that are connected; leases that the head has granted, and all that were asked for.

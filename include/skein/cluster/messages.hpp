@@ -14,10 +14,10 @@
 //     head -> driver  lease_granted, lease_waits, lease_recalled, lease_ended, cluster_changed,
 //                     group_placed, group_waits, group_refused, space_lost
 //     driver -> head  enter_space       answered by space_entered when the namespace has a keeper
-//     tool -> head    ask_status, ask_drain, ask_stop
+//     tool -> head    ask_status, ask_drain, ask_stop, ask_stop_space
 //
-// What workers print goes the same way, if its driver wants it, and only as fast as that prints: node_output is what an
-// agent sends once per take_output, and the head asks for the next when the driver has said output_printed.
+// What workers print goes the same way, if its driver wants it, as fast as that prints: an agent sends one node_output per
+// take_output, and the head asks for the next when the driver has said output_printed.
 //
 //     node -> head    output_waits, node_output
 //     head -> node    take_output
@@ -37,7 +37,7 @@
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 6;
+inline constexpr std::uint32_t cluster_version = 7;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -131,12 +131,10 @@ struct driver_hello {
     std::string program;    ///< argv[0]
     std::string folder;     ///< working directory
     std::uint16_t port = 0; ///< on which it listens for workers
-    std::string
-        address; ///< the whole address, where the host is no secret; "": see start_worker_order
+    std::string address;    ///< all of it, where the host is no secret; "": see start_worker_order
     std::vector<known_lease> leases;
     std::vector<known_group> groups;
-    bool prints =
-        false; ///< it takes what its workers print; else that appears where their agent does
+    bool prints = false;     ///< it takes what its workers print; else that appears at their agent
     bool again = false;      ///< a head has welcomed it before
     std::string space;       ///< it is the keeper of this namespace; "": it is a program
     std::uint64_t build = 0; ///< rt::build_id() of its executable
@@ -154,8 +152,8 @@ struct want_lease {
     static constexpr std::uint16_t number = 5;
     std::uint64_t lease = 0; ///< a number that this driver has not used
     std::string demand;
-    std::string
-        label; ///< of the node: "zone=a", "node=n1"; in a placement group "@3", "@3/0"; empty: any
+    /// Of the node: "zone=a", "node=n1"; in a placement group "@3", "@3/0"; empty: any.
+    std::string label;
     /// For tasks with one demand alone: the driver gives others of its leases back for it, where it is told.
     bool own = false;
     /// Of its worker's process, as rt::parse_task_environment() reads them; no folder: that of the driver.
@@ -190,8 +188,8 @@ struct lease_ended {
     std::uint64_t lines = 0; ///< these two: see ended_lease
     bool is_lasting = false;
 };
-/// The head asks for it back: the node is being drained, or others have had less than their share for long. The
-/// driver sends no new work there and returns it when what runs has ended.
+/// The head asks for it back: its node is drained, or others have had less than their share for long. The driver
+/// sends no new work there and returns it when what runs has ended.
 struct lease_recalled {
     static constexpr std::uint16_t number = 21;
     std::uint64_t lease = 0;
@@ -243,6 +241,7 @@ struct group_refused {
 struct enter_space {
     static constexpr std::uint16_t number = 30;
     std::string space;
+    std::uint64_t keeper = 0; ///< this one or none; 0: whichever there is
 };
 /// Where the keeper listens; as in start_worker_order.
 struct space_entered {
@@ -277,12 +276,11 @@ struct start_worker_order {
     std::string name; ///< "worker-3"
     /// Where its driver listens. Empty host: it runs on the head's host, which each node knows by another
     /// address, so that the agent takes the one under which it has reached the head.
-    std::string driver_host;
+    std::string driver_host, driver_address; ///< the address: instead of host and port
     std::uint16_t driver_port = 0;
-    std::string driver_address; ///< instead of both
-    bool prints = false;        ///< see driver_hello
-    std::string env;            ///< see want_lease; its folder is `folder`
-    std::string space;          ///< not a worker: the keeper of this namespace
+    bool prints = false; ///< see driver_hello
+    std::string env;     ///< see want_lease; its folder is `folder`
+    std::string space;   ///< not a worker: the keeper of this namespace
 };
 /// An agent is to end a worker; the answer is worker_ended.
 struct stop_worker_order {
@@ -310,12 +308,10 @@ struct node_drains {
 /// Lines that one worker has printed.
 struct printed_lines {
     std::uint64_t lease = 0;
-    std::uint64_t first =
-        0; ///< the number of the first of them; what is missing before it was left out
+    std::uint64_t first = 0; ///< the number of the first; what is missing before was left out
     std::vector<rt::output_line> lines;
 };
-/// Bytes of text in one node_output or worker_output, at most; with all else it is a small message, which others do not
-/// overtake.
+/// Bytes of text in one of these, at most; with all else it is a small message, which others do not overtake.
 inline constexpr std::size_t most_output_bytes = 56'000;
 
 /// A node has lines of a driver's workers.
@@ -382,10 +378,9 @@ enum class job_end : std::uint8_t {
 /// A driver that was there, in cluster_status.
 struct past_job {
     std::string name, host;
-    std::int64_t pid = 0;
-    std::int64_t started = 0, ended = 0; ///< seconds since 1970
-    std::uint8_t how = 0;                ///< job_end
-    std::string space;                   ///< it was the keeper of this namespace
+    std::int64_t pid = 0, started = 0, ended = 0; ///< the last two: seconds since 1970
+    std::uint8_t how = 0;                         ///< job_end
+    std::string space;                            ///< it was the keeper of this namespace
 };
 /// Asks for cluster_status.
 struct ask_status {
@@ -397,8 +392,7 @@ struct ask_status {
 struct cluster_status {
     static constexpr std::uint16_t number = 16;
     std::string address, host;
-    std::int64_t pid = 0;
-    std::int64_t up_ms = 0;
+    std::int64_t pid = 0, up_ms = 0;
     std::vector<node_status> nodes;
     std::vector<job_status> jobs;
     std::vector<missing_node> missing; ///< that were there, and are not
@@ -433,14 +427,27 @@ struct stop_reply {
     static constexpr std::uint16_t number = 20;
     std::uint32_t nodes = 0, jobs = 0; ///< that were told
 };
+/// A namespace is to end: its keeper and all of its actors; answered by stop_space_reply.
+struct ask_stop_space {
+    static constexpr std::uint16_t number = 33;
+    std::uint32_t version = cluster_version;
+    std::string space;
+};
+/// It ends.
+struct stop_space_reply {
+    static constexpr std::uint16_t number = 34;
+    std::uint32_t workers = 0; ///< processes of actors and their tasks that end with it
+};
 
 /// All of them: every decoder by its number.
-using cluster_messages = net::message_table<
-    node_hello, node_welcome, driver_hello, driver_welcome, want_lease, return_lease, lease_granted,
-    lease_waits, lease_ended, lease_recalled, keep_lease, lease_rests, want_group, drop_group,
-    group_placed, group_waits, group_refused, enter_space, space_entered, space_lost,
-    cluster_changed, start_worker_order, stop_worker_order, worker_ended, leave_cluster,
-    node_drains, ask_status, cluster_status, ask_drain, drain_reply, ask_stop, stop_reply,
-    output_waits, take_output, node_output, worker_output, output_printed>;
+using cluster_messages =
+    net::message_table<node_hello, node_welcome, driver_hello, driver_welcome, want_lease,
+                       return_lease, lease_granted, lease_waits, lease_ended, lease_recalled,
+                       keep_lease, lease_rests, want_group, drop_group, group_placed, group_waits,
+                       group_refused, enter_space, space_entered, space_lost, cluster_changed,
+                       start_worker_order, stop_worker_order, worker_ended, leave_cluster,
+                       node_drains, ask_status, cluster_status, ask_drain, drain_reply, ask_stop,
+                       stop_reply, ask_stop_space, stop_space_reply, output_waits, take_output,
+                       node_output, worker_output, output_printed>;
 
 } // namespace skein::cluster

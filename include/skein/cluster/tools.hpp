@@ -54,6 +54,11 @@ struct tool_options {
 ///   errors  those of ask_for_status
 [[nodiscard]] task<stop_reply> ask_to_stop(net::network& via, tool_options how);
 
+/// Ends a namespace: its keeper, and with that all of its actors. Calls of these fail and say so.
+///   errors  those of ask_for_status; not_found: there is no such namespace
+[[nodiscard]] task<stop_space_reply> ask_to_stop_space(net::network& via, tool_options how,
+                                                       std::string space);
+
 /// The same for programs without a loop: they block.
 [[nodiscard]] cluster_status get_status(const tool_options& how, bool past = false);
 /// ask_to_drain(), blocking.
@@ -63,6 +68,8 @@ struct tool_options {
 drain_reply forget_node(const tool_options& how, const std::string& node);
 /// ask_to_stop(), blocking.
 stop_reply stop_cluster(const tool_options& how);
+/// ask_to_stop_space(), blocking.
+stop_space_reply stop_space(const tool_options& how, const std::string& space);
 
 } // namespace skein::cluster
 

@@ -111,9 +111,9 @@ template <class T>
 [[nodiscard]] task<actor_handle<T>> get_actor(std::string_view name) {
     return rt::detail::look_up<T>(name);
 }
-/// The same of a namespace of the cluster, whichever program made it.
+/// The same of a namespace of the cluster, whichever program made it; from drivers and workers.
 ///   errors  as above; those of reaching the namespace: mismatch (it is kept by another program or build),
-///           worker_lost (its keeper did not start, or was lost meanwhile), not_supported (no cluster, or a worker asks)
+///           worker_lost (its keeper did not start, or was lost meanwhile), not_supported (no cluster)
 template <class T>
 [[nodiscard]] task<actor_handle<T>> get_actor(std::string_view name, actor_search where) {
     if (where.space.empty()) return rt::detail::look_up<T>(name);
@@ -149,38 +149,17 @@ inline void leave_actor() { rt::runtime::current().leave_actor(); }
 
 } // namespace skein
 
-/// A handle travels as the actor's id and its .max_pending; it is decoded while a call runs on a runtime, and in results.
+/// How a handle travels.
 template <class T>
 struct skein::wire::codec<skein::actor_handle<T>> {
     static constexpr const char* schema = "actor";
     static void encode(writer& to, const skein::actor_handle<T>& h) {
-        to.fixed(h.id().value().incarnation);
-        to.fixed(h.id().value().number);
-        to.fixed(h ? h.lane()->max_pending : std::uint32_t{0});
-        if (!h) return;
-        // A handle given as an argument, or inside one, keeps its actor until the call is done; one in a result
-        // until who gets it has it.
-        using lane = skein::counted_ptr<skein::rt::detail::actor_state>;
-        if (auto* call = skein::rt::runtime::encoding(); call != nullptr) {
-            skein::rt::detail::check_home(*call, *h.lane());
-            call->keep(std::make_shared<lane>(h.lane()));
-        } else if (auto* by = skein::rt::runtime::replying(); by != nullptr) {
-            by->lend_actor(h.id());
-        }
+        skein::rt::detail::encode_handle(to, h.lane());
     }
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
-        skein::unique_number id;
-        std::uint32_t max_pending = 0;
-        if (!from.fixed(id.incarnation) || !from.fixed(id.number) || !from.fixed(max_pending))
-            return from.status();
-        if (!actor_id(id)) return {}; // an empty one
-        auto* here = skein::rt::runtime::executing();
-        if (here == nullptr)
-            return error(errc::not_supported,
-                         "not supported: an actor_handle that is decoded outside of a call")
-                .with_hint("handles travel in the arguments and results of calls, and in what "
-                           "load() of an actor takes");
-        into = skein::actor_handle<T>(here->borrow_actor(actor_id(id), max_pending));
-        return {};
+        skein::counted_ptr<skein::rt::detail::actor_state> lane;
+        auto read = skein::rt::detail::decode_handle(from, lane);
+        if (read && lane) into = skein::actor_handle<T>(std::move(lane));
+        return read;
     }
 };

@@ -117,9 +117,6 @@ public:
     [[nodiscard]] task<runtime*> enter_space(std::string space);
     /// Driver: it keeps a namespace: detached actors stay, and each actor has a process of its own.
     void keep_space(std::string space);
-    /// A guest of that namespace: as serve_driver(); `taken` hears when its keeper counts it, `after` says how that ended.
-    [[nodiscard]] task<void> visit(std::shared_ptr<net::channel> wire, std::string space,
-                                   unique_function<void()> taken, obituary after);
     /// What a worker tells of itself to its driver.
     [[nodiscard]] detail::worker_hello hello() const;
     /// Driver: nothing runs on the worker of this connection, and no actor is there.
@@ -213,8 +210,9 @@ public:
     /// The same of a handle that the driver counts as held here.
     [[nodiscard]] counted_ptr<detail::actor_state> hold_actor(actor_id id,
                                                               std::uint32_t max_pending);
-    /// A handle is encoded in a result.
+    /// A handle is encoded in a result; of an actor of a namespace that is not this one's.
     void lend_actor(actor_id id);
+    void lend_abroad(counted_ptr<detail::actor_state> lane);
     /// There are handles here that came as arguments, and that the driver does not know of.
     [[nodiscard]] bool has_borrowed() const noexcept;
     /// Worker: makes an actor what its options say.
@@ -250,6 +248,7 @@ public:
 
 private:
     friend struct detail::direct_books;
+    friend struct detail::space_books;
     friend class detail::actor_state;
     struct books;     // in detail/runtime_books.hpp
     struct arrival;   // in detail/execution_books.hpp
@@ -372,7 +371,6 @@ private:
     void listen_to(const std::shared_ptr<peer>& l);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
     [[nodiscard]] task<void> part_from(std::shared_ptr<peer> l);
-    [[nodiscard]] task<std::string> end_of_keeper(std::shared_ptr<peer> l);
     void lose(peer& l, const std::string& how);
     [[nodiscard]] bool has_calls(const peer& at) const;
     void take_lost(peer& l, losses& into);

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace skein::rt {
 
@@ -28,6 +29,7 @@ struct worker_order {
     bool direct = true;   ///< it calls actors on other workers without the driver, and is called so
     bool resumes = false; ///< the driver awaits a link, which survives broken connections
     bool is_read = false; ///< somebody reads what it prints: by lines
+    std::string head_host; ///< of its cluster, as its agent reaches it
 };
 
 /// What one side says to the other.
@@ -46,6 +48,11 @@ struct worker_link {
 /// How two processes live through a broken connection between hosts: for how long each waits for the other, which
 /// may compute. It is dead before that when an agent or the head says so, or when nobody listens there any more.
 [[nodiscard]] net::link_options worker_links(const runtime& self, duration resume_within);
+/// The secret of a keeper and its guests for a worker, which knows `by`, that of its driver; and back. It travels so over
+/// links that are not encrypted.
+[[nodiscard]] byte_buffer seal_secret(const net::token& by, std::uint64_t keeper, byte_span secret);
+/// How guests begin their names.
+inline constexpr std::string_view guest_name = "guest-";
 /// Where a worker can be dialled from another host, by what it has said of itself; nothing: nowhere.
 [[nodiscard]] std::optional<net::address> door_of(const net::channel& worker);
 

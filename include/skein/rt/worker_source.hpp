@@ -4,6 +4,7 @@
 // (cluster/leased_workers.hpp). run() knows this interface alone; the layer above provides the cluster.
 
 #include <skein/core/config.hpp>
+#include <skein/core/bytes.hpp>
 #include <skein/core/task.hpp>
 #include <skein/rt/resources.hpp>
 #include <skein/rt/scheduler.hpp>
@@ -24,6 +25,7 @@ class loop;
 namespace skein::net {
 class channel;
 class network;
+struct address;
 } // namespace skein::net
 
 namespace skein::rt {
@@ -64,6 +66,26 @@ struct worker_room {
         false; ///< another program: it calls, finds and makes actors, and nothing runs there
 };
 
+/// Where the keeper of a namespace is.
+struct space_place {
+    std::uint64_t keeper = 0; ///< the incarnation of its process
+    std::string host;         ///< empty: that of the head, which each host knows by another address
+    std::uint16_t port = 0;
+    std::string address;         ///< instead of both
+    std::string head_host;       ///< under which the head is reached from here
+    net::network* via = nullptr; ///< from here
+    byte_buffer secret;          ///< of the keeper and its guests
+    byte_buffer sealed;          ///< the same for workers, see seal_secret()
+
+    /// As it is reached from here.
+    ///   errors  those of net::address::parse
+    [[nodiscard]] net::address where() const;
+};
+
+/// Driver: the keeper of that incarnation has ended. Who calls through it in this program hears how.
+void tell_keeper_ended(runtime& driver, const std::string& space, std::uint64_t keeper,
+                       const std::string& how);
+
 /// Brings workers to a driver's runtime. Its serve() must have ended before it is destroyed.
 class worker_source {
 public:
@@ -94,11 +116,12 @@ public:
 
     /// Whether there is a cluster with namespaces behind it.
     [[nodiscard]] virtual bool has_spaces() const noexcept { return false; }
-    /// The runtime through which actors of that namespace are called: a guest of its keeper, which is started if there
-    /// is none. It lives as long as this object, and is over when the keeper has ended.
+    /// Where the keeper of that namespace is, which is started if there is none; keeper: that one, or none.
     ///   errors  see get_actor
-    [[nodiscard]] virtual task<runtime*> enter(std::string space);
-    /// There are calls for workers of the program's own. Until then serve() need not get any, if enter() came first.
+    [[nodiscard]] virtual task<space_place> find_space(std::string space, std::uint64_t keeper);
+    /// Before serve(): that need not get workers until need().
+    virtual void serve_spaces_only() {}
+    /// There are calls for workers of the program's own.
     virtual void need() {}
 };
 

@@ -280,6 +280,7 @@ SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_or
     boot.cpus = static_cast<std::uint16_t>(std::clamp<std::int64_t>(cpus, 1, UINT16_MAX));
     boot.resumes = true;
     boot.is_read = order.prints;
+    boot.head_host = how.head.host;
     rt::child_options child;
     child.role = rt::worker_role;
     child.name = order.name;

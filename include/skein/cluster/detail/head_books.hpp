@@ -140,6 +140,7 @@ struct head_space {
     bool is_known = false;     ///< this head has had a keeper for it
     std::string how;           ///< the last one has ended
     time_point free_at{};      ///< before that it may live still
+    bool is_stopped = false;   ///< the keeper that there is was asked to end
 };
 
 struct head_job {
@@ -229,6 +230,9 @@ struct head::books {
     [[nodiscard]] bool claim_space(const held_lease& held);
     void keeper_over(const detail::head_job& j, const std::string& how, bool is_seen);
     void look_at_spaces();
+    void check_exact(const enter_space& m) const;
+    [[nodiscard]] stop_space_reply stop_space(const std::string& name);
+    void tell_space_lost(const std::string& name, std::uint64_t keeper, const std::string& why);
 
     // head_leases.ipp: what they hold
     detail::head_lease& add_lease(detail::head_job& j, std::uint64_t number,

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,10 +19,22 @@
 
 namespace skein::cluster {
 
+namespace detail {
+inline constexpr std::string_view space_was_stopped = "it was ended by skein stop";
+}
+
 SKEIN_INLINE void head::books::serve_spaces(net::request_service& of, const session_ptr& s) {
     const std::weak_ptr<detail::head_session> weak = s;
     of.on<enter_space, space_entered>([this, weak](enter_space m, const net::caller&) {
         return on_enter(this, weak.lock(), std::move(m));
+    });
+    of.on<ask_stop_space, stop_space_reply>([this](ask_stop_space m, const net::caller& who) {
+        return [](books* self, ask_stop_space asked, std::string peer) -> task<stop_space_reply> {
+            detail::check_version(asked.version, peer);
+            logging::at(self->how.news, "head", "asked to end a namespace",
+                        {{"namespace", asked.space}, {"by", peer}});
+            co_return self->stop_space(asked.space);
+        }(this, std::move(m), who.peer);
     });
 }
 
@@ -35,6 +48,7 @@ SKEIN_INLINE task<space_entered> head::books::on_enter(books* self, session_ptr 
             throw error(errc::malformed,
                         "who asks for a namespace has not said which driver it is");
         if (self->over) throw error(errc::closed, "the cluster was stopped");
+        self->check_exact(m);
         if (self->spaces.size() >= detail::most_spaces && !self->spaces.contains(m.space))
             throw error(errc::exhausted,
                         fmt::format("a cluster has {} namespaces at most", detail::most_spaces));
@@ -46,7 +60,7 @@ SKEIN_INLINE task<space_entered> head::books::on_enter(books* self, session_ptr 
                 .with_hint("the program must be there, of the same build, on every node");
         const auto kept = self->jobs.find(sp.keeper);
         if (sp.keeper == 0) {
-            if (self->on_loop.now() >= self->free_at(sp))
+            if (m.keeper == 0 && self->on_loop.now() >= self->free_at(sp))
                 self->start_keeper(m.space, sp, s->job->hello);
         } else if (kept != self->jobs.end()) {
             const auto& k = *kept->second;
@@ -71,6 +85,73 @@ SKEIN_INLINE task<space_entered> head::books::on_enter(books* self, session_ptr 
         waits_for = sp.started;
         co_await sleep_for(std::chrono::milliseconds(20));
     }
+}
+
+/// Who asks for one keeper and no other hears when that lives no more.
+SKEIN_INLINE void head::books::check_exact(const enter_space& m) const {
+    if (m.keeper == 0) return;
+    const auto found = spaces.find(m.space);
+    const detail::head_space unknown;
+    const auto& sp = found == spaces.end() ? unknown : found->second;
+    if (sp.keeper == m.keeper || (!sp.is_known && on_loop.now() < free_at(sp))) return;
+    throw error(errc::worker_lost,
+                fmt::format("the keeper of namespace \"{}\" was lost: {}", m.space,
+                            sp.keeper != 0   ? "another one has taken its place"
+                            : sp.how.empty() ? "it is not in the cluster any more"
+                                             : sp.how));
+}
+
+/// Who visits that keeper hears of its end.
+SKEIN_INLINE void head::books::tell_space_lost(const std::string& name, std::uint64_t keeper,
+                                               const std::string& why) {
+    for (const auto& [number, j] : jobs) {
+        if (j->session == nullptr) continue;
+        const auto gone = std::erase_if(j->hello.visits, [&](const visited_space& v) {
+            return v.space == name && v.keeper == keeper;
+        });
+        if (gone > 0) j->session->tell(space_lost{name, keeper, why});
+    }
+}
+
+/// Ends a keeper, and with it all of its actors. Another one can be had when its process has ended.
+SKEIN_INLINE stop_space_reply head::books::stop_space(const std::string& name) {
+    const auto found = spaces.find(name);
+    const auto kept = found == spaces.end() ? jobs.end() : jobs.find(found->second.keeper);
+    if (kept == jobs.end()) {
+        std::string list;
+        std::size_t n = 0;
+        for (const auto& [other, sp] : spaces)
+            if (sp.keeper != 0 && n++ < 5)
+                list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", other);
+        if (n > 5) list += fmt::format(" and {} more", n - 5);
+        const bool is_new = on_loop.now() < free_at(detail::head_space());
+        throw error(errc::not_found,
+                    fmt::format("there is no namespace \"{}\" in this cluster; {}{}", name,
+                                n == 0 ? "none has a keeper" : "there are: ", list))
+            .with_hint(is_new ? "this head has just been started and may not know it yet: ask again"
+                              : "skein status lists them");
+    }
+    auto& sp = found->second;
+    auto& j = *kept->second;
+    const auto own = j.leases.find(keeper_lease);
+    if (own != j.leases.end() && own->second->state == detail::lease_state::expected)
+        throw error(errc::peer_lost,
+                    fmt::format("namespace \"{}\" cannot be ended now: the node of its keeper is "
+                                "away",
+                                name))
+            .with_hint("ask again when it is back, or when it is lost");
+    stop_space_reply out;
+    for (const auto& [number, l] : j.leases) out.workers += number != keeper_lease ? 1U : 0U;
+    sp.is_stopped = true;
+    const auto keeper = sp.keeper;
+    tell_space_lost(name, keeper, std::string(detail::space_was_stopped));
+    if (const auto s = std::exchange(j.session, nullptr)) {
+        s->job = nullptr;
+        s->below->abort(error(errc::aborted, "its namespace was ended by skein stop"));
+    }
+    leave(j, job_end::stopped);
+    pump();
+    return out;
 }
 
 /// Of the program that asks first; its process is lease 0 of a job of its own.
@@ -138,7 +219,7 @@ SKEIN_INLINE void head::books::keeper_over(const detail::head_job& j, const std:
     if (found == spaces.end() || found->second.keeper != j.incarnation) return;
     auto& sp = found->second;
     sp.keeper = 0;
-    sp.how = why;
+    sp.how = std::exchange(sp.is_stopped, false) ? std::string(detail::space_was_stopped) : why;
     sp.free_at = deadline_after(on_loop.now(), is_seen ? duration(0) : how.times.space_fence);
     if (!j.has_come() && !j.hello.executable.empty()) sp.failed = sp.started;
     logging::at(how.news, "head", "a namespace has no keeper any more",

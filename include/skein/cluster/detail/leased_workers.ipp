@@ -74,9 +74,6 @@ SKEIN_INLINE task<void> leased_workers::books::serve() {
         }
         door->close();
     }
-    if (failure) visiting.cancel();
-    auto left = as_result(shield(leave_spaces(this)));
-    (void)co_await left;
     auto gone = as_result(shield(served.join()));
     (void)co_await gone;
     auto said = as_result(shield(hear_out(this, !failure && !gave_up)));
@@ -479,7 +476,7 @@ SKEIN_INLINE leased_workers::books::lease_ptr leased_workers::books::lease_of(
 
 /// A worker, from its handshake to the end of its lease.
 SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self, net::link::handle wire) {
-    const bool is_guest = wire->peer().name.starts_with(guest_name);
+    const bool is_guest = wire->peer().name.starts_with(rt::guest_name);
     if (is_guest && !self->how.space.empty() && !self->stopping.is_set()) {
         auto served = serve_guest(self, std::move(wire));
         co_await served;

@@ -77,21 +77,8 @@ struct leased_workers::books {
     std::string last_failure;
     scope served; ///< the door, and the workers that came by it
     scope later;  ///< what follows a pause
-    /// This driver at the keeper of a namespace.
-    struct visit : std::enable_shared_from_this<visit> {
-        std::string space;
-        std::uint64_t keeper = 0;
-        std::unique_ptr<rt::runtime> self; ///< handles point to it also when it is over
-        net::link::handle wire;
-        std::optional<error> failed; ///< no keeper could be reached
-        bool is_over = false;
-        std::string how; ///< the keeper has ended, as the head says
-        event settled, told, over;
-    };
-    using visit_ptr = std::shared_ptr<visit>;
-    std::map<std::string, visit_ptr> visits;
-    std::vector<visit_ptr> past_visits;
-    scope visiting;
+    /// Keepers that this driver or its workers have asked for, and of whose end the head is to tell.
+    std::vector<visited_space> visits;
     /// A keeper's guests.
     struct guest {
         net::link::handle wire;
@@ -154,13 +141,9 @@ struct leased_workers::books {
     [[nodiscard]] std::int64_t group_cpus(bool any_rests) const noexcept;
 
     // leased_guests.ipp: namespaces
-    static task<rt::runtime*> enter(books* self, std::string space);
-    static task<void> reach(books* self, visit_ptr v);
-    static task<void> try_once(books* self, visit_ptr v);
-    static task<void> live(books* self, visit_ptr v);
-    static task<std::string> how_it_ended(books* self, visit_ptr v);
+    static task<rt::space_place> find(books* self, std::string space, std::uint64_t keeper);
+    [[nodiscard]] rt::space_place place_of(const std::string& space, const space_entered& there);
     void tell_spaces(driver_hello& h) const;
-    static task<void> leave_spaces(books* self);
     static task<void> serve_guest(books* self, net::link::handle wire);
     void look_at_guests(time_point now);
     void on_space_lost(const space_lost& m);

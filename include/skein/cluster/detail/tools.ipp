@@ -82,6 +82,12 @@ SKEIN_INLINE task<drain_reply> ask_to_forget(net::network& via, tool_options how
 SKEIN_INLINE task<stop_reply> ask_to_stop(net::network& via, tool_options how) {
     return detail::ask_head<stop_reply>(&via, std::move(how), ask_stop{});
 }
+SKEIN_INLINE task<stop_space_reply> ask_to_stop_space(net::network& via, tool_options how,
+                                                      std::string space) {
+    ask_stop_space asked;
+    asked.space = std::move(space);
+    return detail::ask_head<stop_space_reply>(&via, std::move(how), std::move(asked));
+}
 
 SKEIN_INLINE cluster_status get_status(const tool_options& how, bool past) {
     return detail::ask_now([&](net::network& via) { return ask_for_status(via, how, past); });
@@ -94,6 +100,9 @@ SKEIN_INLINE drain_reply forget_node(const tool_options& how, const std::string&
 }
 SKEIN_INLINE stop_reply stop_cluster(const tool_options& how) {
     return detail::ask_now([&](net::network& via) { return ask_to_stop(via, how); });
+}
+SKEIN_INLINE stop_space_reply stop_space(const tool_options& how, const std::string& space) {
+    return detail::ask_now([&](net::network& via) { return ask_to_stop_space(via, how, space); });
 }
 
 } // namespace skein::cluster

@@ -119,9 +119,10 @@ protected:
         if (!bytes.empty()) {
             wire::reader in(bytes);
             actor_id id;
-            std::uint32_t max_pending = 0;
-            if (!get_actor_id(in, id) || !in.fixed(max_pending) || !in.finish()) return in.status();
-            known = owner->hold_actor(id, max_pending);
+            std::uint32_t said = 0;
+            if (!get_actor_id(in, id) || !in.fixed(said) || !in.finish()) return in.status();
+            known = owner->hold_actor(id, said & most_pending);
+            if ((said & detached_handle) != 0) known->is_detached = true;
         }
         return ref_state<void>::take_value({});
     }

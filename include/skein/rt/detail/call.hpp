@@ -23,6 +23,7 @@
 #include <skein/rt/options.hpp>
 #include <skein/rt/registry.hpp>
 #include <skein/rt/remote_error.hpp>
+#include <skein/wire/reader.hpp>
 #include <skein/wire/writer.hpp>
 
 #include <concepts>
@@ -218,6 +219,7 @@ public:
     bool moving = false;         ///< it is being made, or made again: its calls wait
     bool asked = false;          ///< worker: the driver is to say where it is; `moving` till then
     bool lasts = false;          ///< its calls keep their arguments
+    bool is_detached = false;    ///< it needs nobody who holds it
     std::uint32_t holds = 0;     ///< worker: times its driver knows of the handles here
     std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number
     credit_line credit;
@@ -249,9 +251,15 @@ void apply_options(runtime& by, call_base& call, const function_record& fn, cons
                    call_kind kind);
 /// Failures after which a task runs again, as failures::text() has them. Others fail the call when it is submitted.
 void keep_failures(call_base& call, std::string_view text);
-/// A handle may only be sent where its actor is known.
-///   errors  not_supported: the call goes to other workers than those of the actor's program or namespace
-void check_home(const call_base& call, const actor_state& lane);
+/// A handle in a message: the actor's number and its .max_pending, and of one in another namespace than that of who gets
+/// it, where that is. In arguments it keeps the actor until the call is done, in a result until who gets it has it.
+///   errors  not_supported: who gets it cannot reach the actor
+void encode_handle(wire::writer& to, const counted_ptr<actor_state>& lane);
+/// Decoded while a call runs on a runtime, in results, and in what load() takes. Null: an empty one.
+[[nodiscard]] result<void> decode_handle(wire::reader& from, counted_ptr<actor_state>& into);
+/// What travels in front of the bounds of .max_pending.
+inline constexpr std::uint32_t detached_handle = 1U << 31, foreign_handle = 1U << 30,
+                               most_pending = foreign_handle - 1;
 /// The runtime that a handle's calls go through; checks that there is one.
 [[nodiscard]] runtime& runtime_of(const counted_ptr<actor_state>& lane);
 

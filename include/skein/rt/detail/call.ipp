@@ -157,16 +157,6 @@ SKEIN_INLINE void apply_options(runtime& by, call_base& call, const function_rec
     if (how.deadline != no_deadline) call.extra().limit = how.deadline;
 }
 
-SKEIN_INLINE void check_home(const call_base& call, const actor_state& lane) {
-    if (call.owner == lane.owner) return;
-    throw error(errc::not_supported,
-                fmt::format("not supported: a handle to actor {} travels to workers of another "
-                            "program or namespace",
-                            lane.id))
-        .with_hint("pass its name; a detached actor is reached by get_actor in a program, or by "
-                   "actors of its own namespace");
-}
-
 SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_state>& lane) {
     SKEIN_CHECK(lane, "a method is called through an empty actor_handle");
     SKEIN_CHECK(lane->owner != nullptr, "a method is called after the runtime has ended");

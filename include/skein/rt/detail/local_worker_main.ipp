@@ -10,6 +10,7 @@
 #include <skein/net/real_network.hpp>
 #include <skein/net/socket_pair.hpp>
 #include <skein/rt/boot.hpp>
+#include <skein/rt/detail/space_books.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/worker_source.hpp>
@@ -88,6 +89,10 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_b
                 fmt::format("skein-{}-{:016x}", self->name().pid, self->incarnation())),
             far);
     }
+    auto& spaces = detail::space_books::of(*self);
+    spaces.via = via;
+    spaces.secret = secret;
+    spaces.head_host = mine->head_host;
     auto options = worker_connection(*self, ours);
     net::connected_network pair(std::move(inherited));
     net::network& network = in_memory ? pair : *via;

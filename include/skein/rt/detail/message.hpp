@@ -20,7 +20,7 @@
 //     find       id = who asks, body = type and name                a reply brings its number
 //
 // Workers call the actors of each other over links of their own, which carry call, cancel, reply, started and held alone;
-// what they need their driver for is in detail/direct_message.hpp.
+// what they need their driver for is in detail/direct_message.hpp, and for namespaces in detail/space_books.hpp.
 //
 // A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the value.
 
@@ -60,6 +60,9 @@ enum message : std::uint16_t {
     message_cut = 20,
     message_held = 21,
     message_passed = 22,
+    message_space = 23,
+    message_space_there = 24,
+    message_space_end = 25,
 };
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel
@@ -201,6 +204,7 @@ struct worker_hello {
     /// Where other workers reach it: on its host, and from others. Empty: nowhere. tcp:*:port has its host from the
     /// link to the driver.
     std::string near_address, far_address;
+    std::string space; ///< a driver's: it is the keeper of this namespace
 };
 
 /// The parts of the body of a reply that lends.

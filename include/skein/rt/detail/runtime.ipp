@@ -8,6 +8,7 @@
 #include <skein/core/random.hpp>
 #include <skein/rt/detail/direct_books.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/space_books.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -55,6 +56,7 @@ SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<boo
 }
 
 SKEIN_INLINE runtime::~runtime() {
+    books_->spaces.reset(); // its guests call through it
     SKEIN_CHECK(
         books_->links.empty() && books_->upstream == nullptr && books_->calls.size() == 0,
         "a runtime is destroyed while it serves {} links and runs {} calls; co_await close() and "
@@ -181,7 +183,9 @@ SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
 /// A call made by a call: is cancelled with it, and ends no later.
 SKEIN_INLINE void runtime::adopt_child(detail::call_base& call) {
     auto* const parent = detail::call_context::current();
-    if (parent == nullptr || !parent->is_call() || parent->where() != this) return;
+    if (parent == nullptr || !parent->is_call() ||
+        (parent->where() != this && parent->where() != books_->home))
+        return;
     call.parent = counted_ptr(parent);
     parent->add_child(call);
     if (parent->who.until == time_point::max()) return;
@@ -511,7 +515,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
     lane->owner = this;
     lane->id = id;
     credits::leave(*books_, *lane);
-    if (books_->upstream != nullptr) {
+    if (books_->upstream != nullptr || books_->awaits_keeper) {
         lane->moving = true; // until it is called, see find_way()
     } else if (const auto* const found = books_->actors.find(id)) {
         lane->on = found->where;

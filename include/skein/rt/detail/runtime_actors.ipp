@@ -86,6 +86,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::declare_actor(detail::cal
     }
     auto lane = actor_lane(call.target);
     lane->max_pending = terms ? terms->max_pending : 0;
+    lane->is_detached = how.detached;
     if (books_->upstream != nullptr) lane->holds = 1; // the driver counts who makes an actor
     if (terms) {
         call.extra().terms = std::move(terms);

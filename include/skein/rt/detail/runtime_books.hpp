@@ -91,6 +91,7 @@ struct call_base::rarities {
 namespace detail {
 
 struct direct_books; // in detail/direct_books.hpp
+struct space_books;  // in detail/space_books.hpp
 
 /// What a peer is to this process.
 enum class peer_role : std::uint8_t {
@@ -372,11 +373,16 @@ struct runtime::books {
     std::optional<error> given_up;
     std::size_t expected = 0;
     bool closing = false;
-    bool is_visiting = false; ///< the source of workers serves namespaces alone so far
-    std::string space;        ///< that it keeps, or whose guest it is
-    obituary after_keeper;    ///< of a guest
+    bool is_visiting = false;    ///< the source of workers serves namespaces alone so far
+    std::string space;           ///< that it keeps, whose actors live here, or whose guest it is
+    std::uint64_t keeper = 0;    ///< of that namespace, if it is another process
+    runtime* home = nullptr;     ///< of a guest: that of this process
+    bool awaits_keeper = false;  ///< a guest that has not met it yet: calls wait
+    std::vector<actor_id> kills; ///< for it then
+    obituary after_keeper;       ///< of a guest
     std::optional<error> keeper_end;
-    scope calls;                                                  ///< coroutine calls that run here
+    std::unique_ptr<detail::space_books> spaces; ///< namespaces that are called from here
+    scope calls;                                 ///< coroutine calls that run here
     std::vector<std::pair<std::shared_ptr<peer>, slot_id>> fresh; ///< started in this turn
     /// Linked from the first call of a turn of the loop to its end.
     struct turn_mark : turn_hook {

@@ -11,6 +11,7 @@
 #include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
 #include <skein/rt/detail/direct_books.hpp>
+#include <skein/rt/detail/space_books.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
@@ -70,6 +71,7 @@ SKEIN_INLINE detail::worker_hello runtime::hello() const {
     out.incarnation = books_->incarnation;
     out.near_address = books_->direct->near_address;
     out.far_address = books_->direct->far_address;
+    if (books_->home == nullptr && books_->keeper == 0) out.space = books_->space;
     return out;
 }
 
@@ -173,6 +175,8 @@ SKEIN_INLINE bool runtime::on_driver_says(peer&, const net::frame_view& f) {
         books_->direct->newest[f.id] = std::numeric_limits<std::uint64_t>::max();
         cut_caller(f.id);
         return true;
+    case detail::message_space_there: detail::space_books::on_answer(*this, f); return true;
+    case detail::message_space_end: detail::space_books::on_end(*this, f); return true;
     default: return false;
     }
 }
@@ -255,6 +259,7 @@ SKEIN_INLINE peer& runtime::here() {
 
 /// The handles in the value stay until it has been read.
 SKEIN_INLINE void runtime::lend_here(peer& to, slot_id id) {
+    for (const auto& lane : books_->actors.lent_abroad) books_->direct->kept_next.push_back(lane);
     for (const auto one : books_->actors.lent)
         if (const auto lane = books_->lanes.find(one); lane != books_->lanes.end())
             books_->direct->kept_next.emplace_back(lane->second);

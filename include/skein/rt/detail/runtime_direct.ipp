@@ -15,6 +15,7 @@
 #include <skein/net/link.hpp>
 #include <skein/rt/detail/direct_books.hpp>
 #include <skein/rt/detail/runtime_losses.hpp>
+#include <skein/rt/detail/space_books.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
@@ -366,7 +367,7 @@ SKEIN_INLINE void direct_books::tell_waits() {
 } // namespace detail
 
 SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
-    auto& direct = *books_->direct;
+    auto& direct = *detail::space_books::home_of(*this).books_->direct; // that of a guest's process
     call.direct = true;
     ++direct.outstanding;
     auto* const parent = detail::waiting_task(call);
@@ -378,6 +379,7 @@ SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
 }
 
 SKEIN_INLINE void runtime::direct_call_ended(detail::call_base& call) noexcept {
+    if (books_->home != nullptr) return books_->home->direct_call_ended(call);
     auto& direct = *books_->direct;
     call.direct = false;
     --direct.outstanding;

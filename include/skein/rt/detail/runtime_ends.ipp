@@ -68,6 +68,10 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
 }
 
 SKEIN_INLINE void runtime::kill_actor(actor_id id) {
+    if (books_->awaits_keeper) {
+        books_->kills.push_back(id);
+        return close_lane(id, detail::ended(id, "was killed"));
+    }
     if (books_->upstream != nullptr) {
         tell_driver_first();
         send_actor(*books_->upstream, detail::message_kill, id);

@@ -202,7 +202,9 @@ SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
     if (!to.is_open()) return;
     books_->scratch.clear();
     auto& lent = books_->actors.lent;
+    auto& abroad = books_->actors.lent_abroad;
     lent.clear();
+    abroad.clear();
     {
         struct replying_guard {
             runtime* before = replying_;
@@ -211,7 +213,7 @@ SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
         replying_ = this;
         encode(books_->scratch);
     }
-    if (lent.empty()) return send_scratch(to, detail::reply_ok, id);
+    if (lent.empty() && abroad.empty()) return send_scratch(to, detail::reply_ok, id);
     if (to.role == detail::peer_role::here) return lend_here(to, id);
     detail::lending_reply::append(books_->scratch, lent);
     send_scratch(to, detail::reply_lends, id);

@@ -31,6 +31,7 @@ struct actor_terms;
 struct call_head;
 struct lease_line;
 struct running_call;
+struct space_books;
 struct direct_books;
 struct direct_target;
 struct worker_end;

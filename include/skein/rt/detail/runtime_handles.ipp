@@ -6,7 +6,11 @@
 // that there are handles; a worker says `release` with the same count when its last one is gone. So a handle that is
 // on its way to a worker is never lost to a release that crosses it.
 
+#include <skein/rt/detail/actor_terms.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/space_books.hpp>
+#include <skein/wire/reader.hpp>
+#include <skein/wire/writer.hpp>
 
 #include <algorithm>
 #include <vector>
@@ -34,7 +38,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::borrow_actor(actor_id id,
                                                                     std::uint32_t max_pending) {
     const bool is_new = !books_->lanes.contains(id);
     auto lane = actor_lane(id);
-    if (is_new) lane->max_pending = max_pending;
+    if (is_new || lane->max_pending == 0) lane->max_pending = max_pending;
     if (is_new && books_->upstream != nullptr) books_->actors.borrowed.insert(id);
     return lane;
 }
@@ -80,10 +84,11 @@ SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id)
 SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
     auto& entry = books_->actors.entries.at(actor);
     entry.add_hold(to.number);
-    const auto max_pending = entry.plan ? entry.plan->terms.max_pending : 0;
+    std::uint32_t said = entry.plan ? entry.plan->terms.max_pending : 0;
+    if (entry.is_detached()) said |= detail::detached_handle;
     reply(to, id, [&](wire::writer& w) {
         detail::put_actor(w, actor);
-        w.fixed(max_pending);
+        w.fixed(said);
     });
 }
 
@@ -110,6 +115,93 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
     } const guard;
     executing_ = this;
     call.finish_with_bytes(parts.value);
+}
+
+namespace detail {
+
+SKEIN_INLINE void encode_handle(wire::writer& to, const counted_ptr<actor_state>& lane) {
+    if (!lane) {
+        put_actor(to, actor_id());
+        return to.fixed(std::uint32_t{0});
+    }
+    auto* const call = runtime::encoding();
+    auto* const by = runtime::replying();
+    auto* const owner = lane->owner;
+    // Saved states are loaded by workers of the program, or namespace, whose they are.
+    const runtime* const reader = call != nullptr    ? call->owner
+                                  : by != nullptr    ? by
+                                  : owner != nullptr ? &space_books::home_of(*owner)
+                                                     : nullptr;
+    const bool is_foreign = owner != reader;
+    if (is_foreign && (owner == nullptr || space_books::keeper_of(*owner) == 0))
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a handle to actor {} travels to another program "
+                                "or namespace, where it is not known",
+                                lane->id))
+            .with_hint("an actor that others call is made .detached in a .space");
+    if (is_foreign && !lane->is_detached)
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a handle to actor {} of namespace \"{}\", which is "
+                                "not detached, leaves its namespace",
+                                lane->id, space_books::name_of(*owner)))
+            .with_hint("make it .detached: then it does not end with its last handle");
+    put_actor(to, lane->id);
+    to.fixed(std::min(lane->max_pending, most_pending) | (lane->is_detached ? detached_handle : 0) |
+             (is_foreign ? foreign_handle : 0));
+    if (is_foreign) {
+        const auto& space = space_books::name_of(*owner);
+        to.fixed(space_books::keeper_of(*owner));
+        to.fixed(static_cast<std::uint8_t>(space.size()));
+        to.raw(as_bytes(space));
+    }
+    if (call != nullptr)
+        call->keep(std::make_shared<counted_ptr<actor_state>>(lane));
+    else if (by != nullptr && is_foreign)
+        by->lend_abroad(lane);
+    else if (by != nullptr)
+        by->lend_actor(lane->id);
+}
+
+SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_state>& into) {
+    actor_id id;
+    std::uint32_t said = 0;
+    if (!get_actor_id(from, id) || !from.fixed(said)) return from.status();
+    if (!id) return {};
+    auto* const here = runtime::executing();
+    if (here == nullptr)
+        return error(errc::not_supported,
+                     "not supported: an actor_handle that is decoded outside of a call")
+            .with_hint("handles travel in the arguments and results of calls, and in what "
+                       "load() of an actor takes");
+    if ((said & foreign_handle) == 0) {
+        into = here->borrow_actor(id, said & most_pending);
+    } else {
+        std::uint64_t keeper = 0;
+        std::uint8_t length = 0;
+        byte_span name;
+        if (!from.fixed(keeper) || !from.fixed(length) || !from.raw(length, name))
+            return from.status();
+        if (keeper == 0 || length == 0) {
+            (void)from.fail(errc::malformed, "a handle of no namespace");
+            return from.status();
+        }
+        auto& spaces = space_books::of(*here);
+        const std::string space(as_text(name));
+        if (spaces.visits.size() >= space_books::most_visits &&
+            !spaces.visits.contains({space, keeper}))
+            return error(errc::exhausted,
+                         fmt::format("this process has met {} keepers of namespaces already",
+                                     space_books::most_visits));
+        into = spaces.lane_of(space, keeper, id, said & most_pending);
+    }
+    if ((said & detached_handle) != 0) into->is_detached = true;
+    return {};
+}
+
+} // namespace detail
+
+SKEIN_INLINE void runtime::lend_abroad(counted_ptr<detail::actor_state> lane) {
+    books_->actors.lent_abroad.push_back(std::move(lane));
 }
 
 SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {

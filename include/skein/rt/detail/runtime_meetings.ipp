@@ -6,6 +6,7 @@
 #include <skein/core/constants.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/rt/detail/direct_books.hpp>
+#include <skein/rt/detail/space_books.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -35,6 +36,7 @@ SKEIN_INLINE bool runtime::on_worker_asks(peer& from, const net::frame_view& f) 
     case detail::message_lost: on_lost(from, f.id); return true;
     case detail::message_relay: pass_on(from, f); return true;
     case detail::message_waits: on_waits(from, f); return true;
+    case detail::message_space: detail::space_books::on_question(*this, from, f); return true;
     case detail::message_busy: from.calls_directly = f.flags != 0; return true;
     default: return false;
     }

@@ -8,6 +8,7 @@
 #include <skein/rt/detail/direct_books.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
 #include <skein/rt/detail/runtime_losses.hpp>
+#include <skein/rt/detail/space_books.hpp>
 
 #include <algorithm>
 #include <map>
@@ -177,6 +178,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire), std::move(page));
     books_->upstream = l.get();
+    detail::space_books::meet(*this, *l->wire);
     for (const auto& door : books_->direct->doors)
         books_->direct->tasks.spawn(serve_door(this, door.get()));
     listen_to(l);
@@ -185,7 +187,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
 
     std::string how = "the driver has gone";
     if (books_->after_keeper) {
-        auto asked = shield(end_of_keeper(l));
+        auto asked = shield(detail::space_books::end_of_keeper(this, l));
         how = co_await asked;
     }
     books_->closing = true;
@@ -201,6 +203,10 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     }
     auto parted = leave_others();
     co_await parted;
+    if (books_->spaces) {
+        auto left = detail::space_books::leave(books_->spaces.get());
+        co_await left;
+    }
     lose(*l, how);
     close_lanes();
     books_->boxes.clear();
@@ -239,6 +245,9 @@ SKEIN_INLINE task<void> runtime::close() {
     co_await sure;
     auto parted = leave_others();
     co_await parted;
+    if (!books_->spaces) co_return;
+    auto left = detail::space_books::leave(books_->spaces.get());
+    co_await left;
 }
 
 /// Settles everything that a broken link took along: calls run again, or fail and say how far they got.

@@ -148,7 +148,8 @@ SKEIN_INLINE bool runtime::transmit(peer& to, detail::call_base& call, byte_span
             to.send(detail::message_call, 0, call.slot.value(), body);
         }
         call.state = detail::phase::sent;
-        if (to.role != detail::peer_role::program && !call.direct) direct_call_began(call);
+        if ((to.role != detail::peer_role::program || books_->home != nullptr) && !call.direct)
+            direct_call_began(call);
         call.order = ++to.sent;
         if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
             to.remember_task({call.slot, call.order});

@@ -1,13 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Part of the bodies of rt/runtime.hpp: namespaces, whose actors outlive the programs that made them. Their keeper is a
-// driver without an app; programs are its guests: workers on which nothing runs. docs/design/0018-detached-actors.md
+// driver without an app; processes of programs are its guests: workers on which nothing runs.
+// docs/design/0018-detached-actors.md, docs/design/0022-guests.md
 
+#include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
+#include <skein/core/constants.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/link.hpp>
+#include <skein/rt/detail/direct_books.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/space_books.hpp>
 #include <skein/rt/ref.hpp>
+#include <skein/rt/worker_link.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -21,22 +31,20 @@ SKEIN_INLINE task<runtime*> runtime::enter_space(std::string space) {
         throw error(errc::invalid_argument,
                     fmt::format("a namespace has 1 to {} bytes, not {}",
                                 detail::actor_terms::longest_name, space.size()));
-    if (books_->upstream != nullptr)
-        throw error(errc::not_supported,
-                    fmt::format("not supported: a worker asks for namespace \"{}\"", space))
-            .with_hint("the program itself calls detached actors; the actors of a namespace find "
-                       "each other by get_actor(name) alone");
-    auto* const source = books_->leases.source;
-    if (source == nullptr || books_->closing) throw is_closing("get_actor");
-    if (source->has_spaces() && books_->start_workers) {
-        books_->is_visiting = true;
-        const task_context::use none(nullptr); // it does not belong to who asks first
-        auto start = std::exchange(books_->start_workers, {});
-        auto entered = source->enter(space); // first, so that no workers are asked for
-        start();
-        co_return co_await std::move(entered);
+    if (books_->closing) throw is_closing("get_actor");
+    if (detail::space_books::keeper_of(*this) != 0 && books_->space == space)
+        co_return this; // an actor of that namespace asks
+    if (books_->upstream == nullptr) {
+        auto* const source = books_->leases.source;
+        if (source == nullptr) throw is_closing("get_actor");
+        if (source->has_spaces() && books_->start_workers) {
+            books_->is_visiting = true;
+            source->serve_spaces_only();
+            const task_context::use none(nullptr); // it does not belong to who asks first
+            std::exchange(books_->start_workers, {})();
+        }
     }
-    auto entered = source->enter(std::move(space));
+    auto entered = detail::space_books::enter(&detail::space_books::of(*this), std::move(space));
     co_return co_await std::move(entered);
 }
 
@@ -45,47 +53,9 @@ SKEIN_INLINE void runtime::keep_space(std::string space) {
     books_->leases.all_own = true;
 }
 
-namespace detail {
-
-/// The keeper answers who it has taken in; one that is ending does not.
-SKEIN_INLINE task<void> knock(runtime* self, unique_function<void()>* taken) {
-    co_await yield(); // until serve_driver() is at work
-    counted_ptr<ref_state<void>> call(new ref_state<void>);
-    (void)self->find_actor(call, {}, typeid(void));
-    auto asked = as_result(as_task(ref<void>(std::move(call))));
-    const auto answer = co_await asked;
-    if (!answer && answer.error().code() == errc::not_found) (*taken)();
-}
-
-} // namespace detail
-
-SKEIN_INLINE task<void> runtime::visit(std::shared_ptr<net::channel> wire, std::string space,
-                                       unique_function<void()> taken, obituary after) {
-    books_->space = std::move(space);
-    books_->after_keeper = std::move(after);
-    scope beside;
-    beside.spawn(detail::knock(this, &taken));
-    auto served = as_result(serve_driver(std::move(wire)));
-    (void)co_await served;
-    beside.cancel();
-    auto asked = as_result(shield(beside.join()));
-    (void)co_await asked;
-}
-
-/// Guest: what its calls fail with from now on.
-SKEIN_INLINE task<std::string> runtime::end_of_keeper(std::shared_ptr<peer> l) {
-    std::string how = l->orderly ? "it has ended" : l->why.what();
-    try {
-        auto asked = books_->after_keeper(*l);
-        auto said = co_await asked;
-        if (!said.empty()) how = std::move(said);
-    } catch (const error&) { // then the link alone tells
-    }
-    books_->keeper_end =
-        error(errc::worker_lost,
-              fmt::format("the keeper of namespace \"{}\" was lost: {}", books_->space, how))
-            .with_hint("get_actor says what is there now");
-    co_return how;
+SKEIN_INLINE void tell_keeper_ended(runtime& driver, const std::string& space, std::uint64_t keeper,
+                                    const std::string& how) {
+    detail::space_books::of(driver).lost(space, keeper, how);
 }
 
 SKEIN_INLINE error runtime::is_closing(const std::string& call) const {
@@ -103,5 +73,422 @@ SKEIN_INLINE std::size_t runtime::guests() const noexcept {
     return static_cast<std::size_t>(std::count_if(books_->links.begin(), books_->links.end(),
                                                   [](auto& l) { return l->is_guest; }));
 }
+
+namespace detail {
+
+SKEIN_INLINE runtime& space_books::home_of(runtime& any) noexcept {
+    return any.books_->home != nullptr ? *any.books_->home : any;
+}
+SKEIN_INLINE space_books& space_books::of(runtime& any) {
+    auto& home = home_of(any);
+    auto& mine = home.books_->spaces;
+    if (!mine) mine = std::make_unique<space_books>(home);
+    return *mine;
+}
+SKEIN_INLINE std::uint64_t space_books::keeper_of(const runtime& any) noexcept {
+    return any.books_->space.empty() ? 0 : any.books_->keeper;
+}
+SKEIN_INLINE const std::string& space_books::name_of(const runtime& any) noexcept {
+    return any.books_->space;
+}
+SKEIN_INLINE void space_books::meet(runtime& worker, const net::channel& wire) {
+    auto& books = *worker.books_;
+    const auto hello = wire::decode<worker_hello>(wire.peer().extra);
+    if (!hello || hello->space.empty() || books.home != nullptr) return;
+    books.space = hello->space;
+    books.keeper = hello->incarnation;
+}
+
+SKEIN_INLINE task<void> pause_for(duration d) { co_await sleep_for(d); }
+
+// ---- the way to a namespace --------------------------------------------------------------------
+
+SKEIN_INLINE task<runtime*> space_books::enter(space_books* b, std::string space) {
+    if (const auto found = b->present.find(space); found != b->present.end()) {
+        const auto v = found->second;
+        const bool lives = !v->is_over && !v->told.is_set() && v->wire && v->wire->is_open();
+        if (lives) co_return v->self.get();
+        if (!v->is_over) { // it is ending; who asks now finds the next one
+            auto ending = wait_told(&v->over);
+            co_await ending;
+        }
+    }
+    if (b->closing) throw error(errc::closed, "a namespace was asked for while the program ends");
+    auto& known = b->arriving[space];
+    if (!known) {
+        known = std::make_shared<arrival>();
+        const task_context::use none(nullptr); // it belongs to nobody who asks
+        b->tasks.spawn(arrive(b, space, known));
+    }
+    const auto a = known;
+    auto waiting = wait_told(&a->done);
+    co_await waiting;
+    if (a->failed) throw error(*a->failed);
+    co_return a->got->self.get();
+}
+
+/// Who asks first starts it; it goes on also if he does not wait for it.
+SKEIN_INLINE task<void> space_books::arrive(space_books* b, std::string space,
+                                            std::shared_ptr<arrival> into) {
+    const auto most = time_constants::lan().space_enter;
+    const auto last = deadline_after(loop::current().now(), most);
+    duration pause = std::chrono::milliseconds(5);
+    try {
+        for (;;) {
+            auto finding = find(b, space, 0);
+            auto place = co_await finding;
+            const auto keeper = place.keeper;
+            const auto v = b->visit_of(space, keeper, std::move(place));
+            auto waiting = wait_told(&v->settled);
+            co_await waiting;
+            if (!v->is_over) {
+                into->got = b->present[space] = v;
+                break;
+            }
+            if (v->failed && !net::reconnect_policy::is_transient(v->failed->code()) &&
+                v->failed->code() != errc::timeout && v->failed->code() != errc::worker_lost)
+                throw error(*v->failed);
+            if (loop::current().now() >= last)
+                throw error(errc::timeout,
+                            fmt::format("namespace \"{}\" was not reached within {:.0f} s: {}",
+                                        space, to_seconds(most),
+                                        v->failed ? v->failed->what() : "its keeper has ended"));
+            auto sleeping = with_cancel(b->stop.token(), pause_for(pause));
+            co_await sleeping;
+            pause = std::min<duration>(2 * pause, std::chrono::milliseconds(200));
+        }
+    } catch (...) {
+        into->failed = to_error(std::current_exception());
+        if (b->closing)
+            into->failed = error(errc::closed, "a namespace was asked for while the program ends");
+    }
+    b->arriving.erase(space);
+    into->done.set();
+}
+
+/// Where a keeper is, as the head knows.
+SKEIN_INLINE task<space_place> space_books::find(space_books* b, std::string space,
+                                                 std::uint64_t keeper) {
+    if (b->closing) throw error(errc::closed, "the program ends");
+    auto& books = *b->home.books_;
+    if (books.upstream != nullptr) {
+        auto asking =
+            with_cancel(b->stop.token(), ask_driver(b, space_question{std::move(space), keeper}));
+        co_return co_await std::move(asking);
+    }
+    auto* const source = books.leases.source;
+    if (source == nullptr) throw error(errc::closed, "the program ends");
+    auto asking = with_cancel(b->stop.token(), source->find_space(std::move(space), keeper));
+    co_return co_await std::move(asking);
+}
+
+SKEIN_INLINE space_books::visit_ptr space_books::visit_of(const std::string& space,
+                                                          std::uint64_t keeper,
+                                                          std::optional<space_place> place) {
+    auto& known = visits[{space, keeper}];
+    if (known && (!known->is_over || known->told.is_set())) return known;
+    if (known) past.push_back(known);
+    auto v = std::make_shared<space_visit>();
+    known = v;
+    v->space = space;
+    v->keeper = keeper;
+    v->place = std::move(place);
+    const auto& here = home.name();
+    runtime_options who;
+    who.name = fmt::format("{}{}", guest_name, here.name);
+    who.host = here.host;
+    who.pid = here.pid;
+    while (who.incarnation == 0) who.incarnation = loop::current().random().next();
+    v->self = std::make_unique<runtime>(who);
+    auto& guest = *v->self->books_;
+    guest.home = &home;
+    guest.space = space;
+    guest.keeper = keeper;
+    guest.awaits_keeper = true;
+    if (closing) {
+        give_up(*v, error(errc::closed, "the program ends"));
+    } else {
+        const task_context::use none(nullptr); // it belongs to no call
+        tasks.spawn(reach(this, v));
+    }
+    return v;
+}
+
+SKEIN_INLINE counted_ptr<actor_state> space_books::lane_of(const std::string& space,
+                                                           std::uint64_t keeper, actor_id id,
+                                                           std::uint32_t max_pending) {
+    if (keeper_of(home) == keeper && name_of(home) == space)
+        return home.borrow_actor(id, max_pending);
+    const auto v = visit_of(space, keeper, std::nullopt);
+    auto lane = v->self->borrow_actor(id, max_pending);
+    if (v->is_over && !lane->lost) {
+        const auto& why = v->self->books_->keeper_end;
+        lane->moving = false;
+        lane->lost = failure{why ? *why : error(errc::closed, "the program ends"), nullptr};
+    }
+    return lane;
+}
+
+// ---- at a keeper -------------------------------------------------------------------------------
+
+SKEIN_INLINE task<void> space_books::reach(space_books* b, visit_ptr v) {
+    try {
+        if (!v->place) {
+            auto finding = with_cancel(v->stop.token(), find(b, v->space, v->keeper));
+            v->place = co_await finding;
+        }
+        auto dialling = with_cancel(v->stop.token(), dial(v));
+        v->wire = co_await dialling;
+    } catch (...) {
+        b->give_up(*v, to_error(std::current_exception()));
+        co_return;
+    }
+    if (b->closing) v->wire->abort(error(errc::closed, "the program ends"));
+    auto living = live(b, v);
+    co_await living;
+}
+
+SKEIN_INLINE task<std::shared_ptr<net::channel>> space_books::dial(visit_ptr v) {
+    const auto& there = *v->place;
+    const auto at = there.where();
+    auto* const network = there.via;
+    if (network == nullptr || there.secret.size() != net::token::size)
+        throw error(errc::malformed, "an answer about a namespace that cannot be read");
+    auto& guest = *v->self;
+    worker_link ours{net::token::from_hex(to_hex(there.secret)).value()};
+    constexpr auto times = time_constants::lan();
+    ours.start = times.handshake_timeout;
+    guest.open_to_workers(*network, ours.secret, {}, {}); // it calls, and is not called
+    auto links = worker_links(guest, times.worker_resume);
+    links.first.max_tries = 0;
+    links.first.until = deadline_after(loop::current().now(), times.worker_resume);
+    auto dialling = with_timeout(
+        net::link::connect(*network, at, worker_connection(guest, ours), std::move(links)),
+        times.worker_resume);
+    net::link::handle made = co_await dialling;
+    co_return made;
+}
+
+/// Nobody was reached: what was called through this visit, and will be, fails.
+SKEIN_INLINE void space_books::give_up(space_visit& v, const error& why) {
+    auto& guest = *v.self->books_;
+    v.failed = why;
+    if (!closing) {
+        const bool is_told = v.told.is_set() || why.code() == errc::worker_lost;
+        const std::string text =
+            v.told.is_set()
+                ? fmt::format("the keeper of namespace \"{}\" was lost: {}", v.space, v.how)
+            : is_told ? std::string(why.text())
+                      : fmt::format("the keeper of namespace \"{}\" was not reached: {}", v.space,
+                                    why.what());
+        guest.keeper_end =
+            error(errc::worker_lost, text).with_hint("get_actor says what is there now");
+        if (is_told) v.failed = guest.keeper_end;
+    }
+    v.is_over = true;
+    guest.closing = true;
+    v.self->close_lanes();
+    v.over.set();
+    v.settled.set();
+}
+
+/// From the first word to the keeper to the last.
+SKEIN_INLINE task<void> space_books::live(space_books* b, visit_ptr v) {
+    v->self->books_->after_keeper = [b, one = v.get()](const peer&) {
+        return how_it_ended(b->visits.at({one->space, one->keeper}));
+    };
+    scope beside;
+    beside.spawn(knock(v));
+    auto served = as_result(v->self->serve_driver(v->wire));
+    (void)co_await served;
+    beside.cancel();
+    auto asked = as_result(shield(beside.join()));
+    (void)co_await asked;
+    v->is_over = true;
+    v->over.set();
+    v->settled.set();
+    auto closed = shield(v->wire->close());
+    co_await closed;
+    v->wire = nullptr;
+}
+
+/// What waits for the keeper goes to it; and it answers who it has taken in, which one that is ending does not.
+SKEIN_INLINE task<void> space_books::knock(visit_ptr v) {
+    co_await yield(); // until serve_driver() is at work
+    auto& guest = *v->self;
+    auto& books = *guest.books_;
+    books.awaits_keeper = false;
+    std::vector<actor_id> all;
+    for (const auto& [id, lane] : books.lanes) all.push_back(id);
+    std::sort(all.begin(), all.end());
+    for (const auto id : all)
+        if (const auto lane = books.lanes.find(id); lane != books.lanes.end())
+            guest.drain(*lane->second);
+    for (const auto id : std::exchange(books.kills, {}))
+        if (books.upstream != nullptr)
+            runtime::send_actor(*books.upstream, detail::message_kill, id);
+    counted_ptr<ref_state<void>> call(new ref_state<void>);
+    (void)guest.find_actor(call, {}, typeid(void));
+    auto asked = as_result(as_task(ref<void>(std::move(call))));
+    const auto answer = co_await asked;
+    if (answer || answer.error().code() != errc::not_found) co_return;
+    v->settled.set();
+}
+
+SKEIN_INLINE task<std::string> space_books::end_of_keeper(runtime* guest, std::shared_ptr<peer> l) {
+    auto& books = *guest->books_;
+    std::string how = l->orderly ? "it has ended" : l->why.what();
+    if (of(*guest).closing) co_return how; // it is this process that leaves
+    try {
+        auto asked = books.after_keeper(*l);
+        auto said = co_await asked;
+        if (!said.empty()) how = std::move(said);
+    } catch (const error&) { // then the link alone tells
+    }
+    books.keeper_end =
+        error(errc::worker_lost,
+              fmt::format("the keeper of namespace \"{}\" was lost: {}", books.space, how))
+            .with_hint("get_actor says what is there now");
+    co_return how;
+}
+
+/// As the head says, which hears it from the agent.
+SKEIN_INLINE task<std::string> space_books::how_it_ended(visit_ptr v) {
+    auto waiting =
+        as_result(with_timeout(wait_told(&v->told), time_constants::lan().suspect_after));
+    const auto told = co_await waiting;
+    if (!told && told.error().code() == errc::cancelled) throw told.error();
+    co_return v->how;
+}
+
+SKEIN_INLINE void space_books::lost(const std::string& space, std::uint64_t keeper,
+                                    const std::string& how) {
+    if (const auto found = visits.find({space, keeper}); found != visits.end()) {
+        auto& v = *found->second;
+        v.how = how;
+        v.told.set();
+        if (v.wire == nullptr)
+            v.stop.request();
+        else if (!v.wire->is_connected())
+            v.wire->abort(error(errc::peer_lost, how));
+    }
+    const auto who = told.find({space, keeper});
+    if (who == told.end()) return;
+    const auto body = wire::encode(space_end{space, keeper, how});
+    for (const auto number : who->second)
+        if (auto* const l = home.link_at(number); l != nullptr && l->is_open())
+            l->send(message_space_end, 0, 0, body);
+    told.erase(who);
+}
+
+SKEIN_INLINE task<void> space_books::leave(space_books* b) {
+    b->closing = true;
+    b->stop.request();
+    std::vector<std::shared_ptr<net::channel>> open;
+    for (const auto& [key, v] : b->visits) {
+        v->stop.request();
+        if (v->wire) open.push_back(v->wire);
+    }
+    scope goodbyes;
+    for (const auto& wire : open) goodbyes.spawn(say_goodbye(wire));
+    auto said = as_result(shield(goodbyes.join()));
+    (void)co_await said;
+    auto gone = as_result(shield(b->tasks.join()));
+    (void)co_await gone;
+}
+
+// ---- workers ask their driver ------------------------------------------------------------------
+
+SKEIN_INLINE task<space_place> space_books::ask_driver(space_books* b, space_question what) {
+    auto& up = *b->home.books_->upstream;
+    if (b->via == nullptr)
+        throw error(errc::not_supported,
+                    fmt::format("not supported: namespace \"{}\" from a worker that reaches "
+                                "nobody but its driver",
+                                what.space));
+    if (!up.is_open()) throw error(errc::closed, "the driver has gone");
+    struct asked : question {
+        asked(space_books& in, std::uint64_t n) : all(in), number(n) { all.questions[n] = this; }
+        asked(const asked&) = delete;
+        asked& operator=(const asked&) = delete;
+        ~asked() { all.questions.erase(number); }
+        space_books& all;
+        std::uint64_t number;
+    } one(*b, ++b->last_question);
+    up.send(message_space, 0, one.number, wire::encode(what));
+    auto waiting = wait_told(&one.answered);
+    co_await waiting;
+    if (one.failed) throw error(*one.failed);
+    const auto& said = *one.place;
+    space_place out;
+    out.keeper = said.keeper;
+    out.host = said.host;
+    out.port = said.port;
+    out.address = said.address;
+    out.head_host = b->head_host;
+    out.via = b->via;
+    out.secret = seal_secret(b->secret, said.keeper, said.sealed);
+    co_return out;
+}
+
+/// Driver: a worker asks where a keeper is.
+SKEIN_INLINE void space_books::on_question(runtime& driver, peer& from, const net::frame_view& f) {
+    auto what = wire::decode<space_question>(f.body);
+    if (!what || what->space.empty() || what->space.size() > actor_terms::longest_name)
+        throw error(errc::malformed,
+                    fmt::format("a question that cannot be read from {}", from.who));
+    if (driver.books_->closing) return; // its link ends
+    auto& b = of(driver);
+    if (b.answering >= most_answering)
+        throw error(errc::exhausted, fmt::format("{} asks for namespaces without end", from.who));
+    ++b.answering;
+    const task_context::use none(nullptr);
+    b.tasks.spawn(answer(&b, from.number, f.id, std::move(*what)));
+}
+
+SKEIN_INLINE task<void> space_books::answer(space_books* b, peer_id asker, std::uint64_t id,
+                                            space_question what) {
+    wire::writer body;
+    std::uint16_t flags = 0;
+    try {
+        auto finding = find(b, what.space, what.keeper);
+        const auto place = co_await finding;
+        wire::encode(
+            body, space_answer{place.keeper, place.host, place.port, place.address, place.sealed});
+        auto& known = b->told[{what.space, place.keeper}];
+        if (std::find(known.begin(), known.end(), asker) == known.end()) known.push_back(asker);
+        std::erase_if(known, [&](peer_id n) { return b->home.link_at(n) == nullptr; });
+    } catch (...) {
+        flags = 1;
+        encode_failure(body, {to_error(std::current_exception()), nullptr});
+    }
+    --b->answering;
+    auto* const to = b->home.link_at(asker);
+    if (to != nullptr && to->is_open()) to->send(message_space_there, flags, id, body.bytes());
+}
+
+SKEIN_INLINE void space_books::on_answer(runtime& worker, const net::frame_view& f) {
+    auto& b = of(worker);
+    const auto found = b.questions.find(f.id);
+    if (f.flags > 1) throw error(errc::malformed, "an answer about a namespace of unknown kind");
+    if (found == b.questions.end()) return; // nobody waits for it any more
+    auto& one = *found->second;
+    if (f.flags != 0) {
+        one.failed = decode_failure(f.body).what;
+    } else if (auto said = wire::decode<space_answer>(f.body); said && said->keeper != 0) {
+        one.place = std::move(*said);
+    } else {
+        throw error(errc::malformed, "an answer about a namespace that cannot be read");
+    }
+    one.answered.set();
+}
+
+SKEIN_INLINE void space_books::on_end(runtime& worker, const net::frame_view& f) {
+    const auto said = wire::decode<space_end>(f.body);
+    if (!said) throw error(errc::malformed, "news of a namespace that cannot be read");
+    of(worker).lost(said->space, said->keeper, said->how);
+}
+
+} // namespace detail
 
 } // namespace skein::rt

@@ -4,6 +4,7 @@
 
 #include <skein/core/config.hpp>
 #include <skein/core/constants.hpp>
+#include <skein/core/sha256.hpp>
 #include <skein/rt/build_id.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/registry.hpp>
@@ -56,6 +57,14 @@ SKEIN_INLINE net::link_options worker_links(const runtime& self, duration resume
     // Calls and replies cannot wait in a handler: they stay here, as they would in a connection's queue.
     o.most_messages = o.most_bytes = std::numeric_limits<std::size_t>::max();
     return o;
+}
+
+SKEIN_INLINE byte_buffer seal_secret(const net::token& by, std::uint64_t keeper, byte_span secret) {
+    constexpr std::string_view label = "skein namespace for workers";
+    const auto key = hmac_sha256(by.bytes(), as_bytes(label), std::as_bytes(std::span(&keeper, 1)));
+    auto out = to_buffer(secret);
+    for (std::size_t i = 0; i < out.size() && i < key.size(); ++i) out[i] ^= key[i];
+    return out;
 }
 
 SKEIN_INLINE std::optional<net::address> door_of(const net::channel& worker) {
