@@ -26891,6 +26891,7 @@ struct space_books {
     static task<std::string> how_it_ended(visit_ptr v);
     /// Of a guest: what its calls fail with from now on.
     static task<std::string> end_of_keeper(runtime* guest, std::shared_ptr<peer> l);
+    static task<void> cut_later(std::shared_ptr<net::channel> wire, std::string why);
     /// A keeper has ended.
     void lost(const std::string& space, std::uint64_t keeper, const std::string& how);
     /// Says goodbye to all keepers.
@@ -32623,6 +32624,13 @@ SKEIN_INLINE task<std::string> space_books::how_it_ended(visit_ptr v) {
     co_return v->how;
 }
 
+/// Its last replies may be on the way; and where it is cut off its connection does not tell.
+SKEIN_INLINE task<void> space_books::cut_later(std::shared_ptr<net::channel> wire,
+                                               std::string why) {
+    if (wire->is_connected()) co_await sleep_for(time_constants::lan().last_word);
+    wire->abort(error(errc::peer_lost, std::move(why)));
+}
+
 SKEIN_INLINE void space_books::lost(const std::string& space, std::uint64_t keeper,
                                     const std::string& how) {
     if (const auto found = visits.find({space, keeper}); found != visits.end()) {
@@ -32631,8 +32639,8 @@ SKEIN_INLINE void space_books::lost(const std::string& space, std::uint64_t keep
         v.told.set();
         if (v.wire == nullptr)
             v.stop.request();
-        else if (!v.wire->is_connected())
-            v.wire->abort(error(errc::peer_lost, how));
+        else
+            tasks.spawn(cut_later(v.wire, how));
     }
     const auto who = told.find({space, keeper});
     if (who == told.end()) return;

@@ -29,10 +29,18 @@ struct store {
         return n += k;
     }
     std::vector<int> all() const { return seen; }
+    int waiting = 0;
     task<int> slow(int ms) {
+        struct one {
+            explicit one(int& of) : n(of) { ++n; }
+            one(const one&) = delete;
+            ~one() { --n; }
+            int& n;
+        } const counted(waiting);
         co_await sleep_for(std::chrono::milliseconds(ms));
         co_return ms;
     }
+    int wait_now() const { return waiting; }
     int save() const { return n; }
     void load(int saved) { n = saved; }
 };
@@ -404,10 +412,18 @@ task<void> tree(test::sim_nodes* c, driver*) {
     const std::string over = co_await late;
     CHECK(has(over, "gave no answer within 2 s"));
     CHECK(c->loop().now() - began < 5s);
-    // Nothing of both goes on there: the actor takes plain calls only when no coroutine waits to start.
-    auto after = s.call<&store::add>(1);
-    const int got = co_await after;
-    CHECK(got == 2);
+    co_await sleep_for(1s);
+    auto after = s.call<&store::wait_now>(); // nothing of both goes on there
+    const int left = co_await after;
+    CHECK(left == 0);
+    auto third = remote<&wait_there>(s, 600'000);
+    co_await sleep_for(1s);
+    auto during = s.call<&store::wait_now>();
+    const int now = co_await during;
+    CHECK(now == 1);
+    third.cancel();
+    auto gone = said(as_task(third));
+    (void)co_await gone;
     kill(s);
 }
 

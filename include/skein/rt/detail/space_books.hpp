@@ -127,6 +127,7 @@ struct space_books {
     static task<std::string> how_it_ended(visit_ptr v);
     /// Of a guest: what its calls fail with from now on.
     static task<std::string> end_of_keeper(runtime* guest, std::shared_ptr<peer> l);
+    static task<void> cut_later(std::shared_ptr<net::channel> wire, std::string why);
     /// A keeper has ended.
     void lost(const std::string& space, std::uint64_t keeper, const std::string& how);
     /// Says goodbye to all keepers.
