@@ -526,12 +526,8 @@ task<void> hurt(stage* s) {
             continue;
         }
         auto& n = s->c.at(w.below(s->c.nodes()));
-        const bool machine = w.chance(0.5);
-        w.network.counts().add(machine ? sim::fault::crash : sim::fault::kill);
-        auto killed = s->c.kill_agent(n, machine);
-        co_await killed;
-        co_await sleep_for(std::chrono::milliseconds(w.below(5000)));
-        s->c.start_agent(n);
+        auto replaced = s->c.replace_agent(n, w.chance(0.5));
+        co_await replaced;
     }
 }
 
@@ -596,11 +592,8 @@ task<void> drive(stage* s) {
     std::size_t cpus = 0;
     for (std::uint64_t i = 0; i < nodes; ++i) {
         const int here = 1 + static_cast<int>(w.below(3));
-        auto& n = c.add_node(here);
+        c.add_breaking_node(here);
         cpus += static_cast<std::size_t>(here);
-        n.children->faults() = sim::child_faults::draw(w.loop.random());
-        n.children->faults().not_found = n.children->faults().not_permitted = 0; // lasting
-        n.children->begin_faults();
     }
     // What all want together there is room for, or both want all.
     std::vector<std::unique_ptr<sim_nodes::driver>> drivers;
@@ -630,19 +623,12 @@ task<void> drive(stage* s) {
                                                         s, drivers[i].get(), &wanted[i]))));
     auto hurts = hurt(s);
     co_await hurts;
-    w.network.stop_faults();
     if (s->disk != nullptr) {
         s->disk->options().io_error = 0;
         s->disk->set_capacity(UINT64_MAX);
     }
-    for (std::size_t i = 0; i < c.nodes(); ++i) {
-        auto& n = c.at(i);
-        n.children->stop_faults();
-        if (n.agent && !n.agent->over) continue;
-        auto gone = c.kill_agent(n); // it had given up
-        co_await gone;
-        c.start_agent(n);
-    }
+    auto calming = c.be_calm();
+    co_await calming;
     auto undrained = end_drains(s);
     co_await undrained;
     s->calm = true;
@@ -669,15 +655,10 @@ task<void> drive(stage* s) {
         auto ended = sim::run_on(d->home, d->end());
         co_await ended;
     }
-    const auto is_empty = [&] { return c.processes() == 0 && c.head().status().jobs.empty(); };
-    for (int i = 0; i < 600 && !is_empty(); ++i) co_await sleep_for(100ms);
-    const auto left = c.processes();
-    const auto jobs = c.head().status().jobs.size();
-    auto all = c.end();
-    co_await all;
+    auto all = c.end_when_empty(60s);
+    const auto left = co_await all;
     if (failure) std::rethrow_exception(failure);
-    w.check(left == 0, "a worker is left");
-    w.check(jobs == 0, "the head still knows a driver");
+    w.check(left.empty(), left);
 }
 
 task<void> scenario(sim::world& w) {

@@ -339,12 +339,8 @@ task<void> hurt(stage* s) {
             continue;
         }
         auto& n = s->c.at(w.below(s->c.nodes()));
-        const bool machine = w.chance(0.5);
-        w.network.counts().add(machine ? sim::fault::crash : sim::fault::kill);
-        auto killed = s->c.kill_agent(n, machine);
-        co_await killed;
-        co_await sleep_for(std::chrono::milliseconds(w.below(5000)));
-        s->c.start_agent(n);
+        auto replaced = s->c.replace_agent(n, w.chance(0.5));
+        co_await replaced;
     }
 }
 
@@ -398,12 +394,7 @@ task<void> drive(stage* s) {
     auto& w = s->w;
     auto& c = s->c;
     c.start_head();
-    for (auto n = 1 + w.below(3); n > 0; --n) {
-        auto& made = c.add_node(2);
-        made.children->faults() = sim::child_faults::draw(w.loop.random());
-        made.children->faults().not_found = made.children->faults().not_permitted = 0; // lasting
-        made.children->begin_faults();
-    }
+    for (auto n = 1 + w.below(3); n > 0; --n) c.add_breaking_node(2);
     w.network.begin_link_faults();
     scope programs, beside;
     beside.spawn(watch_keepers(s));
@@ -413,15 +404,8 @@ task<void> drive(stage* s) {
         auto hurts = hurt(s);
         co_await hurts;
         co_await sleep_for(std::chrono::milliseconds(w.below(20'000)));
-        w.network.stop_faults();
-        for (std::size_t i = 0; i < c.nodes(); ++i) {
-            auto& n = c.at(i);
-            n.children->stop_faults();
-            if (n.agent && !n.agent->over) continue;
-            auto gone = c.kill_agent(n); // it had given up
-            co_await gone;
-            c.start_agent(n);
-        }
+        auto calming = c.be_calm();
+        co_await calming;
         auto ended = programs.join();
         co_await ended;
         co_await sleep_for(60s); // what is cut off has been found out
@@ -433,10 +417,8 @@ task<void> drive(stage* s) {
     programs.cancel();
     auto gone = as_result(shield(programs.join()));
     (void)co_await gone;
-    const auto is_empty = [&] { return c.processes() == 0 && c.head().status().jobs.empty(); };
-    for (int i = 0; !failure && i < 2000 && !is_empty(); ++i) co_await sleep_for(100ms);
-    const auto left = c.processes();
-    const auto jobs = c.head().status().jobs.size();
+    auto all = c.end_when_empty(failure ? 0s : 200s);
+    const auto left = co_await all;
     beside.cancel();
     try {
         auto watched = beside.join();
@@ -444,11 +426,8 @@ task<void> drive(stage* s) {
     } catch (const error& e) {
         if (e.code() != errc::cancelled && !failure) failure = std::current_exception();
     }
-    auto all = c.end();
-    co_await all;
     if (failure) std::rethrow_exception(failure);
-    w.check(left == 0, "a process is left");
-    w.check(jobs == 0, "the head still knows a job");
+    w.check(left.empty(), left);
 }
 
 task<void> scenario(sim::world& w) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/support.hpp"
 
+#include <skein/core/awaitable.hpp>
 #include <skein/core/event.hpp>
 #include <skein/sim/host_loop.hpp>
 

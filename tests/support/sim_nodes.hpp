@@ -197,6 +197,49 @@ public:
         co_await ended;
     }
 
+    /// Another host, where processes fail to start, hang, stand still and die; nothing of it lasts.
+    node& add_breaking_node(int cpus) {
+        auto& made = add_node(cpus);
+        auto& faults = made.children->faults();
+        faults = sim::child_faults::draw(loop_.random());
+        faults.not_found = faults.not_permitted = 0;
+        made.children->begin_faults();
+        return made;
+    }
+    /// An agent dies, alone or with its machine, and another one starts there within 5 s.
+    task<void> replace_agent(node& n, bool machine) {
+        network_.counts().add(machine ? sim::fault::crash : sim::fault::kill);
+        auto killed = kill_agent(n, machine);
+        co_await killed;
+        co_await sleep_for(std::chrono::milliseconds(loop_.random().below(5000)));
+        start_agent(n);
+    }
+    /// No faults any more, and agents where they have given up or are dead.
+    task<void> be_calm() {
+        network_.stop_faults();
+        for (const auto& n : nodes_) {
+            n->children->stop_faults();
+            if (n->agent && !n->agent->over) continue;
+            auto gone = kill_agent(*n);
+            co_await gone;
+            start_agent(*n);
+        }
+    }
+    /// Ends the cluster, once no process is left and the head knows no job, or after so long; says what was left.
+    task<std::string> end_when_empty(duration most) {
+        const auto last = loop_.now() + most;
+        const auto jobs = [&] { return head().status().jobs.size(); };
+        while ((processes() != 0 || jobs() != 0) && loop_.now() < last)
+            co_await sleep_for(std::chrono::milliseconds(100));
+        std::string left;
+        if (processes() != 0 || jobs() != 0)
+            left = fmt::format("{} processes are left, and the head knows {} jobs", processes(),
+                               jobs());
+        auto all = end();
+        co_await all;
+        co_return left;
+    }
+
     /// A driver on a host of its own; its workers come with the first call.
     std::unique_ptr<driver> make_driver(const std::string& host, int workers = 0,
                                         cluster::leased_workers_options how = {}) {
