@@ -73,6 +73,7 @@
 #include <skein/rt/detail/runtime_demands.ipp>
 #include <skein/rt/detail/runtime_direct.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>
+#include <skein/rt/detail/runtime_followers.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_given.ipp>
 #include <skein/rt/detail/runtime_groups.ipp>

@@ -10513,7 +10513,8 @@ public:
     [[nodiscard]] static constraint on(place_id place);
     /// Places with this label.
     [[nodiscard]] static constraint labelled(std::string label);
-    /// Anywhere, the place with most room first, whatever the scheduler's policy is.
+    /// Anywhere, on the nodes in turn: on the next one that has room, whatever the scheduler's policy is. Places with a
+    /// label "node=..." in common are on one node, others on one of their own; on a node the policy decides.
     [[nodiscard]] static constraint spread();
     /// The bundle of a group; -1: any bundle of it.
     [[nodiscard]] static constraint in(placement_group_id group, int bundle = -1);
@@ -11000,6 +11001,25 @@ public:
     [[nodiscard]] std::uint32_t first(const needs& all, Accept&& accept) const {
         return leaves_ == 0 ? no_index : first_below(1, all, accept);
     }
+    /// The same among the leaves from this one on.
+    template <class Accept>
+    [[nodiscard]] std::uint32_t first_from(std::uint32_t leaf, const needs& all,
+                                           Accept&& accept) const {
+        if (leaf >= leaves_) return no_index;
+        for (auto n = leaves_ + leaf;; ++n) { // the leaf, then what lies to its right, ever larger parts
+            const auto found = first_below(n, all, accept);
+            if (found != no_index) return found;
+            while (n % 2 != 0) n /= 2;
+            if (n == 0) return no_index;
+        }
+    }
+    /// The most of each dimension that any leaf has; closed_key: none is open.
+    [[nodiscard]] key_list most_of_each() const {
+        key_list keys;
+        keys.resize(dims_);
+        for (std::uint32_t d = 0; d < dims_; ++d) keys[d] = node(1)[d];
+        return keys;
+    }
     /// One with the most of a dimension among them: the larger half first.
     template <class Accept>
     [[nodiscard]] std::uint32_t most(std::uint32_t dim, const needs& all, Accept&& accept) const {
@@ -11189,11 +11209,24 @@ private:
 
 namespace skein::rt::detail {
 
-/// Places among which a search goes: all, those with a label, the bundles of a group.
+struct node_domain;
+
+/// Places among which a search goes: all, those with a label, the bundles of a group, those of a node.
 struct place_domain {
     place_tree now, ever;               ///< what is free for others, and what there is in all
     std::vector<std::uint32_t> members; ///< place of a leaf, or no_index
     std::vector<std::uint32_t> holes;
+    node_domain* of = nullptr;           ///< it is those of a node
+    std::uint32_t node_leaf = no_index; ///< its leaf there
+};
+
+/// Places by their node, for requests that take the nodes in turn. A leaf promises the most that a place there has.
+struct node_domain {
+    place_tree now;
+    std::vector<std::unique_ptr<place_domain>> nodes; ///< of a leaf, or nullptr
+    std::vector<std::uint32_t> holes;
+    std::map<std::string, std::uint32_t, std::less<>> leaf_of; ///< by the label of a node
+    std::uint32_t next = 0;                                    ///< whose turn it is
 };
 
 /// Room kept free for who waited long, or for whom others are asked to leave.
@@ -11266,6 +11299,7 @@ struct shape_record {
 struct constraint_record {
     constraint where;
     std::unique_ptr<place_domain> labelled;
+    std::unique_ptr<node_domain> by_node; ///< of a spread one
     std::uint32_t classes = 0;
 };
 
@@ -11395,6 +11429,8 @@ struct schedule_books {
     std::vector<evicted> remove_place(place_id id);
     bool drain(place_id id, bool on);
     void join(place_domain& d, std::uint32_t p);
+    void join_node(node_domain& all, std::uint32_t p);
+    void leave(place_domain& d, std::uint32_t leaf);
     void leave_all(std::uint32_t p);
     [[nodiscard]] bool is_open(const place_record& p) const;
     void offer(std::uint32_t p);
@@ -11407,6 +11443,10 @@ struct schedule_books {
     [[nodiscard]] bool allows(const class_record& c, std::uint32_t p) const;
     [[nodiscard]] bool is_feasible(std::uint32_t c);
     [[nodiscard]] std::uint32_t find(const queue_record& q);
+    [[nodiscard]] std::uint32_t find_in(const place_domain& d, const shape_record& shape,
+                                        const constraint& where) const;
+    [[nodiscard]] std::uint32_t find_in_turn(node_domain& all, const shape_record& shape,
+                                             const constraint& where) const;
     [[nodiscard]] bool fits_reserved(std::uint32_t p) const;
     [[nodiscard]] static room bundle_room(const needs& all);
 
@@ -11596,6 +11636,14 @@ SKEIN_INLINE std::uint32_t schedule_books::intern_constraint(const constraint& w
             }
         }
     }
+    if (spreads(where)) {
+        c.by_node = std::make_unique<node_domain>();
+        for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+            if (!all_places[p].alive || all_places[p].host != no_index) continue;
+            join_node(*c.by_node, p);
+            offer(p);
+        }
+    }
     constraint_of.emplace(where, index);
     return index;
 }
@@ -11621,9 +11669,13 @@ SKEIN_INLINE void schedule_books::drop_class(std::uint32_t c) {
         free_shapes.push_back(shape);
     }
     if (--constraints[where].classes == 0) {
-        if (const auto* domain = constraints[where].labelled.get())
+        const auto& gone = constraints[where];
+        if (gone.labelled || gone.by_node)
             for (auto& p : all_places)
-                std::erase_if(p.in, [&](const auto& x) { return x.first == domain; });
+                std::erase_if(p.in, [&](const auto& x) {
+                    return x.first == gone.labelled.get() ||
+                           (gone.by_node && x.first->of == gone.by_node.get());
+                });
         constraint_of.erase(constraints[where].where);
         constraints[where] = {};
         free_constraints.push_back(where);
@@ -12520,6 +12572,7 @@ SKEIN_INLINE void schedule_books::learn(const resources& total) {
         for (const auto& [domain, leaf] : p.in) {
             domain->now.reserve(1, dims);
             domain->ever.reserve(1, dims);
+            if (domain->of != nullptr) domain->of->now.reserve(1, dims);
         }
 }
 
@@ -12556,6 +12609,7 @@ SKEIN_INLINE result<void> schedule_books::add_place(place_id id, std::string nam
         if (label != nullptr &&
             std::find(place.labels.begin(), place.labels.end(), *label) != place.labels.end())
             join(*c.labelled, p);
+        if (c.by_node) join_node(*c.by_node, p);
     }
     count_cluster(place, 1);
     ++places_version;
@@ -12570,6 +12624,20 @@ SKEIN_INLINE void schedule_books::open_place(std::uint32_t p, const needs& total
     place.total_needs = total;
     place.gpus = gpus;
     place.now = room(total, gpus);
+}
+
+/// What a leaf has for new requests; nullptr: nothing, it is closed.
+inline void set_offer(place_domain& d, std::uint32_t leaf, const key_list* keys) {
+    if (keys != nullptr)
+        d.now.set(leaf, *keys);
+    else
+        d.now.close(leaf);
+    if (d.of == nullptr) return;
+    const auto most = d.now.most_of_each();
+    if (most[dim_order] == closed_key)
+        d.of->now.close(d.node_leaf);
+    else
+        d.of->now.set(d.node_leaf, most);
 }
 
 SKEIN_INLINE void schedule_books::join(place_domain& d, std::uint32_t p) {
@@ -12589,13 +12657,44 @@ SKEIN_INLINE void schedule_books::join(place_domain& d, std::uint32_t p) {
     place.in.emplace_back(&d, leaf);
 }
 
-SKEIN_INLINE void schedule_books::leave_all(std::uint32_t p) {
-    for (const auto& [domain, leaf] : all_places[p].in) {
-        domain->now.close(leaf);
-        domain->ever.close(leaf);
-        domain->members[leaf] = no_index;
-        domain->holes.push_back(leaf);
+/// Into the places of its node.
+SKEIN_INLINE void schedule_books::join_node(node_domain& all, std::uint32_t p) {
+    const auto& labels = all_places[p].labels;
+    const auto named = std::find_if(labels.begin(), labels.end(),
+                                    [](const auto& l) { return l.starts_with("node="); });
+    const auto node = named != labels.end() ? *named : fmt::format("place={}", all_places[p].id);
+    const auto [known, is_new] = all.leaf_of.try_emplace(node, 0);
+    if (is_new) {
+        known->second = static_cast<std::uint32_t>(all.nodes.size());
+        if (all.holes.empty()) {
+            all.nodes.emplace_back();
+        } else {
+            known->second = all.holes.back();
+            all.holes.pop_back();
+        }
+        all.now.reserve(static_cast<std::uint32_t>(all.nodes.size()), dims);
+        auto& made = all.nodes[known->second] = std::make_unique<place_domain>();
+        made->of = &all;
+        made->node_leaf = known->second;
     }
+    join(*all.nodes[known->second], p);
+}
+
+SKEIN_INLINE void schedule_books::leave(place_domain& d, std::uint32_t leaf) {
+    set_offer(d, leaf, nullptr);
+    d.ever.close(leaf);
+    d.members[leaf] = no_index;
+    d.holes.push_back(leaf);
+    auto* const all = d.of;
+    if (all == nullptr || d.holes.size() < d.members.size()) return;
+    const auto node = d.node_leaf; // nothing is left of it
+    std::erase_if(all->leaf_of, [&](const auto& n) { return n.second == node; });
+    all->holes.push_back(node);
+    all->nodes[node].reset();
+}
+
+SKEIN_INLINE void schedule_books::leave_all(std::uint32_t p) {
+    for (const auto& [domain, leaf] : all_places[p].in) leave(*domain, leaf);
     all_places[p].in.clear();
 }
 
@@ -12661,11 +12760,11 @@ SKEIN_INLINE bool schedule_books::is_open(const place_record& p) const {
 SKEIN_INLINE void schedule_books::offer(std::uint32_t p) {
     auto& place = all_places[p];
     if (!is_open(place)) {
-        for (const auto& [domain, leaf] : place.in) domain->now.close(leaf);
+        for (const auto& [domain, leaf] : place.in) set_offer(*domain, leaf, nullptr);
         return;
     }
     if (place.resuming_cpus == 0 && !place.kept.exists()) {
-        for (const auto& [domain, leaf] : place.in) domain->now.set(leaf, place.now.keys());
+        for (const auto& [domain, leaf] : place.in) set_offer(*domain, leaf, &place.now.keys());
         return;
     }
     auto offered = place.now.keys();
@@ -12677,7 +12776,7 @@ SKEIN_INLINE void schedule_books::offer(std::uint32_t p) {
             offered[n.dim] -= n.least;
         }
     }
-    for (const auto& [domain, leaf] : place.in) domain->now.set(leaf, offered);
+    for (const auto& [domain, leaf] : place.in) set_offer(*domain, leaf, &offered);
 }
 
 /// A place may have more room than before: what was blocked may fit.
@@ -12786,14 +12885,33 @@ SKEIN_INLINE std::uint32_t schedule_books::find(const queue_record& q) {
         const auto p = single_place(where.where);
         return p != no_index && allows(cls, p) ? p : no_index;
     }
-    const auto accept = [&](std::uint32_t leaf) {
-        return !is_avoided(where.where, domain->members[leaf]);
-    };
-    const bool spread = spreads(where.where) || options.policy == placement::spread;
+    if (where.by_node) return find_in_turn(*where.by_node, shape, where.where);
+    return find_in(*domain, shape, where.where);
+}
+
+SKEIN_INLINE std::uint32_t schedule_books::find_in(const place_domain& d, const shape_record& shape,
+                                                   const constraint& where) const {
+    const auto accept = [&](std::uint32_t leaf) { return !is_avoided(where, d.members[leaf]); };
     // What needs nothing would all be packed onto one place.
-    const auto leaf = spread || shape.all.empty() ? domain->now.most(shape.main, shape.all, accept)
-                                                  : domain->now.first(shape.all, accept);
-    return leaf == no_index ? no_index : domain->members[leaf];
+    const bool by_room = options.policy == placement::spread || shape.all.empty();
+    const auto leaf = by_room ? d.now.most(shape.main, shape.all, accept)
+                              : d.now.first(shape.all, accept);
+    return leaf == no_index ? no_index : d.members[leaf];
+}
+
+/// On the node behind the last one, or the next after it that has room. Whoever asks takes it.
+SKEIN_INLINE std::uint32_t schedule_books::find_in_turn(node_domain& all, const shape_record& shape,
+                                                        const constraint& where) const {
+    auto found = no_index;
+    const auto accept = [&](std::uint32_t leaf) {
+        found = find_in(*all.nodes[leaf], shape, where);
+        return found != no_index;
+    };
+    auto leaf = all.now.first_from(all.next, shape.all, accept);
+    if (leaf == no_index) leaf = all.now.first(shape.all, accept); // from the beginning
+    if (leaf == no_index) return no_index;
+    all.next = leaf + 1;
+    return found;
 }
 
 /// What is kept free is there.
@@ -13632,6 +13750,11 @@ struct worker_group {
     std::vector<resources> bundles;
 };
 
+/// The label of a demand that takes the nodes in turn. No label of a node has an @ in it.
+inline constexpr std::string_view spread_label = "spread@";
+/// Where the label of a demand, which names no group, lets workers be.
+[[nodiscard]] constraint where_labelled(const std::string& label);
+
 /// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No label of a node
 /// begins so.
 [[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
@@ -13774,6 +13897,11 @@ SKEIN_INLINE task<runtime*> worker_source::enter(std::string space) {
                             space))
         .with_hint("start one with skein head and skein join, and run the program with --address");
     co_return nullptr;
+}
+
+SKEIN_INLINE constraint where_labelled(const std::string& label) {
+    if (label.empty()) return {};
+    return label == spread_label ? constraint::spread() : constraint::labelled(label);
 }
 
 SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
@@ -20020,7 +20148,7 @@ SKEIN_INLINE print_lines print_to_standard_files(bool prefix) {
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 6;
+inline constexpr std::uint32_t cluster_version = 7;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -22214,8 +22342,8 @@ struct quantity {
     double value;
 };
 
-/// Where a task may run or an actor live; borrows its text. Made by label(), node_named() and placement groups
-/// (rt/placement_group.hpp).
+/// Where a task may run or an actor live; borrows its text. Made by label(), node_named(), and from an actor_handle, a
+/// shared_actor or a placement_group; `spread` is one.
 class location {
 public:
     constexpr location() noexcept = default; ///< any
@@ -22223,23 +22351,46 @@ public:
     [[nodiscard]] constexpr bool is_any() const noexcept { return kind_ == kind::any; }
     [[nodiscard]] constexpr bool is_node() const noexcept { return kind_ == kind::node; }
     [[nodiscard]] constexpr bool is_group() const noexcept { return kind_ == kind::group; }
+    [[nodiscard]] constexpr bool is_actor() const noexcept { return kind_ == kind::actor; }
+    [[nodiscard]] constexpr bool is_spread() const noexcept { return kind_ == kind::spread; }
     /// The number of a placement group; 0: it is none, or an empty one.
-    [[nodiscard]] constexpr std::uint64_t group() const noexcept { return group_; }
+    [[nodiscard]] constexpr std::uint64_t group() const noexcept { return is_group() ? number_ : 0; }
     /// Which of its bundles; -1: any.
     [[nodiscard]] constexpr int bundle() const noexcept { return bundle_; }
+    /// The actor where this is; none: it is no actor, or that of an empty handle.
+    [[nodiscard]] constexpr actor_id actor() const noexcept {
+        return is_actor() ? actor_id({incarnation_, number_}) : actor_id();
+    }
+    /// The same with a text of its own, for whoever keeps it longer than the expression that made it.
+    [[nodiscard]] constexpr location with_text(std::string_view text) const noexcept {
+        auto copy = *this;
+        copy.text_ = text;
+        return copy;
+    }
+
+    /// Where this actor is.
+    [[nodiscard]] static constexpr location beside(actor_id actor) noexcept {
+        location made({}, kind::actor);
+        made.incarnation_ = actor.value().incarnation;
+        made.number_ = actor.value().number;
+        return made;
+    }
+    /// On all nodes in turn.
+    [[nodiscard]] static constexpr location over_nodes() noexcept { return {{}, kind::spread}; }
 
 private:
     friend class placement_group;
     friend constexpr location label(std::string_view) noexcept;
     friend constexpr location node_named(std::string_view) noexcept;
-    enum class kind : std::uint8_t { any, label, node, group };
+    enum class kind : std::uint8_t { any, label, node, group, actor, spread };
     constexpr location(std::string_view text, kind what) noexcept : text_(text), kind_(what) {}
     constexpr location(std::uint64_t group, int bundle) noexcept
-        : kind_(kind::group), bundle_(bundle), group_(group) {}
+        : kind_(kind::group), bundle_(bundle), number_(group) {}
     std::string_view text_;
     kind kind_ = kind::any;
     int bundle_ = -1;
-    std::uint64_t group_ = 0;
+    std::uint64_t number_ = 0;      ///< of a group or an actor
+    std::uint64_t incarnation_ = 0; ///< of an actor's number
 };
 /// Nodes with this label, compared whole: "zone=a".
 [[nodiscard]] constexpr location label(std::string_view text) noexcept {
@@ -22250,13 +22401,19 @@ private:
     return {name, location::kind::node};
 }
 
+/// The nodes in turn, each time the next one that has room: evenly, as well as that can be said beforehand. On one host it
+/// says nothing.
+inline constexpr location spread = location::over_nodes();
+
 /// Options of one call.
 struct call_options {
     quantity cpus = 1;        ///< cores a task occupies on its worker; 0: waits only, runs at once
     quantity gpus = 0;        ///< the worker sees these alone; more than one: a whole number
     std::uint64_t memory = 0; ///< bytes; counted, not enforced
     std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
-    location on{}; ///< which nodes, or a placement group; with methods: it is where the actor is
+    /// Which nodes: by label or name, all in turn (spread), that of an actor; or a placement group. With methods: it is
+    /// where the actor is.
+    location on{};
     /// Variables of its process beside those that it inherits, one a line: "OMP_NUM_THREADS=4\nTITLE=two words".
     std::string_view env{};
     std::string_view cwd{}; ///< working directory of its process: an absolute path, where that runs
@@ -22289,7 +22446,7 @@ struct actor_options {
     quantity gpus = 0; ///< its process sees these alone; more than one: a whole number
     std::uint64_t memory = 0;     ///< bytes; counted, not enforced
     std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
-    location on{};          ///< where it lives; alone: in a process of its own that holds nothing
+    location on{}; ///< where it lives, see call_options; alone: in a process of its own that holds nothing
     std::string_view env{}; ///< variables of its process, and its folder: see call_options
     std::string_view cwd{};
     int restarts = 0; ///< times it is made again after its worker died; -1: for ever
@@ -24172,6 +24329,7 @@ private:
     struct arrival;
     struct losses;
     struct credits;
+    struct followers;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
@@ -24540,6 +24698,7 @@ struct actor_plan {
     std::optional<byte_buffer> snapshot;
     std::int32_t made_again = 0;
     std::uint16_t shape = 0; ///< what it holds, a number of its runtime; 0: nothing
+    actor_id beside;         ///< and where: where that actor is
 
     [[nodiscard]] bool lasts() const noexcept { return terms.restarts != 0; }
     [[nodiscard]] bool may_restart() const noexcept {
@@ -24557,6 +24716,8 @@ struct actor_entry {
     std::vector<peer_id> askers;                ///< workers that want to know where it is
     counted_ptr<call_base> making;              ///< its constructor, while that waits in a line
     counted_ptr<group_state> group;             ///< in which it lives
+    std::vector<counted_ptr<call_base>> beside; ///< that are to run where it is, until it is somewhere
+    bool is_followed = false;                   ///< some may stand in lines of its node
 
     [[nodiscard]] bool lasts() const noexcept { return plan && plan->lasts(); }
     [[nodiscard]] bool is_detached() const noexcept { return plan && plan->terms.is_detached; }
@@ -25001,7 +25162,7 @@ namespace skein::rt::detail {
 /// What a call needs, and on which nodes.
 struct demand {
     resources need;
-    std::string label;      ///< of the nodes: "zone=a", "node=n1"; empty: any
+    std::string label;      ///< of the nodes: "zone=a", "node=n1"; empty: any; or spread_label
     task_environment env;   ///< of its process
     std::uint16_t cpus = 0; ///< need.cpu, rounded up; at least 1 if anything is needed at all
     bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do it
@@ -25010,7 +25171,15 @@ struct demand {
     bool for_life = false;   ///< of an actor: its worker serves nothing else, and ends with it
     std::uint64_t group = 0; ///< the placement group that the label names; 0: none
     int bundle = -1;         ///< of the group; -1: any
+    bool spreads = false;    ///< over the nodes in turn
+
+    /// Any worker may have it that has room.
+    [[nodiscard]] bool is_anywhere() const noexcept { return label.empty() || spreads; }
 };
+
+/// Where a task of a worker is to run, as the label in the text of its demand: "@!7.12" where that actor is.
+[[nodiscard]] std::string actor_label(actor_id actor);
+[[nodiscard]] bool parse_actor_label(std::string_view label, actor_id& actor);
 
 /// Numbers are given once and stay.
 class demand_table {
@@ -25040,7 +25209,12 @@ public:
 
     [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
     /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow, a line each.
-    [[nodiscard]] std::string text(std::uint16_t number) const;
+    /// beside: where that actor is, instead of its label.
+    [[nodiscard]] std::string text(std::uint16_t number, actor_id beside = {}) const;
+    /// The label in such a text.
+    [[nodiscard]] static std::string_view label_in(std::string_view text) noexcept;
+    /// The number of the same demand on nodes with that label.
+    [[nodiscard]] result<std::uint16_t> number_on(std::uint16_t number, std::string_view label);
 
 private:
     std::deque<demand> all_;
@@ -25057,7 +25231,9 @@ private:
 
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -25072,6 +25248,21 @@ inline constexpr std::size_t most_label_bytes = 256;
     if (!label.empty()) out = fmt::format("@{}", label);
     if (!env.empty()) out += fmt::format("\n{}\n{}", env.folder, variables_as_text(env));
     return out;
+}
+
+SKEIN_INLINE std::string actor_label(actor_id actor) {
+    return fmt::format("@!{}.{}", actor.value().incarnation, actor.value().number);
+}
+
+SKEIN_INLINE bool parse_actor_label(std::string_view label, actor_id& actor) {
+    if (!label.starts_with("@!")) return false;
+    const auto* const last = label.data() + label.size();
+    unique_number id;
+    const auto [dot, bad] = std::from_chars(label.data() + 2, last, id.incarnation);
+    if (bad != std::errc() || dot == last || *dot != '.') return false;
+    const auto [end, none] = std::from_chars(dot + 1, last, id.number);
+    actor = actor_id(id);
+    return none == std::errc() && end == last && static_cast<bool>(actor);
 }
 
 SKEIN_INLINE demand_table::demand_table() {
@@ -25097,7 +25288,9 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
             .with_hint(fmt::format("0 to {}", most_cpus));
     demand made;
     const bool in_group = parse_group_label(label, made.group, made.bundle);
-    if (label.size() > most_label_bytes || (!in_group && label.find_first_of("@\n") != label.npos))
+    made.spreads = label == spread_label;
+    const bool is_ours = in_group || made.spreads;
+    if (label.size() > most_label_bytes || (!is_ours && label.find_first_of("@\n") != label.npos))
         return error(errc::invalid_argument, fmt::format("{} is not a label", label))
             .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
     if (all_.size() == most && free_.empty())
@@ -25147,9 +25340,15 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
     const bool in_group = how.on.group() != 0;
     if (how.on.is_group() && !in_group)
         return error(errc::invalid_argument, ".on is an empty placement_group");
-    if (!how.on.is_any() && !in_group && how.on.text().empty())
+    if (how.on.is_actor() && !how.on.actor())
+        return error(errc::invalid_argument, ".on is an empty actor_handle");
+    const bool has_text = !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
+    if (has_text && how.on.text().empty())
         return error(errc::invalid_argument,
                      fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
+    if (has_text && how.on.text().find('@') != std::string_view::npos)
+        return error(errc::invalid_argument, fmt::format("{} is not a label", how.on.text()))
+            .with_hint("none has an @ in it");
     auto env = parse_task_environment(how.env, how.cwd);
     if (!env) return env.error();
     resources need;
@@ -25170,7 +25369,9 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
         return e;
     }
     need.memory = how.memory;
-    if (how.on.is_any()) return number(need, {}, for_life, std::move(*env));
+    // The node of an actor is found when the call is placed.
+    if (how.on.is_any() || how.on.is_actor()) return number(need, {}, for_life, std::move(*env));
+    if (how.on.is_spread()) return number(need, spread_label, for_life, std::move(*env));
     std::string where(how.on.text());
     if (in_group) where = group_label(how.on.group(), how.on.bundle());
     if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
@@ -25185,19 +25386,51 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view
     rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
     auto env = parse_task_environment(rest, folder);
     if (!env) return env.error();
-    const auto at = first.find('@');
-    const auto need = parse_resources(first.substr(0, at));
+    const auto need = parse_resources(first.substr(0, first.find('@')));
     if (!need) return need.error();
-    return number(*need, at == first.npos ? std::string_view() : first.substr(at + 1), for_life,
-                  std::move(*env));
+    auto label = label_in(text);
+    if (actor_id beside; parse_actor_label(label, beside)) label = {};
+    return number(*need, label, for_life, std::move(*env));
 }
 
-SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
+SKEIN_INLINE std::string_view demand_table::label_in(std::string_view text) noexcept {
+    const auto first = text.substr(0, text.find('\n'));
+    const auto at = first.find('@');
+    return at == first.npos ? std::string_view() : first.substr(at + 1);
+}
+
+SKEIN_INLINE std::string demand_table::text(std::uint16_t number, actor_id beside) const {
     const auto& one = all_[number];
-    return to_string(one.need) + where_as_text(one.label, one.env);
+    return to_string(one.need) + where_as_text(beside ? actor_label(beside) : one.label, one.env);
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number_on(std::uint16_t number,
+                                                           std::string_view label) {
+    const auto one = all_[number]; // a copy: the table may grow
+    return this->number(one.need, label, one.for_life, one.env);
 }
 
 } // namespace skein::rt::detail
+
+// ======== skein/rt/detail/follower_books.hpp
+// Calls that are to run where an actor is: who waits for it, and who goes where it goes. Bodies in runtime_followers.ipp.
+
+
+#include <vector>
+
+namespace skein::rt {
+
+/// Its functions are part of runtime.
+struct runtime::followers {
+    using calls = std::vector<counted_ptr<detail::call_base>>;
+
+    static void follow(runtime& self, detail::call_base& call, actor_id of);
+    [[nodiscard]] static bool may_go(runtime& self, const counted_ptr<detail::call_base>& call);
+    static void actor_is_placed(runtime& self, actor_id id);
+    static void fail(const calls& all, const error& why);
+};
+
+} // namespace skein::rt
 
 // ======== skein/rt/detail/id_map.hpp
 // id_map: a small hash table from ids to values, for what is entered and taken out once for each call. Everything
@@ -25441,6 +25674,7 @@ struct call_base::rarities {
     std::optional<error> bad_options;
     std::optional<known_failures> retry_on;
     std::uint16_t failed_attempts = 0; ///< that ended with one of them
+    actor_id beside;                   ///< it is to run where that actor is
     duration limit = no_deadline;
     time_point until{};        ///< when the deadline is
     bool is_inherited = false; ///< the limit, from the call that made this one
@@ -25614,6 +25848,7 @@ struct lease_books {
     void lend_now();
     [[nodiscard]] bool has_lent() const;
     [[nodiscard]] std::uint32_t cores_of(const call_base& call) const;
+    [[nodiscard]] static bool has_label(const peer& worker, const std::string& label);
     [[nodiscard]] bool any_has(const std::string& label) const;
     [[nodiscard]] static lease_share* share_of(const peer& at, const lease_line& line) noexcept;
     void add(peer& worker);
@@ -25632,7 +25867,8 @@ struct lease_books {
     bool take();
     void book(const grant& g);
     [[nodiscard]] bool lease_on(peer& worker, lease_line& line);
-    [[nodiscard]] peer* take_whole(const peers& links, std::uint32_t cpus);
+    [[nodiscard]] peer* take_whole(const peers& links, const demand& what);
+    void take_followers(actor_id of, std::vector<counted_ptr<call_base>>& into);
     void release_unused(lease_share& share);
     bool reclaim();
     void forget_idle_lines();
@@ -25778,6 +26014,8 @@ struct runtime::books {
         leases.take_waiting(all);
         for (auto* line : {&creations, &queue})
             for (auto& call : std::exchange(*line, {})) all.push_back(std::move(call));
+        for (auto& [id, entry] : actors.entries)
+            for (auto& call : std::exchange(entry.beside, {})) all.push_back(std::move(call));
         return all;
     }
 };
@@ -26251,6 +26489,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_option
     }
     call.shape = *number;
     call.cpus = demands.at(*number).cpus;
+    if (how.on.is_actor()) followers::follow(*this, call, how.on.actor());
     join_group(call);
 }
 
@@ -26311,8 +26550,9 @@ namespace detail {
 SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
                               bool is_worker, const demand_table& demands) {
     std::string demand; // for the driver, which places the calls of workers
-    if (is_worker && call.shape > 1 && !demands.at(call.shape).is_simple)
-        demand = demands.text(call.shape);
+    const auto beside = call.rare ? call.rare->beside : actor_id();
+    if (is_worker && (beside || (call.shape > 1 && !demands.at(call.shape).is_simple)))
+        demand = demands.text(call.shape, beside);
     call_head head;
     head.function = call.fn != nullptr ? call.fn->index : 0;
     head.kind = call.kind;
@@ -26485,6 +26725,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         return send(*found->where, std::move(call));
     }
     if (books_->given_up) return refuse(*call, *books_->given_up);
+    if (!followers::may_go(*this, call)) return;
     books_->begin_work();
     if (detail::lease_books::is_lined_up(*call)) {
         if (auto* to = books_->leases.straight_to(*call)) return send(*to, std::move(call));
@@ -26803,6 +27044,7 @@ SKEIN_INLINE void runtime::actor_is_placed(actor_id id) {
     for (const auto asker : std::exchange(entry->askers, {})) tell_where(asker, id, entry->where);
     give_late_holds_back(id);
     let_go(id);
+    followers::actor_is_placed(*this, id);
 }
 
 SKEIN_INLINE void runtime::send_waiting(actor_id id) {
@@ -27756,11 +27998,13 @@ namespace skein::rt {
 
 namespace detail {
 
+SKEIN_INLINE bool lease_books::has_label(const peer& worker, const std::string& label) {
+    return std::find(worker.labels.begin(), worker.labels.end(), label) != worker.labels.end();
+}
+
 SKEIN_INLINE bool lease_books::any_has(const std::string& label) const {
-    return std::any_of(workers.begin(), workers.end(), [&](const auto& one) {
-        const auto& labels = one.second->labels;
-        return std::find(labels.begin(), labels.end(), label) != labels.end();
-    });
+    return std::any_of(workers.begin(), workers.end(),
+                       [&](const auto& one) { return has_label(*one.second, label); });
 }
 
 /// Whether a line that has nothing anywhere is served by the workers that are there, or by workers of its own.
@@ -27774,7 +28018,7 @@ SKEIN_INLINE void lease_books::decide(lease_line& line) {
     const bool is_held = need.for_life || need.group != 0;
     if (largest == 0 && need.only_cpus && !is_held) return; // not known yet
     const bool is_shared = !is_held && need.only_cpus && line.cpus <= largest &&
-                           (need.label.empty() || any_has(need.label));
+                           (need.is_anywhere() || any_has(need.label));
     line.by = is_shared ? lease_line::service::shared : lease_line::service::own;
 }
 
@@ -27844,6 +28088,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
         return;
     }
     call.shape = *number;
+    if (asked.on.is_actor()) followers::follow(*this, call, asked.on.actor());
     if (books_->upstream == nullptr) join_group(call);
 }
 
@@ -27851,7 +28096,10 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
 SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
     auto* const entry = books_->actors.find(call.target);
     if (entry == nullptr) return;
-    if (entry->plan) entry->plan->shape = call.shape;
+    if (entry->plan) {
+        entry->plan->shape = call.shape;
+        if (call.rare) entry->plan->beside = call.rare->beside;
+    }
     entry->group = group_of(call.shape);
 }
 
@@ -28031,6 +28279,7 @@ struct runtime::losses {
     detail::loss_report report;
     std::vector<counted_ptr<detail::call_base>> moved; ///< go on at the new instance of their actor
     std::vector<actor_id> moving, orphaned;            ///< actors: made again; held by nobody else
+    std::vector<counted_ptr<detail::call_base>> stranded; ///< were to run where an actor was that is lost
     std::map<actor_id, std::string> notes;             ///< of actors that were made again too often
     /// Of a link between workers: what its calls fail with.
     std::optional<errc> code;
@@ -28487,6 +28736,9 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
             call->fail({error(told.what.code(), call->name() + " did not run: " + told.what.text()),
                         nullptr});
     if (lane) fail_lane(*lane);
+    if (entry.is_followed) books_->leases.take_followers(id, entry.beside);
+    followers::fail(entry.beside, told.what);
+    if (!entry.beside.empty()) pump();
     for (const auto asker : entry.askers) tell_where(asker, id, nullptr);
     give_late_holds_back(id);
     const auto& making = entry.making; // it may wait for long for what nobody wants any more
@@ -28681,6 +28933,124 @@ SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
 
 } // namespace skein::rt
 
+// ======== skein/rt/detail/runtime_followers.ipp
+// Part of the bodies of rt/runtime.hpp: tasks and actors with `.on = handle`. When such a call is placed it gets the
+// label of the node where the actor is, and stands in a line as for any label. While the actor is being made, or made
+// again, its followers wait for it; when it moves, those in lines are taken out and follow; when it ends, they fail.
+
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// Empty: the worker does not say where it is.
+[[nodiscard]] inline std::string node_label(const peer& worker) {
+    for (const auto& l : worker.labels)
+        if (l.starts_with("node=")) return l;
+    return {};
+}
+
+[[nodiscard]] inline error cannot_follow(const call_base& call, const error& why) {
+    error said(why.code(), fmt::format("{} {}: it is to run where actor {} is: {}", call.name(),
+                                       call.progress(), call.rare->beside, why.text()));
+    if (!why.hint().empty()) said.with_hint(why.hint());
+    return said;
+}
+
+/// Takes those that are to run where this actor is out of their lines.
+SKEIN_INLINE void lease_books::take_followers(actor_id of,
+                                              std::vector<counted_ptr<call_base>>& into) {
+    const auto follows = [&](const counted_ptr<call_base>& call) {
+        return !call->is_done() && call->rare && call->rare->beside == of;
+    };
+    const auto take_out = [&](std::deque<counted_ptr<call_base>>& from) {
+        const auto first = into.size();
+        for (const auto& call : from)
+            if (follows(call)) into.push_back(call);
+        if (into.size() == first) return;
+        std::erase_if(from, follows);
+        waiting -= into.size() - first;
+    };
+    for (auto& [shape, line] : lines) {
+        take_out(line.inner);
+        take_out(line.waiting);
+    }
+    std::erase_if(suspects, [&](const suspect& one) {
+        if (!follows(one.call)) return false;
+        into.push_back(one.call);
+        return true;
+    });
+}
+
+} // namespace detail
+
+/// The call is to run where that actor is, which it keeps, as an argument would, until it is over.
+SKEIN_INLINE void runtime::followers::follow(runtime& self, detail::call_base& call, actor_id of) {
+    call.extra().beside = of;
+    const auto lane = self.books_->lanes.find(of);
+    if (lane == self.books_->lanes.end()) return;
+    using held = counted_ptr<detail::actor_state>;
+    call.keep(std::make_shared<held>(lane->second));
+}
+
+/// Driver: gives the call the node of its actor. False: it waits for the actor to be somewhere, or has failed.
+SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
+                                             const counted_ptr<detail::call_base>& call) {
+    if (!call->rare || !call->rare->beside) return true;
+    const auto id = call->rare->beside;
+    auto& books = *self.books_;
+    auto* const entry = books.actors.find(id);
+    if (entry == nullptr) {
+        const auto lane = books.lanes.find(id);
+        const bool is_told = lane != books.lanes.end() && lane->second->lost;
+        const auto why =
+            is_told ? lane->second->lost->what
+                    : error(errc::not_found, fmt::format("actor {} is gone", id))
+                          .with_hint("it has ended, or it lives in a namespace or program other "
+                                     "than that of the call");
+        self.refuse(*call, detail::cannot_follow(*call, why));
+        return false;
+    }
+    if (entry->where == nullptr) {
+        entry->beside.push_back(call);
+        if (call->kind == detail::call_kind::create)
+            if (auto* const own = books.actors.find(call->target)) own->making = call;
+        return false;
+    }
+    auto& demands = books.leases.demands;
+    const auto number = demands.number_on(call->shape, detail::node_label(*entry->where));
+    if (!number) {
+        self.refuse(*call, detail::cannot_follow(*call, number.error()));
+        return false;
+    }
+    entry->is_followed = true;
+    call->shape = *number;
+    if (call->kind == detail::call_kind::task) call->cpus = demands.at(*number).cpus;
+    return true;
+}
+
+/// Driver: those that have waited for it go on.
+SKEIN_INLINE void runtime::followers::actor_is_placed(runtime& self, actor_id id) {
+    auto* const entry = self.books_->actors.find(id);
+    if (entry == nullptr) return;
+    for (auto& call : std::exchange(entry->beside, {}))
+        if (!call->is_done()) self.place(std::move(call));
+}
+
+/// Driver: their actor has ended.
+SKEIN_INLINE void runtime::followers::fail(const calls& all, const error& why) {
+    for (const auto& call : all)
+        if (!call->is_done()) call->fail({detail::cannot_follow(*call, why), nullptr});
+}
+
+} // namespace skein::rt
+
 // ======== skein/rt/detail/runtime_frames.ipp
 // Part of the bodies of rt/runtime.hpp: the frames that come over links, and the calls that run here.
 
@@ -28847,6 +29217,9 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     }
     call.shape = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
+    if (actor_id beside;
+        detail::parse_actor_label(detail::demand_table::label_in(head.demand), beside))
+        call.extra().beside = beside;
     join_group(call);
     if (for_life) keep_demand(call);
 }
@@ -29895,7 +30268,7 @@ SKEIN_INLINE void lease_books::remove(peer& worker) {
         return true;
     });
     for (auto& [shape, line] : lines) { // whoever had its label may have gone
-        if (line.by != lease_line::service::shared || line.held > 0 || line.need->label.empty())
+        if (line.by != lease_line::service::shared || line.held > 0 || line.need->is_anywhere())
             continue;
         withdraw(line);
         line.by = lease_line::service::undecided;
@@ -29975,8 +30348,7 @@ SKEIN_INLINE request_id lease_books::request_room(const lease_line& line, const 
     request r;
     r.demand = line.need->need;
     r.where = where;
-    if (where == constraint() && !line.need->label.empty())
-        r.where = constraint::labelled(line.need->label);
+    if (where == constraint()) r.where = where_labelled(line.need->label);
     r.tag = line.shape;
     return submit(std::move(r));
 }
@@ -30041,11 +30413,13 @@ SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
     return !places.cancel(id);
 }
 
-/// A worker with nothing to do and so many cpus, all of which belong to the next call there; nullptr: there is none.
-SKEIN_INLINE peer* lease_books::take_whole(const peers& links, std::uint32_t cpus) {
+/// A worker with nothing to do that could have this, all of whose cpus belong to the next call there; nullptr: there is
+/// none.
+SKEIN_INLINE peer* lease_books::take_whole(const peers& links, const demand& what) {
     for (const auto& l : links) {
         if (!l->up || l->retiring || l->lent || l->kind != 0 || l->is_guest || l->busy != 0 ||
-            l->alone != nullptr || l->capacity < cpus)
+            l->alone != nullptr || l->capacity < what.cpus ||
+            (!what.is_anywhere() && !has_label(*l, what.label)))
             continue;
         for (const auto& share : l->shares) release_unused(*share);
         request all;
@@ -30261,6 +30635,11 @@ SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call, bool h
         if (from.kind != 0) share->line->out -= std::min<std::size_t>(share->line->out, 1);
     }
     for (const auto& share : from.shares) file(*share); // its pace may be another, too
+    if (from.kind != 0 || !is_leased(call) || call.alone != 0) return;
+    // Each task of such a line asks for the next node.
+    auto& line = line_of(call.shape);
+    if (!line.need->spreads) return;
+    if (auto* const share = share_of(from, line)) release_unused(*share);
 }
 
 } // namespace detail
@@ -30325,7 +30704,7 @@ SKEIN_INLINE void runtime::try_suspects() {
             continue;
         }
         if (leases.gone >= one.turn) {
-            if (auto* to = leases.take_whole(books_->links, call.cpus)) {
+            if (auto* to = leases.take_whole(books_->links, leases.demands.at(call.shape))) {
                 send(*to, std::move(one.call));
                 continue;
             }
@@ -30790,6 +31169,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     }
     fail_lost(lost);
     for (const auto& lane : gone) fail_lane(*lane);
+    for (const auto& call : lost.stranded) (void)followers::may_go(*this, call); // it fails, and says why
     for (const auto id : lost.orphaned) let_go(id);
     run_again(lost);
     resume_restarts(lost);
@@ -30853,20 +31233,23 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
 /// along the next time.
 SKEIN_INLINE void runtime::run_again(const losses& lost) {
     std::vector<counted_ptr<detail::call_base>> urgent, others;
+    counted_ptr<detail::call_base> suspect;
     for (const auto& call : lost.again) {
         ++books_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
-        if (call == lost.suspect) continue;
+        if (!followers::may_go(*this, call)) continue;
+        if (call == lost.suspect) {
+            suspect = call;
+            continue;
+        }
         (detail::lease_books::is_leased(*call) ? others : urgent).push_back(call);
     }
     auto& queue = books_->queue;
-    if (lost.suspect && !detail::lease_books::is_leased(*lost.suspect))
-        urgent.push_back(lost.suspect);
+    if (suspect && !detail::lease_books::is_leased(*suspect)) urgent.push_back(suspect);
     queue.insert(queue.begin(), urgent.begin(), urgent.end());
     books_->leases.run_again(others);
-    if (lost.suspect && detail::lease_books::is_leased(*lost.suspect))
-        books_->leases.push(lost.suspect);
+    if (suspect && detail::lease_books::is_leased(*suspect)) books_->leases.push(suspect);
 }
 
 } // namespace skein::rt
@@ -30938,6 +31321,8 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
             (lane != books_->lanes.end() || entry.is_held_besides(l.number) || entry.is_detached());
         if (wanted && entry.plan->may_restart()) {
             entry.where = nullptr;
+            if (std::exchange(entry.is_followed, false))
+                books_->leases.take_followers(id, entry.beside);
             ++entry.plan->made_again;
             into.moving.push_back(id);
             if (lane == books_->lanes.end()) continue;
@@ -30949,6 +31334,7 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
             into.notes[id] = fmt::format("; the actor was made again {} times, as .restarts allows",
                                          entry.plan->made_again);
         if (entry.plan) actors.names.erase(entry.plan->terms.name);
+        if (entry.is_followed) books_->leases.take_followers(id, into.stranded);
         actors.entries.erase(id);
     }
     if (!into.moving.empty()) {
@@ -30990,10 +31376,11 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
         ++books_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
-        if (call->kind == detail::call_kind::create)
-            line_up(std::move(call));
-        else
+        if (call->kind == detail::call_kind::create) {
+            if (followers::may_go(*this, call)) line_up(std::move(call));
+        } else {
             (call->lane ? own : passed)[call->target].push_back(std::move(call));
+        }
     }
     for (auto& [id, calls] : own) {
         const auto lane = calls.front()->lane;
@@ -31022,6 +31409,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
     call->kind = detail::call_kind::create;
     call->target = id;
     call->shape = entry->plan->shape;
+    if (entry->plan->beside) call->extra().beside = entry->plan->beside;
     call->retries_left = 1; // there are terms
     if (!prepare(*call)) return;
     wire::writer body;
@@ -31029,7 +31417,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
     detail::encode_remake(body, *entry->plan);
     call->body = std::move(body).take();
     call->state = detail::phase::queued;
-    line_up(std::move(call));
+    if (followers::may_go(*this, call)) line_up(std::move(call));
 }
 
 /// An actor is there again, or not to be expected any more: what others hold of what it had, ends.
@@ -31289,7 +31677,7 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
             continue;
         if (detail::lease_books::is_leased(*call)) {
             auto& line = leases.line_of(call->shape);
-            if (line.by != detail::lease_line::service::shared || !line.need->label.empty())
+            if (line.by != detail::lease_line::service::shared || !line.need->is_anywhere())
                 continue;
             more = more && leases.lease_on(idle, line);
             const auto* share = leases.share_of(idle, line);
@@ -34800,6 +35188,8 @@ struct head::books {
     void want(detail::head_job& j, const want_lease& what);
     void make_room(const detail::head_job& j, bool of_groups);
     void make_room(const detail::head_share& of);
+    static void spread_order(const detail::head_job& j,
+                             std::vector<rt::scheduler::place_info>& nodes_now);
     [[nodiscard]] bool make_room(const detail::head_lease& l, detail::head_node& n,
                                  const rt::scheduler::place_info& now);
     void give_back(detail::head_job& j, std::uint64_t number, bool at_once = false);
@@ -35339,10 +35729,9 @@ SKEIN_INLINE detail::head_group* head::books::group_of(const detail::head_lease&
 
 /// Where a lease may be; nothing: its group is not there, or not yet.
 SKEIN_INLINE std::optional<rt::constraint> head::books::where_of(const detail::head_lease& l) {
-    if (l.label.empty()) return rt::constraint();
     std::uint64_t number = 0;
     int bundle = -1;
-    if (!rt::parse_group_label(l.label, number, bundle)) return rt::constraint::labelled(l.label);
+    if (!rt::parse_group_label(l.label, number, bundle)) return rt::where_labelled(l.label);
     const auto* const g = group_of(l);
     if (g == nullptr || !g->id) return std::nullopt;
     return rt::constraint::in(g->id, bundle);
@@ -35663,6 +36052,7 @@ SKEIN_INLINE bool head::books::make_group_room(const detail::head_group& g, bool
 
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -35899,6 +36289,7 @@ SKEIN_INLINE void head::books::make_room(const detail::head_share& of) {
         if (!l->own || l->state != detail::lease_state::waits || l->label.starts_with('@'))
             continue;
         if (places.empty()) places = schedule.places();
+        if (l->label == rt::spread_label) spread_order(*of.of, places);
         for (const auto& now : places) {
             auto* n = node_at(now.id.value());
             if (n == nullptr || now.draining || !make_room(*l, *n, now)) continue;
@@ -35908,6 +36299,16 @@ SKEIN_INLINE void head::books::make_room(const detail::head_share& of) {
     }
 }
 
+/// The nodes with the fewest leases of this driver that are to be spread come first.
+SKEIN_INLINE void head::books::spread_order(const detail::head_job& j,
+                                            std::vector<rt::scheduler::place_info>& nodes_now) {
+    std::map<rt::place_id, int> has;
+    for (const auto& [number, l] : j.leases)
+        if (l->at != nullptr && l->label == rt::spread_label) ++has[l->at->place()];
+    std::stable_sort(nodes_now.begin(), nodes_now.end(),
+                     [&](const auto& a, const auto& b) { return has[a.id] < has[b.id]; });
+}
+
 /// False: this node could not hold it, whatever the driver gave back.
 SKEIN_INLINE bool head::books::make_room(const detail::head_lease& l, detail::head_node& n,
                                          const rt::scheduler::place_info& now) {
@@ -35915,7 +36316,8 @@ SKEIN_INLINE bool head::books::make_room(const detail::head_lease& l, detail::he
         return label == "node=" + n.name ||
                std::find(n.labels.begin(), n.labels.end(), label) != n.labels.end();
     };
-    if (!rt::fits(l.demand, n.total) || (!l.label.empty() && !has(l.label))) return false;
+    const bool anywhere = l.label.empty() || l.label == rt::spread_label;
+    if (!rt::fits(l.demand, n.total) || (!anywhere && !has(l.label))) return false;
     std::vector<detail::head_lease*> may_go;
     std::int64_t missing = (l.demand.cpu - (now.total.cpu - now.used.cpu)).in_steps();
     auto without = now.total; // once these have gone
@@ -38938,7 +39340,7 @@ struct space_options {
         out.resources = resources;
         out.env = env;
         out.cwd = cwd;
-        if (!how.on.is_any()) out.on = how.on.is_node() ? node_named(on) : label(on);
+        out.on = how.on.with_text(on);
         return out;
     }
 
@@ -39280,6 +39682,8 @@ public:
     [[nodiscard]] std::size_t pending() const noexcept { return lane_ ? lane_->pending : 0; }
     /// True once this process knows that the actor is gone; a worker learns it from the calls that fail.
     [[nodiscard]] bool has_ended() const noexcept { return lane_ && lane_->lost; }
+    /// For `.on`: the node where the actor is, also when it is made again on another one.
+    operator location() const noexcept { return location::beside(id()); } // NOLINT: reads as it is meant
     friend bool operator==(const actor_handle&, const actor_handle&) = default;
 
     [[nodiscard]] const counted_ptr<rt::detail::actor_state>& lane() const noexcept {
@@ -40248,8 +40652,8 @@ private:
                 const auto where = groups_.where(kind.what);
                 if (!where) continue; // what waits for it fails
                 r.where = *where;
-            } else if (!kind.what.label.empty()) {
-                r.where = constraint::labelled(kind.what.label);
+            } else {
+                r.where = where_labelled(kind.what.label);
             }
             r.tag = number;
             r.for_life = true;
@@ -41730,10 +42134,7 @@ public:
     explicit kept_options(Options how) : parts_(std::make_unique<parts>(std::move(how))) {
         auto& mine = parts_->how;
         for (auto* text : {&mine.resources, &mine.env, &mine.cwd, &mine.name}) *text = keep(*text);
-        if (!mine.on.is_any() && !mine.on.is_group()) {
-            const auto where = keep(mine.on.text());
-            mine.on = mine.on.is_node() ? node_named(where) : label(where);
-        }
+        mine.on = mine.on.with_text(keep(mine.on.text()));
         if constexpr (requires { mine.deadline; })
             if (mine.deadline != no_deadline) parts_->made = system_clock().now();
     }
@@ -41964,6 +42365,8 @@ public:
     explicit operator bool() const noexcept { return static_cast<bool>(cell_); }
     /// Which actor; the same in all processes of one run.
     [[nodiscard]] actor_id id() const noexcept { return cell_ ? cell_->id : actor_id{}; }
+    /// For `.on`: the node where the actor is.
+    operator location() const noexcept { return location::beside(id()); } // NOLINT: reads as it is meant
 
     /// Submits a call of a method from any thread. Calls that one thread makes through one handle, or copies of it, run
     /// in the order in which they were made. The pending may be dropped.

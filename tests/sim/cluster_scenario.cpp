@@ -5,7 +5,7 @@
 // fails, fills up, loses and tears what is not synced, and rots.
 //
 // Invariants: each call ends once, with its own value or an expected error; a task runs once and once more per retry at
-// most, a method at most once; a node never holds more than it has, and no two tasks or actors its only gpu. When faults
+// most, a method at most once; what is to run where an actor is runs there; a node never holds more than it has, and no two tasks or actors its only gpu. When faults
 // have ended every node that lives is in the cluster, each driver has the workers it wants (or some, where both want all),
 // as many processes run as the head has granted leases, and all calls end, those in placement groups, too. What a worker
 // prints reaches its driver in whole lines and in order, and what is missing was counted. A head that is killed in the calm
@@ -105,6 +105,7 @@ task<int> talk(int call, int lines, int length) {
 }
 struct ledger {
     int last = 0;
+    std::string where() { return runtime_context().host; }
     int note(int call, int position) {
         ++now->runs[call];
         if (position <= last) now->violation = "calls to an actor ran out of order";
@@ -112,6 +113,16 @@ struct ledger {
         return call;
     }
 };
+
+/// Is to run where the actor is, which is not made again.
+task<int> follow(int call, actor_handle<ledger> actor) {
+    const auto here = runtime_context().host;
+    auto asked = as_result(with_timeout(as_task(actor.call<&ledger::where>()), 2s));
+    const auto there = co_await asked;
+    if (there && *there != here)
+        now->violation = fmt::format("a task runs on {}, its actor on {}", here, *there);
+    co_return call;
+}
 
 struct stage {
     sim::world& w;
@@ -256,6 +267,13 @@ outstanding submit(stage* s, const actor_handle<ledger>& actor, int* position) {
         }
         return made;
     }
+    if (actor && w.chance(0.1)) {
+        how.on = actor;
+        made.counts_runs = false;
+        made.result = remote<&follow>.with(how)(made.call, actor);
+        return made;
+    }
+    if (w.chance(0.15)) how.on = spread;
     if (s->prints && w.chance(0.4)) {
         const int lines = w.chance(0.1) ? 4000 : 1 + static_cast<int>(w.below(50));
         const int length = static_cast<int>(w.below(200));

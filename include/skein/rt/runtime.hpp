@@ -254,6 +254,7 @@ private:
     struct arrival;
     struct losses;
     struct credits;
+    struct followers;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
@@ -435,6 +436,7 @@ private:
 #include <skein/rt/detail/runtime_demands.ipp>
 #include <skein/rt/detail/runtime_direct.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>
+#include <skein/rt/detail/runtime_followers.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_given.ipp>
 #include <skein/rt/detail/runtime_groups.ipp>

@@ -65,7 +65,8 @@ public:
     [[nodiscard]] static constraint on(place_id place);
     /// Places with this label.
     [[nodiscard]] static constraint labelled(std::string label);
-    /// Anywhere, the place with most room first, whatever the scheduler's policy is.
+    /// Anywhere, on the nodes in turn: on the next one that has room, whatever the scheduler's policy is. Places with a
+    /// label "node=..." in common are on one node, others on one of their own; on a node the policy decides.
     [[nodiscard]] static constraint spread();
     /// The bundle of a group; -1: any bundle of it.
     [[nodiscard]] static constraint in(placement_group_id group, int bundle = -1);

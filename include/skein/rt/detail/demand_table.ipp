@@ -6,7 +6,9 @@
 #include <skein/rt/worker_source.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -21,6 +23,21 @@ inline constexpr std::size_t most_label_bytes = 256;
     if (!label.empty()) out = fmt::format("@{}", label);
     if (!env.empty()) out += fmt::format("\n{}\n{}", env.folder, variables_as_text(env));
     return out;
+}
+
+SKEIN_INLINE std::string actor_label(actor_id actor) {
+    return fmt::format("@!{}.{}", actor.value().incarnation, actor.value().number);
+}
+
+SKEIN_INLINE bool parse_actor_label(std::string_view label, actor_id& actor) {
+    if (!label.starts_with("@!")) return false;
+    const auto* const last = label.data() + label.size();
+    unique_number id;
+    const auto [dot, bad] = std::from_chars(label.data() + 2, last, id.incarnation);
+    if (bad != std::errc() || dot == last || *dot != '.') return false;
+    const auto [end, none] = std::from_chars(dot + 1, last, id.number);
+    actor = actor_id(id);
+    return none == std::errc() && end == last && static_cast<bool>(actor);
 }
 
 SKEIN_INLINE demand_table::demand_table() {
@@ -46,7 +63,9 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
             .with_hint(fmt::format("0 to {}", most_cpus));
     demand made;
     const bool in_group = parse_group_label(label, made.group, made.bundle);
-    if (label.size() > most_label_bytes || (!in_group && label.find_first_of("@\n") != label.npos))
+    made.spreads = label == spread_label;
+    const bool is_ours = in_group || made.spreads;
+    if (label.size() > most_label_bytes || (!is_ours && label.find_first_of("@\n") != label.npos))
         return error(errc::invalid_argument, fmt::format("{} is not a label", label))
             .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
     if (all_.size() == most && free_.empty())
@@ -96,9 +115,15 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
     const bool in_group = how.on.group() != 0;
     if (how.on.is_group() && !in_group)
         return error(errc::invalid_argument, ".on is an empty placement_group");
-    if (!how.on.is_any() && !in_group && how.on.text().empty())
+    if (how.on.is_actor() && !how.on.actor())
+        return error(errc::invalid_argument, ".on is an empty actor_handle");
+    const bool has_text = !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
+    if (has_text && how.on.text().empty())
         return error(errc::invalid_argument,
                      fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
+    if (has_text && how.on.text().find('@') != std::string_view::npos)
+        return error(errc::invalid_argument, fmt::format("{} is not a label", how.on.text()))
+            .with_hint("none has an @ in it");
     auto env = parse_task_environment(how.env, how.cwd);
     if (!env) return env.error();
     resources need;
@@ -119,7 +144,9 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
         return e;
     }
     need.memory = how.memory;
-    if (how.on.is_any()) return number(need, {}, for_life, std::move(*env));
+    // The node of an actor is found when the call is placed.
+    if (how.on.is_any() || how.on.is_actor()) return number(need, {}, for_life, std::move(*env));
+    if (how.on.is_spread()) return number(need, spread_label, for_life, std::move(*env));
     std::string where(how.on.text());
     if (in_group) where = group_label(how.on.group(), how.on.bundle());
     if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
@@ -134,16 +161,28 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view
     rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
     auto env = parse_task_environment(rest, folder);
     if (!env) return env.error();
-    const auto at = first.find('@');
-    const auto need = parse_resources(first.substr(0, at));
+    const auto need = parse_resources(first.substr(0, first.find('@')));
     if (!need) return need.error();
-    return number(*need, at == first.npos ? std::string_view() : first.substr(at + 1), for_life,
-                  std::move(*env));
+    auto label = label_in(text);
+    if (actor_id beside; parse_actor_label(label, beside)) label = {};
+    return number(*need, label, for_life, std::move(*env));
 }
 
-SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
+SKEIN_INLINE std::string_view demand_table::label_in(std::string_view text) noexcept {
+    const auto first = text.substr(0, text.find('\n'));
+    const auto at = first.find('@');
+    return at == first.npos ? std::string_view() : first.substr(at + 1);
+}
+
+SKEIN_INLINE std::string demand_table::text(std::uint16_t number, actor_id beside) const {
     const auto& one = all_[number];
-    return to_string(one.need) + where_as_text(one.label, one.env);
+    return to_string(one.need) + where_as_text(beside ? actor_label(beside) : one.label, one.env);
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number_on(std::uint16_t number,
+                                                           std::string_view label) {
+    const auto one = all_[number]; // a copy: the table may grow
+    return this->number(one.need, label, one.for_life, one.env);
 }
 
 } // namespace skein::rt::detail

@@ -293,8 +293,8 @@ private:
                 const auto where = groups_.where(kind.what);
                 if (!where) continue; // what waits for it fails
                 r.where = *where;
-            } else if (!kind.what.label.empty()) {
-                r.where = constraint::labelled(kind.what.label);
+            } else {
+                r.where = where_labelled(kind.what.label);
             }
             r.tag = number;
             r.for_life = true;

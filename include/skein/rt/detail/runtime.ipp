@@ -118,6 +118,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_option
     }
     call.shape = *number;
     call.cpus = demands.at(*number).cpus;
+    if (how.on.is_actor()) followers::follow(*this, call, how.on.actor());
     join_group(call);
 }
 
@@ -178,8 +179,9 @@ namespace detail {
 SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
                               bool is_worker, const demand_table& demands) {
     std::string demand; // for the driver, which places the calls of workers
-    if (is_worker && call.shape > 1 && !demands.at(call.shape).is_simple)
-        demand = demands.text(call.shape);
+    const auto beside = call.rare ? call.rare->beside : actor_id();
+    if (is_worker && (beside || (call.shape > 1 && !demands.at(call.shape).is_simple)))
+        demand = demands.text(call.shape, beside);
     call_head head;
     head.function = call.fn != nullptr ? call.fn->index : 0;
     head.kind = call.kind;
@@ -352,6 +354,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         return send(*found->where, std::move(call));
     }
     if (books_->given_up) return refuse(*call, *books_->given_up);
+    if (!followers::may_go(*this, call)) return;
     books_->begin_work();
     if (detail::lease_books::is_lined_up(*call)) {
         if (auto* to = books_->leases.straight_to(*call)) return send(*to, std::move(call));

@@ -14,6 +14,7 @@
 #include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/credit_books.hpp>
 #include <skein/rt/detail/demand_table.hpp>
+#include <skein/rt/detail/follower_books.hpp>
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/group_books.hpp>
 #include <skein/rt/detail/id_map.hpp>
@@ -79,6 +80,7 @@ struct call_base::rarities {
     std::optional<error> bad_options;
     std::optional<known_failures> retry_on;
     std::uint16_t failed_attempts = 0; ///< that ended with one of them
+    actor_id beside;                   ///< it is to run where that actor is
     duration limit = no_deadline;
     time_point until{};        ///< when the deadline is
     bool is_inherited = false; ///< the limit, from the call that made this one
@@ -252,6 +254,7 @@ struct lease_books {
     void lend_now();
     [[nodiscard]] bool has_lent() const;
     [[nodiscard]] std::uint32_t cores_of(const call_base& call) const;
+    [[nodiscard]] static bool has_label(const peer& worker, const std::string& label);
     [[nodiscard]] bool any_has(const std::string& label) const;
     [[nodiscard]] static lease_share* share_of(const peer& at, const lease_line& line) noexcept;
     void add(peer& worker);
@@ -270,7 +273,8 @@ struct lease_books {
     bool take();
     void book(const grant& g);
     [[nodiscard]] bool lease_on(peer& worker, lease_line& line);
-    [[nodiscard]] peer* take_whole(const peers& links, std::uint32_t cpus);
+    [[nodiscard]] peer* take_whole(const peers& links, const demand& what);
+    void take_followers(actor_id of, std::vector<counted_ptr<call_base>>& into);
     void release_unused(lease_share& share);
     bool reclaim();
     void forget_idle_lines();
@@ -416,6 +420,8 @@ struct runtime::books {
         leases.take_waiting(all);
         for (auto* line : {&creations, &queue})
             for (auto& call : std::exchange(*line, {})) all.push_back(std::move(call));
+        for (auto& [id, entry] : actors.entries)
+            for (auto& call : std::exchange(entry.beside, {})) all.push_back(std::move(call));
         return all;
     }
 };

@@ -15,11 +15,13 @@ namespace skein::rt {
 
 namespace detail {
 
+SKEIN_INLINE bool lease_books::has_label(const peer& worker, const std::string& label) {
+    return std::find(worker.labels.begin(), worker.labels.end(), label) != worker.labels.end();
+}
+
 SKEIN_INLINE bool lease_books::any_has(const std::string& label) const {
-    return std::any_of(workers.begin(), workers.end(), [&](const auto& one) {
-        const auto& labels = one.second->labels;
-        return std::find(labels.begin(), labels.end(), label) != labels.end();
-    });
+    return std::any_of(workers.begin(), workers.end(),
+                       [&](const auto& one) { return has_label(*one.second, label); });
 }
 
 /// Whether a line that has nothing anywhere is served by the workers that are there, or by workers of its own.
@@ -33,7 +35,7 @@ SKEIN_INLINE void lease_books::decide(lease_line& line) {
     const bool is_held = need.for_life || need.group != 0;
     if (largest == 0 && need.only_cpus && !is_held) return; // not known yet
     const bool is_shared = !is_held && need.only_cpus && line.cpus <= largest &&
-                           (need.label.empty() || any_has(need.label));
+                           (need.is_anywhere() || any_has(need.label));
     line.by = is_shared ? lease_line::service::shared : lease_line::service::own;
 }
 
@@ -103,6 +105,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
         return;
     }
     call.shape = *number;
+    if (asked.on.is_actor()) followers::follow(*this, call, asked.on.actor());
     if (books_->upstream == nullptr) join_group(call);
 }
 
@@ -110,7 +113,10 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
 SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
     auto* const entry = books_->actors.find(call.target);
     if (entry == nullptr) return;
-    if (entry->plan) entry->plan->shape = call.shape;
+    if (entry->plan) {
+        entry->plan->shape = call.shape;
+        if (call.rare) entry->plan->beside = call.rare->beside;
+    }
     entry->group = group_of(call.shape);
 }
 

@@ -172,6 +172,9 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     }
     call.shape = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
+    if (actor_id beside;
+        detail::parse_actor_label(detail::demand_table::label_in(head.demand), beside))
+        call.extra().beside = beside;
     join_group(call);
     if (for_life) keep_demand(call);
 }

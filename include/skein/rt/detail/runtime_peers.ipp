@@ -279,6 +279,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     }
     fail_lost(lost);
     for (const auto& lane : gone) fail_lane(*lane);
+    for (const auto& call : lost.stranded) (void)followers::may_go(*this, call); // it fails, and says why
     for (const auto id : lost.orphaned) let_go(id);
     run_again(lost);
     resume_restarts(lost);
@@ -342,20 +343,23 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
 /// along the next time.
 SKEIN_INLINE void runtime::run_again(const losses& lost) {
     std::vector<counted_ptr<detail::call_base>> urgent, others;
+    counted_ptr<detail::call_base> suspect;
     for (const auto& call : lost.again) {
         ++books_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
-        if (call == lost.suspect) continue;
+        if (!followers::may_go(*this, call)) continue;
+        if (call == lost.suspect) {
+            suspect = call;
+            continue;
+        }
         (detail::lease_books::is_leased(*call) ? others : urgent).push_back(call);
     }
     auto& queue = books_->queue;
-    if (lost.suspect && !detail::lease_books::is_leased(*lost.suspect))
-        urgent.push_back(lost.suspect);
+    if (suspect && !detail::lease_books::is_leased(*suspect)) urgent.push_back(suspect);
     queue.insert(queue.begin(), urgent.begin(), urgent.end());
     books_->leases.run_again(others);
-    if (lost.suspect && detail::lease_books::is_leased(*lost.suspect))
-        books_->leases.push(lost.suspect);
+    if (suspect && detail::lease_books::is_leased(*suspect)) books_->leases.push(suspect);
 }
 
 } // namespace skein::rt

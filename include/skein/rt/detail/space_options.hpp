@@ -39,7 +39,7 @@ struct space_options {
         out.resources = resources;
         out.env = env;
         out.cwd = cwd;
-        if (!how.on.is_any()) out.on = how.on.is_node() ? node_named(on) : label(on);
+        out.on = how.on.with_text(on);
         return out;
     }
 

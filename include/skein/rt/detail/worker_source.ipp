@@ -20,6 +20,11 @@ SKEIN_INLINE task<runtime*> worker_source::enter(std::string space) {
     co_return nullptr;
 }
 
+SKEIN_INLINE constraint where_labelled(const std::string& label) {
+    if (label.empty()) return {};
+    return label == spread_label ? constraint::spread() : constraint::labelled(label);
+}
+
 SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
     return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
 }
