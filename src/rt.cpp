@@ -76,6 +76,7 @@
 #include <skein/rt/detail/runtime_followers.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_given.ipp>
+#include <skein/rt/detail/runtime_group_desk.ipp>
 #include <skein/rt/detail/runtime_groups.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_leases.ipp>

@@ -10609,6 +10609,8 @@ public:
     /// name: as messages say it, "worker-3". Labels are compared whole: "zone=a".
     result<void> add_place(place_id id, std::string name, const resources& total,
                            std::vector<std::string> labels = {});
+    /// The place has these labels from now on. What runs there goes on. False if it is unknown.
+    bool set_labels(place_id id, std::vector<std::string> labels);
     /// Gives back the requests that held something there; bundles there are placed again.
     std::vector<evicted> remove_place(place_id id);
     /// Nothing new goes there, nor into bundles there; what runs goes on. False if it is unknown.
@@ -11426,6 +11428,8 @@ struct schedule_books {
     [[nodiscard]] std::uint32_t new_place();
     void learn(const resources& total);
     void open_place(std::uint32_t p, const needs& total, gpu_set gpus);
+    void join_labelled(std::uint32_t p);
+    bool set_labels(place_id id, std::vector<std::string> labels);
     std::vector<evicted> remove_place(place_id id);
     bool drain(place_id id, bool on);
     void join(place_domain& d, std::uint32_t p);
@@ -12067,6 +12071,9 @@ SKEIN_INLINE result<void> scheduler::add_place(place_id id, std::string name,
                                                std::vector<std::string> labels) {
     return books_->add_place(id, std::move(name), total, std::move(labels));
 }
+SKEIN_INLINE bool scheduler::set_labels(place_id id, std::vector<std::string> labels) {
+    return books_->set_labels(id, std::move(labels));
+}
 SKEIN_INLINE std::vector<evicted> scheduler::remove_place(place_id id) {
     return books_->remove_place(id);
 }
@@ -12604,18 +12611,37 @@ SKEIN_INLINE result<void> schedule_books::add_place(place_id id, std::string nam
     place_of.emplace(id, p);
     open_place(p, needs_of(total), first_gpus(total.gpu.in_steps() / amount::steps));
     join(everywhere, p);
-    for (auto& c : constraints) {
-        const auto* label = c.labelled ? label_of(c.where) : nullptr;
-        if (label != nullptr &&
-            std::find(place.labels.begin(), place.labels.end(), *label) != place.labels.end())
-            join(*c.labelled, p);
-        if (c.by_node) join_node(*c.by_node, p);
-    }
+    join_labelled(p);
     count_cluster(place, 1);
     ++places_version;
     offer(p);
     grow(p);
     return {};
+}
+
+/// Where those look for it who ask for one of its labels, or take the nodes in turn.
+SKEIN_INLINE void schedule_books::join_labelled(std::uint32_t p) {
+    const auto& labels = all_places[p].labels;
+    for (auto& c : constraints) {
+        const auto* label = c.labelled ? label_of(c.where) : nullptr;
+        if (label != nullptr && std::find(labels.begin(), labels.end(), *label) != labels.end())
+            join(*c.labelled, p);
+        if (c.by_node) join_node(*c.by_node, p);
+    }
+}
+
+SKEIN_INLINE bool schedule_books::set_labels(place_id id, std::vector<std::string> labels) {
+    const auto found = place_of.find(id);
+    if (found == place_of.end()) return false;
+    auto& place = all_places[found->second];
+    for (std::size_t i = 1; i < place.in.size(); ++i) leave(*place.in[i].first, place.in[i].second);
+    place.in.resize(1); // the first is everywhere
+    place.labels = std::move(labels);
+    join_labelled(found->second);
+    ++places_version;
+    offer(found->second);
+    grow(found->second);
+    return true;
 }
 
 SKEIN_INLINE void schedule_books::open_place(std::uint32_t p, const needs& total, gpu_set gpus) {
@@ -13767,6 +13793,7 @@ struct worker_room {
     std::vector<std::string> labels; ///< of its node, and "node=n1"
     bool is_guest =
         false; ///< another program: it calls, finds and makes actors, and nothing runs there
+    bool labels_follow = false; ///< they are not known yet, see runtime::set_labels()
 };
 
 /// Brings workers to a driver's runtime. Its serve() must have ended before it is destroyed.
@@ -22342,15 +22369,23 @@ struct quantity {
     double value;
 };
 
-/// Where a task may run or an actor live; borrows its text. Made by label(), node_named(), and from an actor_handle, a
-/// shared_actor or a placement_group; `spread` is one.
+/// Where a task may run or an actor live; borrows its text. Made by label(), node_named(), group_named(), and from an
+/// actor_handle, a shared_actor or a placement_group; `spread` and `anywhere` are two.
 class location {
 public:
     constexpr location() noexcept = default; ///< any
     [[nodiscard]] constexpr std::string_view text() const noexcept { return text_; }
-    [[nodiscard]] constexpr bool is_any() const noexcept { return kind_ == kind::any; }
+    [[nodiscard]] constexpr bool is_any() const noexcept {
+        return kind_ == kind::any || kind_ == kind::anywhere;
+    }
+    /// It was said so, which a call without `.on` does not.
+    [[nodiscard]] constexpr bool is_anywhere() const noexcept { return kind_ == kind::anywhere; }
     [[nodiscard]] constexpr bool is_node() const noexcept { return kind_ == kind::node; }
     [[nodiscard]] constexpr bool is_group() const noexcept { return kind_ == kind::group; }
+    /// A placement group by its name, which is text().
+    [[nodiscard]] constexpr bool is_named_group() const noexcept {
+        return kind_ == kind::named_group;
+    }
     [[nodiscard]] constexpr bool is_actor() const noexcept { return kind_ == kind::actor; }
     [[nodiscard]] constexpr bool is_spread() const noexcept { return kind_ == kind::spread; }
     /// The number of a placement group; 0: it is none, or an empty one.
@@ -22360,6 +22395,13 @@ public:
     /// The actor where this is; none: it is no actor, or that of an empty handle.
     [[nodiscard]] constexpr actor_id actor() const noexcept {
         return is_actor() ? actor_id({incarnation_, number_}) : actor_id();
+    }
+    /// Of a placement group: tasks and actors that are made there are in it, too, if they name no place.
+    [[nodiscard]] constexpr bool has_children() const noexcept { return children_; }
+    [[nodiscard]] constexpr location with_children() const noexcept {
+        auto copy = *this;
+        copy.children_ = true;
+        return copy;
     }
     /// The same with a text of its own, for whoever keeps it longer than the expression that made it.
     [[nodiscard]] constexpr location with_text(std::string_view text) const noexcept {
@@ -22377,17 +22419,25 @@ public:
     }
     /// On all nodes in turn.
     [[nodiscard]] static constexpr location over_nodes() noexcept { return {{}, kind::spread}; }
+    /// Wherever there is room.
+    [[nodiscard]] static constexpr location everywhere() noexcept { return {{}, kind::anywhere}; }
+    /// In a placement group, by its number.
+    [[nodiscard]] static constexpr location in_group(std::uint64_t group, int bundle) noexcept {
+        location made({}, kind::group);
+        made.number_ = group;
+        made.bundle_ = bundle;
+        return made;
+    }
 
 private:
-    friend class placement_group;
     friend constexpr location label(std::string_view) noexcept;
     friend constexpr location node_named(std::string_view) noexcept;
-    enum class kind : std::uint8_t { any, label, node, group, actor, spread };
+    friend constexpr location group_named(std::string_view, int) noexcept;
+    enum class kind : std::uint8_t { any, anywhere, label, node, group, named_group, actor, spread };
     constexpr location(std::string_view text, kind what) noexcept : text_(text), kind_(what) {}
-    constexpr location(std::uint64_t group, int bundle) noexcept
-        : kind_(kind::group), bundle_(bundle), number_(group) {}
     std::string_view text_;
     kind kind_ = kind::any;
+    bool children_ = false;
     int bundle_ = -1;
     std::uint64_t number_ = 0;      ///< of a group or an actor
     std::uint64_t incarnation_ = 0; ///< of an actor's number
@@ -22400,6 +22450,16 @@ private:
 [[nodiscard]] constexpr location node_named(std::string_view name) noexcept {
     return {name, location::kind::node};
 }
+
+/// The placement group of that name, in any process of the program; one of its bundles, counted from 0, or any.
+[[nodiscard]] constexpr location group_named(std::string_view name, int bundle = -1) noexcept {
+    location made(name, location::kind::named_group);
+    made.bundle_ = bundle;
+    return made;
+}
+
+/// Wherever there is room: as if nothing were said, but not in the placement group of the call that makes this one.
+inline constexpr location anywhere = location::everywhere();
 
 /// The nodes in turn, each time the next one that has room: evenly, as well as that can be said beforehand. On one host it
 /// says nothing.
@@ -24171,6 +24231,8 @@ public:
     /// The same for a worker that says where it is, or that serves one demand only.
     [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, obituary after,
                                           detail::claims page, worker_room room);
+    /// Driver: the labels of the worker on that connection, if they were not known when it came.
+    void set_labels(const net::channel& wire, const std::vector<std::string>& labels);
     /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what runs there has
     /// ended. False: it stays, for it has actors, or it has gone already.
     ///   errors  cancelled: it takes new work again
@@ -24275,12 +24337,8 @@ public:
     void kill_actor(actor_id id);
     void leave_actor();
 
-    // For placement_group; in detail/runtime_groups.ipp.
-
-    [[nodiscard]] counted_ptr<detail::group_state> make_group(
-        const std::vector<std::string>& bundles, group_strategy how);
-    void drop_group(detail::group_state& state) noexcept;
-    void end_group(detail::group_state& group, const error& why);
+    /// For placement_group; in detail/group_desk.hpp.
+    struct group_desk;
 
     /// The lane of a handle that is decoded here.
     [[nodiscard]] counted_ptr<detail::actor_state> borrow_actor(actor_id id,
@@ -24364,12 +24422,6 @@ private:
     void reply_handle(peer& to, slot_id id, actor_id actor);
 
     void set_demand(detail::call_base& call, const actor_options& how);
-    void join_group(detail::call_base& call);
-    [[nodiscard]] counted_ptr<detail::group_state> group_of(std::uint16_t shape) const;
-    void tell_drop(std::uint64_t number);
-    void refuse_group(std::uint64_t number, const error& why);
-    void forget_group(std::uint64_t number);
-    void fail_groups(const error& why);
     void keep_demand(const detail::call_base& call);
     void line_up(counted_ptr<detail::call_base> call);
     void actor_left(peer& at);
@@ -24591,6 +24643,7 @@ inline void put_actor(wire::writer& to, actor_id id) {
 
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -24600,6 +24653,8 @@ inline void put_actor(wire::writer& to, actor_id id) {
 namespace skein::rt {
 
 class runtime;
+using peer_id = strong_id<struct peer_tag>;
+using slot_id = strong_id<struct slot_tag>;
 
 namespace detail {
 
@@ -24618,6 +24673,16 @@ public:
     bool is_gone = false;     ///< nothing of it is left
     std::optional<error> why; ///< it is over: what those in it are told
     event changed;
+    std::string name;        ///< empty: none
+    std::uint32_t holds = 0; ///< worker: times its driver knows of the handles here
+    /// Driver: workers that wait for it.
+    struct asker {
+        peer_id link;
+        slot_id slot;
+        call_id parent;       ///< the call that waits there; none
+        bool for_end = false; ///< until nothing of it is left, not until it is placed
+    };
+    std::vector<asker> askers;
 
 private:
     void last_use_gone() noexcept;
@@ -24631,8 +24696,15 @@ struct group_entry {
     bool is_gone = false;
 };
 
+/// A group that a worker holds, as its driver knows it.
+struct held_group {
+    counted_ptr<group_state> state;
+    std::uint32_t times = 0;
+};
+
 struct group_books {
     std::map<std::uint64_t, group_entry> entries;
+    std::map<std::string, std::uint64_t, std::less<>> names;
     std::uint64_t last = 0;
 
     /// Those that are held: what follows may end some of them.
@@ -24796,6 +24868,8 @@ struct actor_books {
 //     left       it has ended by itself
 //     find       id = who asks, body = type and name                a reply brings its number
 //
+// Of placement groups, from a worker to its driver: group, body = group_question, detail/group_message.hpp.
+//
 // Workers call the actors of each other over links of their own, which carry call, cancel, reply, started and held alone;
 // what they need their driver for is in detail/direct_message.hpp.
 //
@@ -24834,6 +24908,7 @@ enum message : std::uint16_t {
     message_cut = 20,
     message_held = 21,
     message_passed = 22,
+    message_group = 23,
 };
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel
@@ -25172,12 +25247,15 @@ struct demand {
     std::uint64_t group = 0; ///< the placement group that the label names; 0: none
     int bundle = -1;         ///< of the group; -1: any
     bool spreads = false;    ///< over the nodes in turn
+    bool captures = false;   ///< calls that are made there are in the group, too, if they name no place
 
     /// Any worker may have it that has room.
     [[nodiscard]] bool is_anywhere() const noexcept { return label.empty() || spreads; }
 };
 
-/// Where a task of a worker is to run, as the label in the text of its demand: "@!7.12" where that actor is.
+/// Where a task of a worker is to run, as the label in the text of its demand: "@*" wherever there is room, "@!7.12" where that
+/// actor is. As of a group ("@3", "@3/0"; with a + at the end for what is made there, too) no label of a node begins so.
+inline constexpr std::string_view anywhere_label = "@*";
 [[nodiscard]] std::string actor_label(actor_id actor);
 [[nodiscard]] bool parse_actor_label(std::string_view label, actor_id& actor);
 
@@ -25198,6 +25276,9 @@ public:
     /// Of what text() says.
     [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text,
                                                        bool for_life = false);
+    /// The same with another label than the one there.
+    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text, bool for_life,
+                                                       std::string_view label);
     /// Gives the numbers of demands in a placement group back. Nobody may use them any more.
     void forget_group(std::uint64_t group);
     /// Calls use(number) for each demand in a placement group.
@@ -25209,8 +25290,9 @@ public:
 
     [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
     /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow, a line each.
-    /// beside: where that actor is, instead of its label.
-    [[nodiscard]] std::string text(std::uint16_t number, actor_id beside = {}) const;
+    [[nodiscard]] std::string text(std::uint16_t number) const;
+    /// The same with another label.
+    [[nodiscard]] std::string text(std::uint16_t number, std::string_view label) const;
     /// The label in such a text.
     [[nodiscard]] static std::string_view label_in(std::string_view text) noexcept;
     /// The number of the same demand on nodes with that label.
@@ -25240,6 +25322,10 @@ private:
 namespace skein::rt::detail {
 
 inline constexpr std::size_t most_label_bytes = 256;
+
+[[nodiscard]] inline std::string label_as_text(const demand& one) {
+    return one.captures ? one.label + "+" : one.label;
+}
 
 /// What a demand's text has behind its resources: "@zone=a\n/data\nA=1".
 [[nodiscard]] SKEIN_INLINE std::string where_as_text(std::string_view label,
@@ -25287,6 +25373,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
                      fmt::format("{} is not a number of cpus", to_string(need.cpu)))
             .with_hint(fmt::format("0 to {}", most_cpus));
     demand made;
+    made.captures = label.starts_with('@') && label.ends_with('+');
+    if (made.captures) label.remove_suffix(1);
     const bool in_group = parse_group_label(label, made.group, made.bundle);
     made.spreads = label == spread_label;
     const bool is_ours = in_group || made.spreads;
@@ -25319,7 +25407,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
 SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
     for (std::size_t n = 0; n < all_.size(); ++n) {
         if (all_[n].group != group) continue;
-        numbers_.erase({all_[n].need, where_as_text(all_[n].label, all_[n].env), all_[n].for_life});
+        numbers_.erase(
+            {all_[n].need, where_as_text(label_as_text(all_[n]), all_[n].env), all_[n].for_life});
         all_[n] = {};
         free_.push_back(static_cast<std::uint16_t>(n));
     }
@@ -25340,6 +25429,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
     const bool in_group = how.on.group() != 0;
     if (how.on.is_group() && !in_group)
         return error(errc::invalid_argument, ".on is an empty placement_group");
+    if (how.on.is_named_group())
+        return error(errc::invalid_argument, ".on names no placement_group");
     if (how.on.is_actor() && !how.on.actor())
         return error(errc::invalid_argument, ".on is an empty actor_handle");
     const bool has_text = !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
@@ -25374,12 +25465,19 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
     if (how.on.is_spread()) return number(need, spread_label, for_life, std::move(*env));
     std::string where(how.on.text());
     if (in_group) where = group_label(how.on.group(), how.on.bundle());
+    if (in_group && how.on.has_children()) where += '+';
     if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
     return number(need, where, for_life, std::move(*env));
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
                                                                 bool for_life) {
+    return number_of_text(text, for_life, label_in(text));
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
+                                                                bool for_life,
+                                                                std::string_view label) {
     const auto first = text.substr(0, text.find('\n'));
     auto rest = text.substr(std::min(first.size() + 1, text.size()));
     const auto folder = rest.substr(0, rest.find('\n'));
@@ -25388,8 +25486,6 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view
     if (!env) return env.error();
     const auto need = parse_resources(first.substr(0, first.find('@')));
     if (!need) return need.error();
-    auto label = label_in(text);
-    if (actor_id beside; parse_actor_label(label, beside)) label = {};
     return number(*need, label, for_life, std::move(*env));
 }
 
@@ -25399,9 +25495,13 @@ SKEIN_INLINE std::string_view demand_table::label_in(std::string_view text) noex
     return at == first.npos ? std::string_view() : first.substr(at + 1);
 }
 
-SKEIN_INLINE std::string demand_table::text(std::uint16_t number, actor_id beside) const {
+SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
+    return text(number, label_as_text(all_[number]));
+}
+
+SKEIN_INLINE std::string demand_table::text(std::uint16_t number, std::string_view label) const {
     const auto& one = all_[number];
-    return to_string(one.need) + where_as_text(beside ? actor_label(beside) : one.label, one.env);
+    return to_string(one.need) + where_as_text(label, one.env);
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number_on(std::uint16_t number,
@@ -25413,7 +25513,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number_on(std::uint16_t number,
 } // namespace skein::rt::detail
 
 // ======== skein/rt/detail/follower_books.hpp
-// Calls that are to run where an actor is: who waits for it, and who goes where it goes. Bodies in runtime_followers.ipp.
+// Calls with `.on`, and those among them that are to run where an actor is: who waits for it, and who goes where it
+// goes. Bodies in runtime_followers.ipp.
 
 
 #include <vector>
@@ -25424,10 +25525,72 @@ namespace skein::rt {
 struct runtime::followers {
     using calls = std::vector<counted_ptr<detail::call_base>>;
 
+    static void set_demand(runtime& self, detail::call_base& call, call_options how);
+    [[nodiscard]] static bool take_location(runtime& self, detail::call_base& call, location& on);
     static void follow(runtime& self, detail::call_base& call, actor_id of);
     [[nodiscard]] static bool may_go(runtime& self, const counted_ptr<detail::call_base>& call);
     static void actor_is_placed(runtime& self, actor_id id);
     static void fail(const calls& all, const error& why);
+};
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/group_desk.hpp
+// What runtimes do about placement groups: bodies in runtime_groups.ipp, of names and of workers in
+// runtime_group_desk.ipp.
+
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::rt {
+
+namespace detail {
+struct group_question;
+
+/// A group by its name as a label in the call of a worker.
+[[nodiscard]] std::string named_group_label(const location& on);
+} // namespace detail
+
+/// Its functions are part of runtime.
+struct runtime::group_desk {
+    using state_ptr = counted_ptr<detail::group_state>;
+
+    // For placement_group.
+    [[nodiscard]] static state_ptr make(runtime& self, const std::vector<std::string>& bundles,
+                                        group_strategy how, std::string_view name,
+                                        bool get_if_exists);
+    [[nodiscard]] static task<state_ptr> look_up(runtime* self, std::string name);
+    [[nodiscard]] static task<void> ask_and_wait(state_ptr group, bool for_end);
+    [[nodiscard]] static bool is_elsewhere(const detail::group_state& group) noexcept;
+    static void drop(runtime& self, detail::group_state& state) noexcept;
+    static void end(runtime& self, detail::group_state& group, const error& why);
+
+    // For calls.
+    static void join(runtime& self, detail::call_base& call);
+    [[nodiscard]] static state_ptr of(const runtime& self, std::uint16_t shape);
+    [[nodiscard]] static std::optional<error> resolve(const runtime& self, location& on);
+    [[nodiscard]] static std::optional<error> resolve_label(const runtime& self,
+                                                            std::string& label);
+    static void keep(runtime& self, detail::call_base& call, std::uint64_t number);
+
+    static void changed(runtime& self, detail::group_state& state);
+    static void fail_all(runtime& self, const error& why);
+    static void on_question(runtime& self, peer& from, const net::frame_view& f);
+    [[nodiscard]] static state_ptr take_answer(runtime& self, byte_span answer);
+
+private:
+    [[nodiscard]] static error no_such(const runtime& self, std::string_view name);
+    static void tell_drop(runtime& self, std::uint64_t number);
+    static void refuse(runtime& self, std::uint64_t number, const error& why);
+    static void forget(runtime& self, std::uint64_t number);
+    static void forget_name(runtime& self, const detail::group_state& state);
+    static void ask(runtime& self, const counted_ptr<detail::call_base>& call,
+                    const detail::group_question& what, std::string name);
+    friend class runtime;
 };
 
 } // namespace skein::rt
@@ -25675,6 +25838,7 @@ struct call_base::rarities {
     std::optional<known_failures> retry_on;
     std::uint16_t failed_attempts = 0; ///< that ended with one of them
     actor_id beside;                   ///< it is to run where that actor is
+    std::string label;                 ///< worker: where its driver is to have it run, if not ""
     duration limit = no_deadline;
     time_point until{};        ///< when the deadline is
     bool is_inherited = false; ///< the limit, from the call that made this one
@@ -25713,6 +25877,7 @@ struct peer {
     std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
     bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
+    bool labels_follow = false;        ///< they are not known yet
     error why{errc::closed, "closed"}; ///< once it has ended
     std::string ended_for;             ///< by force, and for which call
     call_id forced;                    ///< that call
@@ -25748,6 +25913,7 @@ struct peer {
     std::size_t prune_at = 2 * detail::claims::entries;
     std::vector<std::unique_ptr<detail::lease_share>> shares;
     std::uint32_t guests = 0; ///< cores of `busy` that calls have without a lease
+    std::map<std::uint64_t, detail::held_group> groups; ///< placement groups that it holds
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
     detail::id_map<slot_id, std::unique_ptr<detail::running_call>> running;
@@ -26481,6 +26647,7 @@ SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
 // ---- calls of this process -------------------------------------------------------------------
 
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_options& how) {
+    if (!how.on.is_any() || how.on.is_anywhere()) return followers::set_demand(*this, call, how);
     auto& demands = books_->leases.demands;
     const auto number = demands.number(how);
     if (!number) {
@@ -26489,8 +26656,6 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_option
     }
     call.shape = *number;
     call.cpus = demands.at(*number).cpus;
-    if (how.on.is_actor()) followers::follow(*this, call, how.on.actor());
-    join_group(call);
 }
 
 /// False: its deadline is over before it begins, and it has failed with that.
@@ -26550,9 +26715,11 @@ namespace detail {
 SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
                               bool is_worker, const demand_table& demands) {
     std::string demand; // for the driver, which places the calls of workers
-    const auto beside = call.rare ? call.rare->beside : actor_id();
-    if (is_worker && (beside || (call.shape > 1 && !demands.at(call.shape).is_simple)))
-        demand = demands.text(call.shape, beside);
+    const bool is_placed = call.rare && !call.rare->label.empty();
+    if (is_worker && is_placed)
+        demand = demands.text(call.shape, call.rare->label);
+    else if (is_worker && call.shape > 1 && !demands.at(call.shape).is_simple)
+        demand = demands.text(call.shape);
     call_head head;
     head.function = call.fn != nullptr ? call.fn->index : 0;
     head.kind = call.kind;
@@ -26836,7 +27003,7 @@ SKEIN_INLINE void runtime::give_up(error why) {
         if (!call->is_done()) refuse(*call, why);
     for (auto& [shape, line] : books_->leases.lines)
         if (line.wanted > 0) tell_demand(line);
-    fail_groups(why);
+    group_desk::fail_all(*this, why);
 }
 
 // ---- actors ------------------------------------------------------------------------------------
@@ -28082,14 +28249,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
     asked.on = how.on;
     asked.env = how.env;
     asked.cwd = how.cwd;
-    const auto number = books_->leases.demands.number(asked, true);
-    if (!number) {
-        call.extra().bad_options = number.error();
-        return;
-    }
-    call.shape = *number;
-    if (asked.on.is_actor()) followers::follow(*this, call, asked.on.actor());
-    if (books_->upstream == nullptr) join_group(call);
+    followers::set_demand(*this, call, asked);
 }
 
 /// Driver: an actor was declared; it holds what its constructor's call asks for.
@@ -28100,7 +28260,7 @@ SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
         entry->plan->shape = call.shape;
         if (call.rare) entry->plan->beside = call.rare->beside;
     }
-    entry->group = group_of(call.shape);
+    entry->group = group_desk::of(*this, call.shape);
 }
 
 /// Driver: to the end of its line.
@@ -28131,7 +28291,7 @@ SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
         while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
         return;
     }
-    if (const auto group = group_of(line.shape); group && group->why) {
+    if (const auto group = group_desk::of(*this, line.shape); group && group->why) {
         while (leases.front(line) != nullptr) {
             const auto call = leases.pop(line);
             refuse(*call,
@@ -28990,9 +29150,53 @@ SKEIN_INLINE void lease_books::take_followers(actor_id of,
 
 } // namespace detail
 
+/// What a task needs that says where it is to run.
+SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_base& call,
+                                                 call_options how) {
+    const bool for_life = call.kind == detail::call_kind::create;
+    auto& demands = self.books_->leases.demands;
+    if (!take_location(self, call, how.on)) return;
+    const auto number = demands.number(how, for_life);
+    if (!number) {
+        call.extra().bad_options = number.error();
+        return;
+    }
+    call.shape = *number;
+    if (!for_life) call.cpus = demands.at(*number).cpus;
+    if (self.books_->upstream == nullptr) group_desk::join(self, call);
+}
+
+/// Leaves of a location what a demand is numbered by: names are looked up, and what only the driver knows is told to it
+/// with the call. False: there is no such place.
+SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_base& call,
+                                                    location& on) {
+    const bool is_driver = self.books_->upstream == nullptr;
+    if (on.is_actor() && on.actor()) {
+        follow(self, call, on.actor());
+    } else if (is_driver) {
+        auto why = group_desk::resolve(self, on);
+        if (why) call.extra().bad_options = std::move(why);
+        return !call.rare || !call.rare->bad_options;
+    } else if (on.is_group() && on.group() != 0) {
+        group_desk::keep(self, call, on.group());
+        call.extra().label = group_label(on.group(), on.bundle());
+        if (on.has_children()) call.extra().label += '+';
+    } else if (on.is_named_group() && !on.text().empty()) {
+        call.extra().label = detail::named_group_label(on);
+    } else {
+        if (on.is_anywhere()) call.extra().label = detail::anywhere_label;
+        return true;
+    }
+    on = {};
+    return !call.rare->bad_options;
+}
+
 /// The call is to run where that actor is, which it keeps, as an argument would, until it is over.
 SKEIN_INLINE void runtime::followers::follow(runtime& self, detail::call_base& call, actor_id of) {
-    call.extra().beside = of;
+    if (self.books_->upstream != nullptr)
+        call.extra().label = detail::actor_label(of);
+    else
+        call.extra().beside = of;
     const auto lane = self.books_->lanes.find(of);
     if (lane == self.books_->lanes.end()) return;
     using held = counted_ptr<detail::actor_state>;
@@ -29017,7 +29221,7 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
         self.refuse(*call, detail::cannot_follow(*call, why));
         return false;
     }
-    if (entry->where == nullptr) {
+    if (entry->where == nullptr || entry->where->labels_follow) {
         entry->beside.push_back(call);
         if (call->kind == detail::call_kind::create)
             if (auto* const own = books.actors.find(call->target)) own->making = call;
@@ -29041,6 +29245,26 @@ SKEIN_INLINE void runtime::followers::actor_is_placed(runtime& self, actor_id id
     if (entry == nullptr) return;
     for (auto& call : std::exchange(entry->beside, {}))
         if (!call->is_done()) self.place(std::move(call));
+}
+
+SKEIN_INLINE void runtime::set_labels(const net::channel& wire,
+                                      const std::vector<std::string>& labels) {
+    auto& leases = books_->leases;
+    std::vector<actor_id> here;
+    for (const auto& l : books_->links) {
+        if (l->wire.get() != &wire || l->labels == labels) continue;
+        l->labels = labels;
+        l->labels_follow = false;
+        if (leases.places.set_labels(detail::place_of(*l), labels)) {
+            ++leases.state;
+            leases.is_changed = true;
+        }
+        for (const auto& [id, entry] : books_->actors.entries)
+            if (entry.where == l.get()) here.push_back(id);
+    }
+    std::sort(here.begin(), here.end());
+    for (const auto id : here) followers::actor_is_placed(*this, id);
+    if (leases.waits()) pump_leases();
 }
 
 /// Driver: their actor has ended.
@@ -29088,6 +29312,9 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_kill:
     case detail::message_left:
     case detail::message_find: return on_actor_frame(*from, f);
+    case detail::message_group:
+        if (books_->upstream != nullptr) break;
+        return group_desk::on_question(*this, *from, f);
     default: break;
     }
     if (books_->upstream == nullptr ? on_worker_asks(*from, f) : on_driver_says(*from, f)) return;
@@ -29201,13 +29428,41 @@ SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn
 
 } // namespace detail
 
+namespace detail {
+
+/// Of a call that says nothing of its place: that of the group of the call that has made it, if children are to be there.
+[[nodiscard]] inline std::string label_of_children(const demand_table& demands,
+                                                   const forwarded_call& call) {
+    const auto kind = static_cast<std::uint16_t>(call.origin().kind);
+    if (kind == 0 || !demands.at(kind).captures) return {};
+    return group_label(demands.at(kind).group, -1) + "+";
+}
+
+} // namespace detail
+
 /// As a worker asks for it.
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::call_head& head) {
     auto& demands = books_->leases.demands;
     const bool for_life = call.kind == detail::call_kind::create;
     const bool all_own = books_->leases.all_own; // then there are no workers for all
+    std::string label(detail::demand_table::label_in(head.demand));
+    if (label.empty()) 
+        label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
+    if (label == detail::anywhere_label) label.clear();
+    if (auto why = group_desk::resolve_label(*this, label)) {
+        call.extra().bad_options = std::move(why);
+        return;
+    }
+    if (actor_id beside; detail::parse_actor_label(label, beside)) {
+        call.extra().beside = beside;
+        label.clear();
+    }
+    const bool has_text = !head.demand.empty() || !label.empty();
+    const auto text = head.demand.empty() && !for_life && head.cpus > 0
+                          ? fmt::format("cpu={}", head.cpus)
+                          : std::string(head.demand);
     const auto number =
-        !head.demand.empty()  ? demands.number_of_text(head.demand, for_life)
+        has_text              ? demands.number_of_text(text, for_life, label)
         : for_life && all_own ? demands.number(resources{}, {}, true)
         : for_life            ? demands.number(std::uint16_t{0})
                    : demands.number(all_own && head.cpus == 0 ? std::uint16_t{1} : head.cpus);
@@ -29217,10 +29472,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     }
     call.shape = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
-    if (actor_id beside;
-        detail::parse_actor_label(detail::demand_table::label_in(head.demand), beside))
-        call.extra().beside = beside;
-    join_group(call);
+    group_desk::join(*this, call);
     if (for_life) keep_demand(call);
 }
 
@@ -29749,6 +30001,763 @@ SKEIN_INLINE task<void> direct_books::execute_in_turn(std::unique_ptr<given_call
 
 } // namespace skein::rt
 
+// ======== skein/rt/detail/runtime_group_desk.ipp
+// Part of the bodies of rt/runtime.hpp: the names of placement groups, and the groups that workers hold. A worker's handle
+// stands for one hold at its driver, which counts how often it has told of it, as for actors (runtime_handles.ipp): so a
+// group that is on its way to a worker is not lost to a release that crosses it. docs/design/0012-groups.md
+
+
+// ======== skein/rt/detail/group_message.hpp
+// What a worker asks its driver about placement groups, and the answer: frames of the kind message_group.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::rt::detail {
+
+enum class group_matter : std::uint8_t {
+    find = 0,    ///< the group of that name, which the worker holds from now on; a reply has it
+    ready = 1,   ///< a reply comes when all its bundles have places
+    remove = 2,  ///< it ends; a reply comes when nothing of it is left
+    release = 3, ///< so often it was told of it, and there is no handle any more; no reply
+};
+
+struct group_question {
+    std::uint8_t matter = 0; ///< a group_matter
+    std::uint64_t number = 0;
+    std::uint64_t incarnation = 0, call = 0; ///< the id of the call that waits; 0: none
+    std::uint32_t times = 0;
+    std::string name;
+};
+
+struct group_answer {
+    std::uint64_t number = 0;
+    bool placed = false;
+    std::vector<std::string> bundles;
+};
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/ref.hpp
+// ref<T>: the value of a remote call, now or later.
+//
+// Copy it, pass it on as an argument of another call (it is resolved on the way), await it any number
+// of times. The call runs whether or not anybody looks: dropping a ref does not cancel it. If the call
+// fails after its last ref was dropped, the error is logged as a warning.
+//
+//     auto row = skein::remote<&load>(7);          // runs now
+//     auto s = skein::remote<&score>(row, 2.f);    // runs as soon as row is there
+//     float x = co_await s;
+
+
+// ======== skein/core/any.hpp
+// any: run several tasks at once and take the first that succeeds.
+//
+// Errors are only the answer when all have failed; then the first one is rethrown.
+
+
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// Gives the first task that ends without an error; the others are cancelled and waited for.
+template <class T>
+[[nodiscard]] task<finished<T>> any(std::vector<task<T>> work) {
+    return detail::hold_race<T>(std::move(work), false);
+}
+template <class T, class... Rest>
+    requires(std::same_as<T, Rest> && ...)
+[[nodiscard]] task<finished<T>> any(task<T> first, task<Rest>... rest) {
+    return any(detail::to_vector(std::move(first), std::move(rest)...));
+}
+/// The same for refs.
+template <task_like A, task_like... As>
+    requires(
+        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
+        !requires { typename std::remove_cvref_t<A>::allocator_type; })
+[[nodiscard]] auto any(A&& first, As&&... rest) {
+    return any(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
+}
+
+} // namespace skein
+
+// ======== skein/core/as_completed.hpp
+// as_completed: outcomes in the order in which tasks end.
+//
+//     auto results = as_completed(std::move(tasks));
+//     while (auto done = co_await results.next()) use(done->index, done->value);
+//
+// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and the
+// loop waits for their end. They end after the stream then: they must not refer to what ends with its
+// reader (refs do not). co_await close() waits here and now.
+
+
+// ======== skein/core/channel.hpp
+// channel<T>: a bounded queue between tasks of one loop. Values come out in the order they went in, each
+// to exactly one receiver; a full channel makes its senders wait (back-pressure). Capacity 0 is a
+// rendezvous: a send ends when its value is received.
+//
+//     while (auto item = co_await jobs.receive()) use(*item);
+
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <utility>
+
+namespace skein {
+
+/// A queue of at most `capacity` values between tasks of one loop. Neither copyable nor movable.
+template <class T>
+class channel {
+public:
+    explicit channel(std::size_t capacity) noexcept : capacity_(capacity) {}
+    channel(const channel&) = delete;
+    channel& operator=(const channel&) = delete;
+
+    class send_awaiter : public waiter {
+    public:
+        send_awaiter(channel& c, T value) : channel_(c), value_(std::move(value)) {}
+        bool await_ready() {
+            if (channel_.closed_) return true;
+            sent_ = channel_.offer(value_);
+            return sent_;
+        }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            channel_.senders_.push_back(*this);
+            return true;
+        }
+        void await_resume() const {
+            if (sent_) return;
+            throw_if_cancelled();
+            throw error(errc::closed, "send on a closed channel");
+        }
+
+    private:
+        friend class channel;
+        channel& channel_;
+        T value_;
+        bool sent_ = false;
+    };
+
+    class receive_awaiter : public waiter {
+    public:
+        explicit receive_awaiter(channel& c) noexcept : channel_(c) {}
+        bool await_ready() {
+            value_ = channel_.try_receive();
+            return value_.has_value() || channel_.closed_;
+        }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            channel_.receivers_.push_back(*this);
+            return true;
+        }
+        std::optional<T> await_resume() {
+            if (!value_) throw_if_cancelled();
+            return std::move(value_);
+        }
+
+    private:
+        friend class channel;
+        channel& channel_;
+        std::optional<T> value_;
+    };
+
+    /// Suspends while the channel is full; resumed by the loop. Throws closed, or cancelled (then the
+    /// value was not sent).
+    [[nodiscard]] send_awaiter send(T value) { return send_awaiter(*this, std::move(value)); }
+    /// Suspends until there is a value; nothing when the channel is closed and empty. Throws cancelled;
+    /// then no value is taken.
+    [[nodiscard]] receive_awaiter receive() noexcept { return receive_awaiter(*this); }
+
+    /// Sends if there is room; false if not, or if closed (value is then unchanged).
+    [[nodiscard]] bool try_send(T& value) { return !closed_ && offer(value); }
+    [[nodiscard]] bool try_send(T&& value) { return !closed_ && offer(value); }
+
+    /// Takes a value if there is one.
+    [[nodiscard]] std::optional<T> try_receive() {
+        std::optional<T> out;
+        if (!queue_.empty()) {
+            out.emplace(std::move(queue_.front()));
+            queue_.pop_front();
+            if (!senders_.empty()) queue_.push_back(take_from_sender());
+        } else if (!senders_.empty()) {
+            out.emplace(take_from_sender());
+        }
+        return out;
+    }
+
+    /// No more sends: those that wait throw closed, receivers drain what is queued and then get nothing.
+    void close() noexcept {
+        closed_ = true;
+        while (!senders_.empty()) senders_.front().wake();
+        while (!receivers_.empty()) receivers_.front().wake();
+    }
+    [[nodiscard]] bool is_closed() const noexcept { return closed_; }
+    [[nodiscard]] std::size_t size() const noexcept { return queue_.size(); }
+
+private:
+    bool offer(T& value) {
+        if (!receivers_.empty()) {
+            auto& first = static_cast<receive_awaiter&>(receivers_.front());
+            first.value_.emplace(std::move(value));
+            first.wake();
+            return true;
+        }
+        if (queue_.size() >= capacity_) return false;
+        queue_.push_back(std::move(value));
+        return true;
+    }
+    T take_from_sender() {
+        auto& first = static_cast<send_awaiter&>(senders_.front());
+        T value = std::move(first.value_);
+        first.sent_ = true;
+        first.wake();
+        return value;
+    }
+
+    std::size_t capacity_;
+    bool closed_ = false;
+    std::deque<T> queue_;
+    intrusive_list<waiter, waiter> senders_, receivers_;
+};
+
+} // namespace skein
+
+
+// ======== skein/core/as_completed.hpp, continued
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// One task's end: which it was and its value or error.
+template <class T>
+struct completed {
+    std::size_t index = 0;
+    result<T> value;
+};
+
+/// The stream of ends. Move-only; runs its tasks from construction on.
+template <class T>
+class completion_stream {
+public:
+    explicit completion_stream(std::vector<task<T>> work)
+        : state_(std::make_unique<state>(work.size())) {
+        for (std::size_t i = 0; i < work.size(); ++i) {
+            state_->children.spawn(report(std::move(work[i]), i, state_.get()));
+        }
+    }
+
+    /// The next that ended, or nothing when all have. Resumed by the loop; throws cancelled.
+    [[nodiscard]] task<std::optional<completed<T>>> next() {
+        if (state_->left == 0) {
+            auto joined = state_->children.join();
+            co_await joined;
+            co_return std::nullopt;
+        }
+        auto received = co_await state_->ended.receive();
+        --state_->left;
+        co_return received;
+    }
+    /// Cancels what still runs and waits for its end.
+    [[nodiscard]] task<void> close() {
+        state_->children.cancel();
+        auto joined = state_->children.join();
+        auto sure = shield(std::move(joined));
+        co_await sure;
+    }
+
+    completion_stream(completion_stream&&) noexcept = default;
+    completion_stream& operator=(completion_stream&& other) noexcept {
+        std::swap(state_, other.state_);
+        return *this;
+    }
+    ~completion_stream() {
+        if (!state_ || state_->children.size() == 0) return;
+        state_->children.cancel();
+        loop::current().adopt(clear(std::move(state_)));
+    }
+
+private:
+    struct state {
+        explicit state(std::size_t n) : left(n), ended(n) {}
+        std::size_t left;
+        channel<completed<T>> ended;
+        scope children;
+    };
+    static task<void> report(task<T> work, std::size_t index, state* s) {
+        auto guarded = as_result(std::move(work));
+        auto value = co_await guarded;
+        (void)s->ended.try_send(completed<T>{index, std::move(value)});
+    }
+
+    static task<void> clear(std::unique_ptr<state> left) {
+        auto joined = left->children.join();
+        co_await joined;
+    }
+
+    std::unique_ptr<state> state_;
+};
+
+template <class T>
+[[nodiscard]] completion_stream<T> as_completed(std::vector<task<T>> work) {
+    return completion_stream<T>(std::move(work));
+}
+/// The same for refs.
+template <task_like A>
+    requires(!requires { typename A::promise_type; })
+[[nodiscard]] auto as_completed(std::vector<A> work) {
+    std::vector<decltype(as_task(std::declval<A>()))> tasks;
+    tasks.reserve(work.size());
+    for (auto& w : work) tasks.push_back(as_task(std::move(w)));
+    return as_completed(std::move(tasks));
+}
+
+} // namespace skein
+
+
+// ======== skein/rt/ref.hpp, continued
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace skein {
+
+template <class T>
+class ref;
+
+namespace rt::detail {
+
+/// A call and its value.
+template <class T>
+class ref_state : public call_base {
+public:
+    using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
+    std::optional<stored> value;
+
+    // The runtime counts a call as a call_base, users count it as what it is: a failure that no user
+    // can see any more is logged.
+    void add_use() noexcept {
+        ++watchers_;
+        call_base::add_use();
+    }
+    void drop_use() noexcept {
+        --watchers_;
+        call_base::drop_use();
+    }
+    /// Ends the call with a value of this process: that of a method of an actor here.
+    template <class... V>
+    void finish_with(V&&... result) {
+        value.emplace(std::forward<V>(result)...);
+        finished();
+    }
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        if constexpr (std::is_void_v<T>) {
+            (void)bytes;
+            value.emplace();
+            return {};
+        } else {
+            auto decoded = wire::decode<T>(bytes);
+            if (!decoded) return decoded.error();
+            value.emplace(std::move(*decoded));
+            return {};
+        }
+    }
+};
+
+void cancel_call(call_base& call, bool by_force) noexcept;
+/// Throws not_supported for methods.
+void check_force(const function_record& fn);
+
+/// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
+template <class T, bool Move>
+class ref_awaiter : public waiter {
+public:
+    explicit ref_awaiter(counted_ptr<ref_state<T>> call) noexcept : state_(std::move(call)) {}
+    bool await_ready() const noexcept { return state_->is_done(); }
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!arm(h)) return false;
+        state_->waiters.push_back(*this);
+        return true;
+    }
+    T await_resume() {
+        // A value that is there is delivered even to a cancelled task.
+        if (!state_->is_done()) throw_if_cancelled();
+        if (state_->failed()) state_->why().raise();
+        if constexpr (!std::is_void_v<T>) {
+            if constexpr (Move) {
+                if (state_->uses() == 1 || !std::is_copy_constructible_v<T>)
+                    return std::move(*state_->value);
+            }
+            if constexpr (std::is_copy_constructible_v<T>) return *state_->value;
+        }
+    }
+
+private:
+    counted_ptr<ref_state<T>> state_;
+};
+
+} // namespace rt::detail
+
+/// A counted reference to the result of one remote call; one pointer wide. Belongs to one loop.
+template <class T>
+class ref {
+public:
+    using value_type = T;
+
+    ref() noexcept = default;
+    explicit ref(counted_ptr<rt::detail::ref_state<T>> call) noexcept : state_(std::move(call)) {}
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
+    /// True when awaiting it would not suspend.
+    [[nodiscard]] bool ready() const noexcept { return state_->is_done(); }
+
+    /// Suspends until the call is done, resumes from the loop's queue; gives a copy of the value.
+    ///   errors  remote_error (the function threw), worker_lost, timeout (.deadline), cancelled
+    auto operator co_await() const& noexcept {
+        static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
+                      "skein: this result cannot be copied: co_await std::move(ref) takes it out");
+        return rt::detail::ref_awaiter<T, false>(state_);
+    }
+    /// The same, but takes the value out when this is the last ref to it.
+    auto operator co_await() && noexcept {
+        return rt::detail::ref_awaiter<T, true>(std::move(state_));
+    }
+
+    /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
+    /// The ref then fails with errc::cancelled, unless a value comes first.
+    void cancel() const noexcept { rt::detail::cancel_call(*state_, false); }
+    /// The same for a task that may not listen, a plain function that computes: when it has not ended a tenth of a
+    /// second later, its worker's process is ended, and another one started in its place. Calls that it has made are
+    /// cancelled so, too. What else runs on that worker is lost with it, as when it dies (tasks run again). A worker
+    /// that actors live on is not ended: the log says so, and the task goes on to its end.
+    ///   errors  not_supported: a call of an actor, see kill()
+    void cancel_by_force() const {
+        if (state_->fn != nullptr) rt::detail::check_force(*state_->fn);
+        rt::detail::cancel_call(*state_, true);
+    }
+
+    [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
+        return state_;
+    }
+
+private:
+    counted_ptr<rt::detail::ref_state<T>> state_;
+};
+
+/// A task that ends with the ref: what all, any, race, as_completed and with_timeout use.
+template <class T>
+[[nodiscard]] task<T> as_task(ref<T> r) {
+    co_return co_await std::move(r);
+}
+
+/// Waits for the outcome and gives it as a value or error instead of throwing.
+template <class T>
+[[nodiscard]] task<result<T>> as_result(ref<T> r) {
+    return as_result(as_task(std::move(r)));
+}
+
+/// Waits at most so long. The call itself goes on; use .with({.deadline = ...}) to bound the call.
+template <class T>
+[[nodiscard]] task<T> with_timeout(ref<T> r, duration limit) {
+    return with_timeout(as_task(std::move(r)), limit);
+}
+
+} // namespace skein
+
+
+
+// ======== skein/rt/detail/runtime_group_desk.ipp, continued
+#include <charconv>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// The question for a name.
+class group_call final : public ref_state<void> {
+public:
+    counted_ptr<group_state> found;
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        found = runtime::group_desk::take_answer(*owner, bytes);
+        if (!found)
+            return error(errc::malformed, "an answer about a placement group cannot be read");
+        return ref_state<void>::take_value({});
+    }
+};
+
+/// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with what is made there.
+SKEIN_INLINE std::string named_group_label(const location& on) {
+    const auto bundle = on.bundle() < 0 ? std::string() : fmt::format("{}", on.bundle());
+    return fmt::format("@={}{}/{}", bundle, on.has_children() ? "+" : "", on.text());
+}
+
+} // namespace detail
+
+// ---- names -------------------------------------------------------------------------------------
+
+SKEIN_INLINE error runtime::group_desk::no_such(const runtime& self, std::string_view name) {
+    constexpr std::size_t shown = 5;
+    const auto& names = self.books_->groups.names;
+    std::string list;
+    std::size_t n = 0;
+    for (const auto& [other, number] : names) {
+        if (n++ == shown) break;
+        list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", other);
+    }
+    if (names.size() > shown) list += fmt::format(" and {} more", names.size() - shown);
+    return error(errc::not_found,
+                 fmt::format("there is no placement group named \"{}\"; {}{}", name,
+                             names.empty() ? "none has a name" : "there are: ", list))
+        .with_hint("a group has its name from its options until it is removed, or nobody holds it");
+}
+
+SKEIN_INLINE void runtime::group_desk::forget_name(runtime& self,
+                                                   const detail::group_state& state) {
+    auto& names = self.books_->groups.names;
+    const auto found = names.find(state.name);
+    if (found != names.end() && found->second == state.number) names.erase(found);
+}
+
+/// Driver: a name becomes a number.
+SKEIN_INLINE std::optional<error> runtime::group_desk::resolve(const runtime& self, location& on) {
+    if (!on.is_named_group()) return std::nullopt;
+    const auto& names = self.books_->groups.names;
+    const auto found = names.find(on.text());
+    if (found == names.end()) return no_such(self, on.text());
+    const bool children = on.has_children();
+    on = location::in_group(found->second, on.bundle());
+    if (children) on = on.with_children();
+    return std::nullopt;
+}
+
+/// The same of the label in a worker's call.
+SKEIN_INLINE std::optional<error> runtime::group_desk::resolve_label(const runtime& self,
+                                                                     std::string& label) {
+    if (!label.starts_with("@=")) return std::nullopt;
+    const auto slash = std::min(label.find('/'), label.size());
+    auto which = std::string_view(label).substr(2, slash - 2);
+    const bool children = which.ends_with('+');
+    if (children) which.remove_suffix(1);
+    int bundle = -1;
+    const auto* const last = which.data() + which.size();
+    const auto [read_to, bad] = std::from_chars(which.data(), last, bundle);
+    if (slash == label.size() || (!which.empty() && (bad != std::errc() || read_to != last)))
+        return error(errc::invalid_argument, fmt::format("{} is not a label", label));
+    auto on = group_named(std::string_view(label).substr(slash + 1), bundle);
+    if (auto why = resolve(self, on)) return why;
+    label = group_label(on.group(), bundle) + (children ? "+" : "");
+    return std::nullopt;
+}
+
+SKEIN_INLINE task<runtime::group_desk::state_ptr> runtime::group_desk::look_up(runtime* self,
+                                                                               std::string name) {
+    auto& books = *self->books_;
+    if (books.upstream == nullptr) {
+        const auto found = books.groups.names.find(name);
+        if (found == books.groups.names.end()) throw no_such(*self, name);
+        co_return state_ptr(books.groups.entries.at(found->second).state);
+    }
+    counted_ptr<detail::group_call> call(new detail::group_call);
+    detail::group_question what;
+    what.matter = static_cast<std::uint8_t>(detail::group_matter::find);
+    what.name = name;
+    ask(*self, call, what, fmt::format("get_placement_group(\"{}\")", name));
+    const ref<void> answered(call);
+    co_await answered;
+    co_return call->found;
+}
+
+// ---- a worker's side ---------------------------------------------------------------------------
+
+SKEIN_INLINE bool runtime::group_desk::is_elsewhere(const detail::group_state& group) noexcept {
+    return group.owner != nullptr && group.owner->books_->upstream != nullptr && group.holds > 0;
+}
+
+/// Worker: asks the driver; the call has its answer.
+SKEIN_INLINE void runtime::group_desk::ask(runtime& self,
+                                           const counted_ptr<detail::call_base>& call,
+                                           const detail::group_question& what, std::string name) {
+    call->extra().name = std::move(name);
+    if (!self.prepare(*call)) return;
+    auto told = what;
+    if (call->parent) {
+        told.incarnation = call->parent->who.id.value().incarnation;
+        told.call = call->parent->who.id.value().number;
+    }
+    auto& up = *self.books_->upstream;
+    call->slot = self.take_slot(call);
+    call->on = &up;
+    call->state = detail::phase::queued;
+    if (!up.wire->is_open()) return; // until the link is settled
+    up.wire->send(detail::message_group, 0, call->slot.value(), wire::encode(told), {});
+    call->state = detail::phase::sent;
+}
+
+/// Worker: until the group has its places, or nothing of it is left.
+SKEIN_INLINE task<void> runtime::group_desk::ask_and_wait(state_ptr group, bool for_end) {
+    counted_ptr<detail::ref_state<void>> call(new detail::ref_state<void>);
+    detail::group_question what;
+    what.matter = static_cast<std::uint8_t>(for_end ? detail::group_matter::remove
+                                                    : detail::group_matter::ready);
+    what.number = group->number;
+    const counted_ptr<detail::call_base> asked(call.get());
+    ask(*group->owner, asked, what,
+        fmt::format("{} of placement group {}", for_end ? "the end" : "the wait", group->number));
+    const ref<void> answered(call);
+    co_await answered;
+    group->placed = !for_end;
+}
+
+SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::take_answer(runtime& self,
+                                                                             byte_span answer) {
+    const auto read = wire::decode<detail::group_answer>(answer);
+    if (!read || read->number == 0) return {};
+    auto& entry = self.books_->groups.entries[read->number];
+    state_ptr state(entry.state);
+    if (!state) {
+        state = state_ptr(new detail::group_state);
+        state->owner = &self;
+        state->number = read->number;
+        for (const auto& text : read->bundles) {
+            auto bundle = parse_resources(text);
+            state->bundles.push_back(bundle ? std::move(*bundle) : resources());
+        }
+        entry.state = state.get();
+    }
+    ++state->holds;
+    state->placed = read->placed;
+    return state;
+}
+
+/// A call that is to run in it keeps it until it is over.
+SKEIN_INLINE void runtime::group_desk::keep(runtime& self, detail::call_base& call,
+                                            std::uint64_t number) {
+    const auto& entries = self.books_->groups.entries;
+    const auto found = entries.find(number);
+    if (found == entries.end() || found->second.state == nullptr) {
+        call.extra().bad_options =
+            error(errc::not_found, fmt::format("there is no placement group {}", number))
+                .with_hint("it ends with the last handle to it");
+    } else if (found->second.state->why) {
+        call.extra().bad_options = *found->second.state->why;
+    } else {
+        call.keep(std::make_shared<state_ptr>(found->second.state));
+    }
+}
+
+// ---- the driver's side -------------------------------------------------------------------------
+
+namespace detail {
+
+[[nodiscard]] inline group_question read_question(const peer& from, byte_span body) {
+    auto read = wire::decode<group_question>(body);
+    if (!read || read->matter > static_cast<std::uint8_t>(group_matter::release))
+        throw error(errc::malformed,
+                    fmt::format("a question about a placement group that cannot be read from {}",
+                                from.who));
+    return std::move(*read);
+}
+
+} // namespace detail
+
+/// A worker asks, or gives back what it holds.
+SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
+                                                   const net::frame_view& f) {
+    using matter = detail::group_matter;
+    const auto what = detail::read_question(from, f.body);
+    auto& groups = self.books_->groups;
+    const slot_id slot(f.id);
+    if (what.matter == static_cast<std::uint8_t>(matter::find)) {
+        const auto found = groups.names.find(what.name);
+        if (found == groups.names.end())
+            return self.reply_failure(from, slot, {no_such(self, what.name), nullptr});
+        auto& held = from.groups[found->second];
+        if (!held.state) held.state = state_ptr(groups.entries.at(found->second).state);
+        ++held.times;
+        detail::group_answer answer;
+        answer.number = found->second;
+        answer.placed = held.state->placed;
+        for (const auto& b : held.state->bundles) answer.bundles.push_back(to_string(b));
+        return self.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
+    }
+    const auto held = from.groups.find(what.number);
+    if (held == from.groups.end())
+        throw error(errc::malformed, fmt::format("{} asks about placement group {}, which it does "
+                                                 "not hold",
+                                                 from.who, what.number));
+    if (what.matter == static_cast<std::uint8_t>(matter::release)) {
+        if (held->second.times < what.times || what.times == 0)
+            throw error(errc::malformed, fmt::format("{} gives handles to placement group {} back "
+                                                     "that it has not",
+                                                     from.who, what.number));
+        held->second.times -= what.times;
+        if (held->second.times == 0) from.groups.erase(held);
+        return;
+    }
+    const auto state = held->second.state;
+    const bool for_end = what.matter == static_cast<std::uint8_t>(matter::remove);
+    const call_id parent({what.incarnation, what.call});
+    state->askers.push_back({from.number, slot, parent, for_end});
+    self.books_->leases.begin_wait(from, parent); // its core is others' meanwhile
+    if (for_end) end(self, *state,
+                     error(errc::closed, fmt::format("placement group {} was removed",
+                                                     state->number)));
+    changed(self, *state);
+    if (self.books_->leases.waits()) self.pump_leases();
+}
+
+/// What a group is has changed: whoever waits for that hears of it.
+SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_state& state) {
+    const state_ptr hold(&state);
+    state.changed.set();
+    auto& leases = self.books_->leases;
+    const auto is_inside = [&](const peer& worker) {
+        return worker.kind != 0 &&
+               leases.demands.at(static_cast<std::uint16_t>(worker.kind)).group == state.number;
+    };
+    std::vector<detail::group_state::asker> rest;
+    for (const auto& one : std::exchange(state.askers, {})) {
+        auto* const to = self.link_at(one.link);
+        if (to == nullptr) continue; // it is lost
+        const bool is_over = state.why.has_value();
+        const bool is_answered = one.for_end ? state.is_gone || (is_over && is_inside(*to))
+                                             : is_over || state.placed;
+        if (!is_answered) {
+            rest.push_back(one);
+            continue;
+        }
+        leases.end_wait(*to, one.parent);
+        if (is_over && !one.for_end)
+            self.reply_failure(*to, one.slot, {*state.why, nullptr});
+        else
+            self.reply(*to, one.slot, [](wire::writer&) {});
+    }
+    state.askers.insert(state.askers.begin(), rest.begin(), rest.end());
+}
+
+} // namespace skein::rt
+
 // ======== skein/rt/detail/runtime_groups.ipp
 // Part of the bodies of rt/runtime.hpp: placement groups. The source of workers finds places for them and says what
 // becomes of them; here is who holds them, and what waits for them. docs/design/0012-groups.md
@@ -29766,9 +30775,10 @@ namespace skein::rt {
 namespace detail {
 
 inline constexpr std::size_t most_bundles = 4096;
+inline constexpr std::size_t longest_group_name = 255;
 
 SKEIN_INLINE void group_state::last_use_gone() noexcept {
-    if (owner != nullptr) owner->drop_group(*this);
+    if (owner != nullptr) runtime::group_desk::drop(*owner, *this);
     delete this;
 }
 
@@ -29831,6 +30841,11 @@ SKEIN_INLINE std::optional<error> misfit(const group_state& group, const resourc
 
 SKEIN_INLINE task<void> group_is_ready(counted_ptr<group_state> group) {
     if (!group) throw error(errc::invalid_argument, "an empty placement_group is waited for");
+    if (!group->why && runtime::group_desk::is_elsewhere(*group)) {
+        auto asked = runtime::group_desk::ask_and_wait(group, false);
+        co_await asked;
+        co_return;
+    }
     while (!group->placed) {
         if (group->why) throw *group->why;
         if (group->owner == nullptr) throw error(errc::closed, "the runtime has ended");
@@ -29843,8 +30858,14 @@ SKEIN_INLINE task<void> group_is_ready(counted_ptr<group_state> group) {
 
 SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
     if (!group || group->owner == nullptr) co_return;
-    group->owner->end_group(
-        *group, error(errc::closed, fmt::format("placement group {} was removed", group->number)));
+    const error why(errc::closed, fmt::format("placement group {} was removed", group->number));
+    if (!group->why && runtime::group_desk::is_elsewhere(*group)) {
+        group->why = why; // what is put into it from here fails at once
+        auto asked = runtime::group_desk::ask_and_wait(group, true);
+        co_await asked;
+        co_return;
+    }
+    runtime::group_desk::end(*group->owner, *group, why);
     while (!group->is_gone && group->owner != nullptr) {
         group->changed.reset();
         auto changed = group->changed.wait();
@@ -29854,55 +30875,68 @@ SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
 
 } // namespace detail
 
-SKEIN_INLINE counted_ptr<detail::group_state> runtime::make_group(
-    const std::vector<std::string>& bundles, group_strategy how) {
-    counted_ptr<detail::group_state> made(new detail::group_state);
-    auto& groups = books_->groups;
-    made->owner = this;
-    made->number = ++groups.last;
-    groups.entries[made->number].state = made.get();
-    const auto fail = [&](error why) {
-        group_refused(made->number, why);
+SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
+    runtime& self, const std::vector<std::string>& bundles, group_strategy how,
+    std::string_view name, bool get_if_exists) {
+    auto& books = *self.books_;
+    auto& groups = books.groups;
+    state_ptr made(new detail::group_state);
+    made->owner = &self;
+    const bool is_worker = books.upstream != nullptr;
+    constexpr std::uint64_t none_of_the_driver = std::uint64_t{1} << 63;
+    made->number = ++groups.last + (is_worker ? none_of_the_driver : 0);
+    const auto enter = [&] { groups.entries[made->number].state = made.get(); };
+    const auto fail = [&](const error& why) {
+        enter();
+        self.group_refused(made->number, why);
         return made;
     };
-    if (books_->upstream != nullptr)
-        return fail(error(errc::not_supported, "a placement group is made by a worker")
-                        .with_hint("make it in the driver, and what runs in it there"));
+    if (is_worker)
+        return fail(error(errc::not_supported, "not supported: a placement group is made by a worker")
+                        .with_hint("make it in the driver with a name: get_placement_group() and "
+                                   "group_named() find it in workers"));
+    if (name.size() > detail::longest_group_name || name.find('\n') != name.npos)
+        return fail(error(errc::invalid_argument,
+                          fmt::format("the name of a placement group has {} bytes or a line break",
+                                      name.size()))
+                        .with_hint(fmt::format("one line, at most {} bytes",
+                                               detail::longest_group_name)));
+    if (const auto known = groups.names.find(name); known != groups.names.end()) {
+        if (get_if_exists) return state_ptr(groups.entries.at(known->second).state);
+        return fail(error(errc::already_exists,
+                          fmt::format("there is a placement group named \"{}\" already", name))
+                        .with_hint("get_placement_group gives it; .get_if_exists = true makes it "
+                                   "only if it is missing"));
+    }
+    if (get_if_exists && name.empty())
+        return fail(error(errc::invalid_argument, ".get_if_exists needs a .name"));
     if (auto read = detail::read_bundles(bundles, made->bundles); !read) return fail(read.error());
-    if (books_->given_up) return fail(*books_->given_up);
-    auto* const source = books_->leases.source;
-    if (source == nullptr || books_->closing)
+    if (books.given_up) return fail(*books.given_up);
+    auto* const source = books.leases.source;
+    if (source == nullptr || books.closing)
         return fail(error(errc::closed, "a placement group is made while there are no workers"));
-    books_->begin_work();
+    enter();
+    made->name = name;
+    if (!name.empty()) groups.names.emplace(name, made->number);
+    books.begin_work();
     source->want_group({made->number, how, made->bundles});
     return made;
 }
 
 /// What a call asks for must be in its group, which it keeps from now on.
-SKEIN_INLINE void runtime::join_group(detail::call_base& call) {
-    const auto& demand = books_->leases.demands.at(call.shape);
+SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& call) {
+    const auto& demand = self.books_->leases.demands.at(call.shape);
     if (demand.group == 0) return;
-    auto& groups = books_->groups;
-    const auto found = groups.entries.find(demand.group);
-    if (found == groups.entries.end() || found->second.state == nullptr) {
-        call.extra().bad_options =
-            error(errc::not_found, fmt::format("there is no placement group {}", demand.group))
-                .with_hint("it ends with the last handle to it");
-        return;
-    }
-    auto& state = *found->second.state;
-    if (state.why) {
-        call.extra().bad_options = *state.why;
-    } else if (auto why = detail::misfit(state, demand.need, demand.bundle)) {
-        call.extra().bad_options = std::move(*why);
-    } else {
-        using held = counted_ptr<detail::group_state>;
-        call.keep(std::make_shared<held>(&state));
-    }
+    keep(self, call, demand.group);
+    if (call.extra().bad_options) return;
+    const auto& state = *self.books_->groups.entries.at(demand.group).state;
+    call.extra().bad_options = detail::misfit(state, demand.need, demand.bundle);
 }
 
 /// Driver: the group in which an actor with this demand lives, if it is one.
-SKEIN_INLINE counted_ptr<detail::group_state> runtime::group_of(std::uint16_t shape) const {
+SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::of(const runtime& self,
+                                                                    std::uint16_t shape) {
+    const auto& books_ = self.books_;
     const auto number = books_->leases.demands.at(shape).group;
     if (number == 0) return {};
     const auto found = books_->groups.entries.find(number);
@@ -29910,60 +30944,81 @@ SKEIN_INLINE counted_ptr<detail::group_state> runtime::group_of(std::uint16_t sh
     return counted_ptr<detail::group_state>(found->second.state);
 }
 
-/// Nobody holds it any more.
-SKEIN_INLINE void runtime::drop_group(detail::group_state& state) noexcept {
-    const auto found = books_->groups.entries.find(state.number);
-    if (found == books_->groups.entries.end()) return;
+/// Nobody holds it here any more.
+SKEIN_INLINE void runtime::group_desk::drop(runtime& self, detail::group_state& state) noexcept {
+    auto& books = *self.books_;
+    const auto found = books.groups.entries.find(state.number);
+    if (found == books.groups.entries.end()) return;
     found->second.state = nullptr;
-    tell_drop(state.number);
-    forget_group(state.number);
+    if (books.upstream != nullptr || state.holds > 0) { // the driver's
+        books.groups.entries.erase(found);
+        if (state.holds == 0 || books.upstream == nullptr || !books.upstream->wire->is_open())
+            return;
+        self.tell_driver_first();
+        detail::group_question what;
+        what.matter = static_cast<std::uint8_t>(detail::group_matter::release);
+        what.number = state.number;
+        what.times = state.holds;
+        books.upstream->wire->send(detail::message_group, 0, 0, wire::encode(what), {});
+        return;
+    }
+    forget_name(self, state);
+    tell_drop(self, state.number);
+    forget(self, state.number);
 }
 
-SKEIN_INLINE void runtime::tell_drop(std::uint64_t number) {
-    auto& entry = books_->groups.entries.at(number);
-    auto* const source = books_->leases.source;
+SKEIN_INLINE void runtime::group_desk::tell_drop(runtime& self, std::uint64_t number) {
+    auto& books = *self.books_;
+    auto& entry = books.groups.entries.at(number);
+    auto* const source = books.leases.source;
     if (entry.is_gone || std::exchange(entry.dropped, true)) return;
-    if (source == nullptr || books_->closing) {
+    if (source == nullptr || books.closing) {
         entry.is_gone = true; // all ends
         return;
     }
     source->drop_group(number);
 }
 
-SKEIN_INLINE void runtime::end_group(detail::group_state& group, const error& why) {
-    const counted_ptr<detail::group_state> hold(&group);
+SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& group,
+                                           const error& why) {
+    const state_ptr hold(&group);
     if (group.why) return;
     group.why = why;
     group.placed = false;
-    group.changed.set();
+    forget_name(self, group);
+    changed(self, group);
     std::vector<actor_id> inside;
-    for (const auto& [id, entry] : books_->actors.entries)
+    for (const auto& [id, entry] : self.books_->actors.entries)
         if (entry.group.get() == &group) inside.push_back(id);
     std::sort(inside.begin(), inside.end());
     for (const auto id : inside) {
         const failure told{error(why.code(), fmt::format("actor {} has ended: {}", id, why.text())),
                            nullptr};
-        end_actor(id, detail::message_kill, &told);
+        self.end_actor(id, detail::message_kill, &told);
     }
-    refuse_group(group.number, why);
-    tell_drop(group.number);
-    if (books_->groups.entries.at(group.number).is_gone) group.is_gone = true;
+    refuse(self, group.number, why);
+    tell_drop(self, group.number);
+    if (!self.books_->groups.entries.at(group.number).is_gone) return;
+    group.is_gone = true;
+    changed(self, group);
 }
 
 /// What waits for a place in it fails.
-SKEIN_INLINE void runtime::refuse_group(std::uint64_t number, const error& why) {
+SKEIN_INLINE void runtime::group_desk::refuse(runtime& self, std::uint64_t number,
+                                              const error& why) {
     std::vector<std::uint16_t> kinds;
-    books_->leases.demands.for_each_in_group(number, [&](auto kind) { kinds.push_back(kind); });
-    for (const auto kind : kinds) refuse_demand(kind, why);
+    self.books_->leases.demands.for_each_in_group(number,
+                                                  [&](auto kind) { kinds.push_back(kind); });
+    for (const auto kind : kinds) self.refuse_demand(kind, why);
 }
 
 /// Its numbers serve others when nobody uses them any more.
-SKEIN_INLINE void runtime::forget_group(std::uint64_t number) {
-    auto& groups = books_->groups;
+SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t number) {
+    auto& groups = self.books_->groups;
     const auto found = groups.entries.find(number);
     if (found == groups.entries.end() || found->second.state != nullptr || !found->second.is_gone)
         return;
-    auto& leases = books_->leases;
+    auto& leases = self.books_->leases;
     bool used = false;
     leases.demands.for_each_in_group(number, [&](auto kind) {
         const auto line = leases.lines.find(kind);
@@ -29986,14 +31041,15 @@ SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
     auto& state = *found->second.state;
     if (state.why) return;
     state.placed = on;
-    state.changed.set();
+    group_desk::changed(*this, state);
 }
 
 SKEIN_INLINE void runtime::group_refused(std::uint64_t number, const error& why) {
     const auto found = books_->groups.entries.find(number);
     if (found == books_->groups.entries.end()) return;
     found->second.is_gone = true;
-    if (auto* const state = found->second.state; state != nullptr) end_group(*state, why);
+    if (auto* const state = found->second.state; state != nullptr)
+        group_desk::end(*this, *state, why);
     group_gone(number);
 }
 
@@ -30001,23 +31057,24 @@ SKEIN_INLINE void runtime::group_gone(std::uint64_t number) {
     const auto found = books_->groups.entries.find(number);
     if (found == books_->groups.entries.end()) return;
     found->second.is_gone = true;
-    if (auto* const state = found->second.state; state != nullptr) {
+    if (const group_desk::state_ptr state(found->second.state); state) {
         state->is_gone = true;
-        state->changed.set();
+        group_desk::changed(*this, *state);
     }
-    forget_group(number);
+    group_desk::forget(*this, number);
 }
 
 /// Driver: the program ends, or there are no workers for it.
-SKEIN_INLINE void runtime::fail_groups(const error& why) {
-    for (const auto& group : books_->groups.held()) {
-        if (!books_->closing) {
-            end_group(*group, why);
+SKEIN_INLINE void runtime::group_desk::fail_all(runtime& self, const error& why) {
+    auto& books = *self.books_;
+    for (const auto& group : books.groups.held()) {
+        if (!books.closing) {
+            end(self, *group, why);
             continue;
         }
         if (!group->why) group->why = why;
-        group->is_gone = books_->groups.entries.at(group->number).is_gone = true;
-        group->changed.set();
+        group->is_gone = books.groups.entries.at(group->number).is_gone = true;
+        changed(self, *group);
     }
 }
 
@@ -30197,8 +31254,8 @@ inline void file(lease_share& share) {
         room = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
     else if (share.out < share.leases.size())
         room = at.guests == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
-    else if (share.out < share.leases.size() * at.window)
-        room = lease_line::ahead;
+    else if (!share.line->need->spreads && share.out < share.leases.size() * at.window)
+        room = lease_line::ahead; // what is sent ahead would not be spread
     share.unlink();
     if (room != lease_line::nowhere) share.line->with[room].push_back(share);
 }
@@ -30635,11 +31692,10 @@ SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call, bool h
         if (from.kind != 0) share->line->out -= std::min<std::size_t>(share->line->out, 1);
     }
     for (const auto& share : from.shares) file(*share); // its pace may be another, too
-    if (from.kind != 0 || !is_leased(call) || call.alone != 0) return;
-    // Each task of such a line asks for the next node.
-    auto& line = line_of(call.shape);
-    if (!line.need->spreads) return;
-    if (auto* const share = share_of(from, line)) release_unused(*share);
+    // Each task that is spread asks for the next node.
+    if (!demands.at(call.shape).spreads || from.kind != 0 || !is_leased(call) || call.alone != 0)
+        return;
+    if (auto* const share = share_of(from, line_of(call.shape))) release_unused(*share);
 }
 
 } // namespace detail
@@ -30672,20 +31728,26 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     leases.decide(line);
     if (line.by == lease_line::service::undecided) return;
     if (line.by == lease_line::service::own) return use_own_workers(line);
+    // Who asks for nothing is always granted one more, also where it cannot be used now.
+    const auto may_ask = [&] {
+        return !line.need->need.empty() ||
+               (line.with[lease_line::unused].empty() && line.with[lease_line::beside].empty());
+    };
     while (leases.front(line) != nullptr) {
         auto* to = leases.pick(line, lease_line::unused);
-        if (to == nullptr && (leases.ask(line) || (leases.reclaim() && leases.ask(line)))) continue;
+        if (to == nullptr && may_ask() && (leases.ask(line) || (leases.reclaim() && leases.ask(line))))
+            continue;
         if (to == nullptr) to = leases.pick(line, lease_line::beside);
         if (to == nullptr) to = leases.pick(line, lease_line::ahead);
         if (to == nullptr) break;
         send(*to, leases.pop(line));
     }
     if (line.is_empty()) return leases.withdraw(line);
-    if (!line.asked) { // there was no room before: stand in line for what comes
+    if (!line.asked && may_ask()) { // there was no room before: stand in line for what comes
         line.asked = leases.request_room(line, {});
         ++leases.asking;
     }
-    line.stands = true;
+    line.stands = static_cast<bool>(line.asked);
 }
 
 /// A task beside which a worker died takes nobody along the next time: it gets a worker of its own. When those that
@@ -30989,6 +32051,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
     auto l = attach(std::move(wire), std::move(page));
     l->kind = room.kind;
     l->labels = std::move(room.labels);
+    l->labels_follow = room.labels_follow;
     l->is_guest = room.is_guest;
     if (!has_own_incarnation(*l)) {
         l->wire->abort(
@@ -31115,7 +32178,7 @@ SKEIN_INLINE task<void> runtime::close() {
     books_->start_workers = {};
     for (const auto& call : books_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
-    fail_groups(why);
+    group_desk::fail_all(*this, why);
     for (std::size_t i = 0; i < books_->slots.size(); ++i) {
         const auto call = books_->slots[i].call;
         if (call && !call->is_done()) call->fail({why, nullptr});
@@ -31174,6 +32237,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     run_again(lost);
     resume_restarts(lost);
     if (l.kind != 0) tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
+    l.groups.clear();
 }
 
 /// Takes the calls that were at the link out of their slots.
@@ -31703,449 +32767,6 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
 // driver without an app; programs are its guests: workers on which nothing runs. docs/design/0018-detached-actors.md
 
 
-// ======== skein/rt/ref.hpp
-// ref<T>: the value of a remote call, now or later.
-//
-// Copy it, pass it on as an argument of another call (it is resolved on the way), await it any number
-// of times. The call runs whether or not anybody looks: dropping a ref does not cancel it. If the call
-// fails after its last ref was dropped, the error is logged as a warning.
-//
-//     auto row = skein::remote<&load>(7);          // runs now
-//     auto s = skein::remote<&score>(row, 2.f);    // runs as soon as row is there
-//     float x = co_await s;
-
-
-// ======== skein/core/any.hpp
-// any: run several tasks at once and take the first that succeeds.
-//
-// Errors are only the answer when all have failed; then the first one is rethrown.
-
-
-#include <utility>
-#include <vector>
-
-namespace skein {
-
-/// Gives the first task that ends without an error; the others are cancelled and waited for.
-template <class T>
-[[nodiscard]] task<finished<T>> any(std::vector<task<T>> work) {
-    return detail::hold_race<T>(std::move(work), false);
-}
-template <class T, class... Rest>
-    requires(std::same_as<T, Rest> && ...)
-[[nodiscard]] task<finished<T>> any(task<T> first, task<Rest>... rest) {
-    return any(detail::to_vector(std::move(first), std::move(rest)...));
-}
-/// The same for refs.
-template <task_like A, task_like... As>
-    requires(
-        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
-        !requires { typename std::remove_cvref_t<A>::allocator_type; })
-[[nodiscard]] auto any(A&& first, As&&... rest) {
-    return any(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
-}
-
-} // namespace skein
-
-// ======== skein/core/as_completed.hpp
-// as_completed: outcomes in the order in which tasks end.
-//
-//     auto results = as_completed(std::move(tasks));
-//     while (auto done = co_await results.next()) use(done->index, done->value);
-//
-// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and the
-// loop waits for their end. They end after the stream then: they must not refer to what ends with its
-// reader (refs do not). co_await close() waits here and now.
-
-
-// ======== skein/core/channel.hpp
-// channel<T>: a bounded queue between tasks of one loop. Values come out in the order they went in, each
-// to exactly one receiver; a full channel makes its senders wait (back-pressure). Capacity 0 is a
-// rendezvous: a send ends when its value is received.
-//
-//     while (auto item = co_await jobs.receive()) use(*item);
-
-
-#include <cstddef>
-#include <deque>
-#include <optional>
-#include <utility>
-
-namespace skein {
-
-/// A queue of at most `capacity` values between tasks of one loop. Neither copyable nor movable.
-template <class T>
-class channel {
-public:
-    explicit channel(std::size_t capacity) noexcept : capacity_(capacity) {}
-    channel(const channel&) = delete;
-    channel& operator=(const channel&) = delete;
-
-    class send_awaiter : public waiter {
-    public:
-        send_awaiter(channel& c, T value) : channel_(c), value_(std::move(value)) {}
-        bool await_ready() {
-            if (channel_.closed_) return true;
-            sent_ = channel_.offer(value_);
-            return sent_;
-        }
-        template <detail::promise_with_context Promise>
-        bool await_suspend(std::coroutine_handle<Promise> h) {
-            if (!arm(h)) return false;
-            channel_.senders_.push_back(*this);
-            return true;
-        }
-        void await_resume() const {
-            if (sent_) return;
-            throw_if_cancelled();
-            throw error(errc::closed, "send on a closed channel");
-        }
-
-    private:
-        friend class channel;
-        channel& channel_;
-        T value_;
-        bool sent_ = false;
-    };
-
-    class receive_awaiter : public waiter {
-    public:
-        explicit receive_awaiter(channel& c) noexcept : channel_(c) {}
-        bool await_ready() {
-            value_ = channel_.try_receive();
-            return value_.has_value() || channel_.closed_;
-        }
-        template <detail::promise_with_context Promise>
-        bool await_suspend(std::coroutine_handle<Promise> h) {
-            if (!arm(h)) return false;
-            channel_.receivers_.push_back(*this);
-            return true;
-        }
-        std::optional<T> await_resume() {
-            if (!value_) throw_if_cancelled();
-            return std::move(value_);
-        }
-
-    private:
-        friend class channel;
-        channel& channel_;
-        std::optional<T> value_;
-    };
-
-    /// Suspends while the channel is full; resumed by the loop. Throws closed, or cancelled (then the
-    /// value was not sent).
-    [[nodiscard]] send_awaiter send(T value) { return send_awaiter(*this, std::move(value)); }
-    /// Suspends until there is a value; nothing when the channel is closed and empty. Throws cancelled;
-    /// then no value is taken.
-    [[nodiscard]] receive_awaiter receive() noexcept { return receive_awaiter(*this); }
-
-    /// Sends if there is room; false if not, or if closed (value is then unchanged).
-    [[nodiscard]] bool try_send(T& value) { return !closed_ && offer(value); }
-    [[nodiscard]] bool try_send(T&& value) { return !closed_ && offer(value); }
-
-    /// Takes a value if there is one.
-    [[nodiscard]] std::optional<T> try_receive() {
-        std::optional<T> out;
-        if (!queue_.empty()) {
-            out.emplace(std::move(queue_.front()));
-            queue_.pop_front();
-            if (!senders_.empty()) queue_.push_back(take_from_sender());
-        } else if (!senders_.empty()) {
-            out.emplace(take_from_sender());
-        }
-        return out;
-    }
-
-    /// No more sends: those that wait throw closed, receivers drain what is queued and then get nothing.
-    void close() noexcept {
-        closed_ = true;
-        while (!senders_.empty()) senders_.front().wake();
-        while (!receivers_.empty()) receivers_.front().wake();
-    }
-    [[nodiscard]] bool is_closed() const noexcept { return closed_; }
-    [[nodiscard]] std::size_t size() const noexcept { return queue_.size(); }
-
-private:
-    bool offer(T& value) {
-        if (!receivers_.empty()) {
-            auto& first = static_cast<receive_awaiter&>(receivers_.front());
-            first.value_.emplace(std::move(value));
-            first.wake();
-            return true;
-        }
-        if (queue_.size() >= capacity_) return false;
-        queue_.push_back(std::move(value));
-        return true;
-    }
-    T take_from_sender() {
-        auto& first = static_cast<send_awaiter&>(senders_.front());
-        T value = std::move(first.value_);
-        first.sent_ = true;
-        first.wake();
-        return value;
-    }
-
-    std::size_t capacity_;
-    bool closed_ = false;
-    std::deque<T> queue_;
-    intrusive_list<waiter, waiter> senders_, receivers_;
-};
-
-} // namespace skein
-
-
-// ======== skein/core/as_completed.hpp, continued
-#include <cstddef>
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
-
-namespace skein {
-
-/// One task's end: which it was and its value or error.
-template <class T>
-struct completed {
-    std::size_t index = 0;
-    result<T> value;
-};
-
-/// The stream of ends. Move-only; runs its tasks from construction on.
-template <class T>
-class completion_stream {
-public:
-    explicit completion_stream(std::vector<task<T>> work)
-        : state_(std::make_unique<state>(work.size())) {
-        for (std::size_t i = 0; i < work.size(); ++i) {
-            state_->children.spawn(report(std::move(work[i]), i, state_.get()));
-        }
-    }
-
-    /// The next that ended, or nothing when all have. Resumed by the loop; throws cancelled.
-    [[nodiscard]] task<std::optional<completed<T>>> next() {
-        if (state_->left == 0) {
-            auto joined = state_->children.join();
-            co_await joined;
-            co_return std::nullopt;
-        }
-        auto received = co_await state_->ended.receive();
-        --state_->left;
-        co_return received;
-    }
-    /// Cancels what still runs and waits for its end.
-    [[nodiscard]] task<void> close() {
-        state_->children.cancel();
-        auto joined = state_->children.join();
-        auto sure = shield(std::move(joined));
-        co_await sure;
-    }
-
-    completion_stream(completion_stream&&) noexcept = default;
-    completion_stream& operator=(completion_stream&& other) noexcept {
-        std::swap(state_, other.state_);
-        return *this;
-    }
-    ~completion_stream() {
-        if (!state_ || state_->children.size() == 0) return;
-        state_->children.cancel();
-        loop::current().adopt(clear(std::move(state_)));
-    }
-
-private:
-    struct state {
-        explicit state(std::size_t n) : left(n), ended(n) {}
-        std::size_t left;
-        channel<completed<T>> ended;
-        scope children;
-    };
-    static task<void> report(task<T> work, std::size_t index, state* s) {
-        auto guarded = as_result(std::move(work));
-        auto value = co_await guarded;
-        (void)s->ended.try_send(completed<T>{index, std::move(value)});
-    }
-
-    static task<void> clear(std::unique_ptr<state> left) {
-        auto joined = left->children.join();
-        co_await joined;
-    }
-
-    std::unique_ptr<state> state_;
-};
-
-template <class T>
-[[nodiscard]] completion_stream<T> as_completed(std::vector<task<T>> work) {
-    return completion_stream<T>(std::move(work));
-}
-/// The same for refs.
-template <task_like A>
-    requires(!requires { typename A::promise_type; })
-[[nodiscard]] auto as_completed(std::vector<A> work) {
-    std::vector<decltype(as_task(std::declval<A>()))> tasks;
-    tasks.reserve(work.size());
-    for (auto& w : work) tasks.push_back(as_task(std::move(w)));
-    return as_completed(std::move(tasks));
-}
-
-} // namespace skein
-
-
-// ======== skein/rt/ref.hpp, continued
-#include <optional>
-#include <type_traits>
-#include <utility>
-#include <variant>
-
-namespace skein {
-
-template <class T>
-class ref;
-
-namespace rt::detail {
-
-/// A call and its value.
-template <class T>
-class ref_state : public call_base {
-public:
-    using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
-    std::optional<stored> value;
-
-    // The runtime counts a call as a call_base, users count it as what it is: a failure that no user
-    // can see any more is logged.
-    void add_use() noexcept {
-        ++watchers_;
-        call_base::add_use();
-    }
-    void drop_use() noexcept {
-        --watchers_;
-        call_base::drop_use();
-    }
-    /// Ends the call with a value of this process: that of a method of an actor here.
-    template <class... V>
-    void finish_with(V&&... result) {
-        value.emplace(std::forward<V>(result)...);
-        finished();
-    }
-
-protected:
-    result<void> take_value(byte_span bytes) override {
-        if constexpr (std::is_void_v<T>) {
-            (void)bytes;
-            value.emplace();
-            return {};
-        } else {
-            auto decoded = wire::decode<T>(bytes);
-            if (!decoded) return decoded.error();
-            value.emplace(std::move(*decoded));
-            return {};
-        }
-    }
-};
-
-void cancel_call(call_base& call, bool by_force) noexcept;
-/// Throws not_supported for methods.
-void check_force(const function_record& fn);
-
-/// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
-template <class T, bool Move>
-class ref_awaiter : public waiter {
-public:
-    explicit ref_awaiter(counted_ptr<ref_state<T>> call) noexcept : state_(std::move(call)) {}
-    bool await_ready() const noexcept { return state_->is_done(); }
-    template <skein::detail::promise_with_context Promise>
-    bool await_suspend(std::coroutine_handle<Promise> h) {
-        if (!arm(h)) return false;
-        state_->waiters.push_back(*this);
-        return true;
-    }
-    T await_resume() {
-        // A value that is there is delivered even to a cancelled task.
-        if (!state_->is_done()) throw_if_cancelled();
-        if (state_->failed()) state_->why().raise();
-        if constexpr (!std::is_void_v<T>) {
-            if constexpr (Move) {
-                if (state_->uses() == 1 || !std::is_copy_constructible_v<T>)
-                    return std::move(*state_->value);
-            }
-            if constexpr (std::is_copy_constructible_v<T>) return *state_->value;
-        }
-    }
-
-private:
-    counted_ptr<ref_state<T>> state_;
-};
-
-} // namespace rt::detail
-
-/// A counted reference to the result of one remote call; one pointer wide. Belongs to one loop.
-template <class T>
-class ref {
-public:
-    using value_type = T;
-
-    ref() noexcept = default;
-    explicit ref(counted_ptr<rt::detail::ref_state<T>> call) noexcept : state_(std::move(call)) {}
-
-    /// False if default-constructed or moved from.
-    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
-    /// True when awaiting it would not suspend.
-    [[nodiscard]] bool ready() const noexcept { return state_->is_done(); }
-
-    /// Suspends until the call is done, resumes from the loop's queue; gives a copy of the value.
-    ///   errors  remote_error (the function threw), worker_lost, timeout (.deadline), cancelled
-    auto operator co_await() const& noexcept {
-        static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
-                      "skein: this result cannot be copied: co_await std::move(ref) takes it out");
-        return rt::detail::ref_awaiter<T, false>(state_);
-    }
-    /// The same, but takes the value out when this is the last ref to it.
-    auto operator co_await() && noexcept {
-        return rt::detail::ref_awaiter<T, true>(std::move(state_));
-    }
-
-    /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
-    /// The ref then fails with errc::cancelled, unless a value comes first.
-    void cancel() const noexcept { rt::detail::cancel_call(*state_, false); }
-    /// The same for a task that may not listen, a plain function that computes: when it has not ended a tenth of a
-    /// second later, its worker's process is ended, and another one started in its place. Calls that it has made are
-    /// cancelled so, too. What else runs on that worker is lost with it, as when it dies (tasks run again). A worker
-    /// that actors live on is not ended: the log says so, and the task goes on to its end.
-    ///   errors  not_supported: a call of an actor, see kill()
-    void cancel_by_force() const {
-        if (state_->fn != nullptr) rt::detail::check_force(*state_->fn);
-        rt::detail::cancel_call(*state_, true);
-    }
-
-    [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
-        return state_;
-    }
-
-private:
-    counted_ptr<rt::detail::ref_state<T>> state_;
-};
-
-/// A task that ends with the ref: what all, any, race, as_completed and with_timeout use.
-template <class T>
-[[nodiscard]] task<T> as_task(ref<T> r) {
-    co_return co_await std::move(r);
-}
-
-/// Waits for the outcome and gives it as a value or error instead of throwing.
-template <class T>
-[[nodiscard]] task<result<T>> as_result(ref<T> r) {
-    return as_result(as_task(std::move(r)));
-}
-
-/// Waits at most so long. The call itself goes on; use .with({.deadline = ...}) to bound the call.
-template <class T>
-[[nodiscard]] task<T> with_timeout(ref<T> r, duration limit) {
-    return with_timeout(as_task(std::move(r)), limit);
-}
-
-} // namespace skein
-
-
-
-// ======== skein/rt/detail/runtime_spaces.ipp, continued
 #include <algorithm>
 #include <utility>
 
@@ -33094,6 +33715,7 @@ SKEIN_INLINE void leased_workers::books::on_granted(const lease_granted& m) {
     found->second->node_name = m.node_name;
     found->second->labels = m.labels;
     found->second->impossible = false;
+    if (const auto wire = found->second->wire) driver.set_labels(*wire, m.labels);
     if (found->second->kind != 0) fill(); // there may be room for one more
     count_expected();
 }
@@ -33222,7 +33844,7 @@ SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self, net::link:
     try {
         auto served = self->driver.serve_worker(
             std::move(wire), [self, l](const rt::peer&) { return how_it_ended(self, l); }, {},
-            rt::worker_room{l->kind, l->labels});
+            rt::worker_room{l->kind, l->labels, false, l->node == 0});
         co_await served;
     } catch (...) {
         failure = std::current_exception();
@@ -36302,11 +36924,12 @@ SKEIN_INLINE void head::books::make_room(const detail::head_share& of) {
 /// The nodes with the fewest leases of this driver that are to be spread come first.
 SKEIN_INLINE void head::books::spread_order(const detail::head_job& j,
                                             std::vector<rt::scheduler::place_info>& nodes_now) {
-    std::map<rt::place_id, int> has;
+    std::map<rt::place_id, std::pair<int, std::size_t>> order; // how many it has, when it came
+    for (std::size_t i = 0; i < nodes_now.size(); ++i) order[nodes_now[i].id] = {0, i};
     for (const auto& [number, l] : j.leases)
-        if (l->at != nullptr && l->label == rt::spread_label) ++has[l->at->place()];
-    std::stable_sort(nodes_now.begin(), nodes_now.end(),
-                     [&](const auto& a, const auto& b) { return has[a.id] < has[b.id]; });
+        if (l->at != nullptr && l->label == rt::spread_label) ++order[l->at->place()].first;
+    std::sort(nodes_now.begin(), nodes_now.end(),
+              [&](const auto& a, const auto& b) { return order[a.id] < order[b.id]; });
 }
 
 /// False: this node could not hold it, whatever the driver gave back.
@@ -39326,7 +39949,7 @@ struct space_options {
         if (space.empty() || name.empty())
             throw error(errc::invalid_argument,
                         "a detached actor needs a .name and a .space: nobody would find it again");
-        if (how.on.is_group())
+        if (how.on.is_group() || how.on.is_named_group())
             throw error(errc::not_supported,
                         "not supported: a detached actor in a placement group, "
                         "which ends with its program")
@@ -40090,8 +40713,9 @@ public:
     void stop() noexcept override;
     /// Starts workers that hold what a demand asks for, and lends them cores of the others meanwhile.
     void want(const worker_demand& what) override;
-    /// The runtime takes back itself what it has lent.
-    void rests(const net::channel&, bool) override {}
+    /// What a worker in a placement group has of its bundle is others' there; the rest of the cores the runtime takes back
+    /// itself.
+    void rests(const net::channel& worker, bool on) override;
     /// Kills its process.
     void end_now(const net::channel& worker) override;
     /// Takes room of this host for the group, as long as it is held.
@@ -40461,6 +41085,16 @@ public:
         for (auto* one : serving_)
             if (one->wire.get() == &worker) one->process->kill();
     }
+    void rests(const net::channel& worker, bool on) {
+        for (auto* one : own_) {
+            if (one->wire.get() != &worker || !one->in_bundle) continue;
+            if (on)
+                (void)host_.wait_begin(one->in_bundle);
+            else
+                (void)host_.wait_end(one->in_bundle); // it goes on at once, whoever has its cores
+            changed_.set();
+        }
+    }
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
 
 private:
@@ -40474,7 +41108,8 @@ private:
         std::uint16_t cpus = 0;
         worker_room room;
         std::vector<std::pair<std::string, std::string>> env;
-        std::string folder; ///< empty: ours
+        std::string folder;   ///< empty: ours
+        request_id in_bundle; ///< what it holds of a placement group
     };
     /// Workers for one demand.
     struct own_workers {
@@ -40683,6 +41318,7 @@ private:
             driver_.refuse_demand(found->first, n.why);
         }
         for (const auto& g : granted) {
+            if (g.resumed) continue; // see rests()
             auto& kind = kinds_.at(static_cast<std::uint32_t>(g.tag));
             kind.asked = {};
             ++kind.alive;
@@ -40762,7 +41398,10 @@ private:
         life one;
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
-        if (kind.what.group != 0) cores = 0; // those of the group are lent already
+        if (kind.what.group != 0) {
+            cores = 0; // those of the group are lent already
+            one.in_bundle = g.id;
+        }
         one.room = {number, {label_}};
         one.env = kind.what.env.variables;
         one.folder = kind.what.env.folder;
@@ -40895,6 +41534,9 @@ SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places()
 SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
 SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
 SKEIN_INLINE void local_workers::want(const worker_demand& what) { pool_->want(what); }
+SKEIN_INLINE void local_workers::rests(const net::channel& worker, bool on) {
+    pool_->rests(worker, on);
+}
 SKEIN_INLINE void local_workers::end_now(const net::channel& worker) { pool_->end_now(worker); }
 SKEIN_INLINE void local_workers::want_group(const worker_group& what) { pool_->want_group(what); }
 SKEIN_INLINE void local_workers::drop_group(std::uint64_t number) { pool_->drop_group(number); }
@@ -41333,17 +41975,32 @@ SKEIN_INLINE void pending_base::finish() noexcept {
 // places again, all of them together, and tasks run again there.
 //
 // The room is given back when nobody holds the group any more: no handle, no task that is to run in it, no actor
-// that lives in it. Groups are made by the driver; workers cannot make or hold one.
+// that lives in it. Groups are made by the driver. One with a name is found by it in any process of the program:
+//
+//     skein::placement_group group({"cpu=1"}, {.name = "ingest"});             // in the driver, which keeps it
+//     auto r = skein::remote<&load>.with({.on = skein::group_named("ingest")})(7);      // in a worker, or the driver
+//     auto same = co_await skein::get_placement_group("ingest");                         // the same, as a handle
 
 
 #include <cstddef>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace skein {
 
 using rt::group_strategy;
+
+/// What a program may say about one placement group.
+struct placement_options {
+    group_strategy strategy = group_strategy::pack;
+    std::string_view name{}; ///< unique among the groups of the program; copied; at most 255 bytes
+    /// Gives the group that has the name already, if there is one; its bundles are those that it was made with.
+    bool get_if_exists = false;
+};
+static_assert(std::is_trivially_destructible_v<placement_options>);
 
 /// A counted handle to a placement group; copyable, one pointer wide.
 class placement_group {
@@ -41353,12 +42010,16 @@ public:
     /// that they can never be held, is told by ready() and by the tasks that are put into it.
     explicit placement_group(std::vector<std::string> bundles,
                              group_strategy how = group_strategy::pack)
-        : state_(rt::runtime::current().make_group(bundles, how)) {}
+        : placement_group(std::move(bundles), placement_options{how, {}, false}) {}
+    /// The same with a name. One that is taken is told by ready(), too: already_exists.
+    placement_group(std::vector<std::string> bundles, placement_options how)
+        : state_(desk::make(rt::runtime::current(), bundles, how.strategy, how.name,
+                            how.get_if_exists)) {}
 
     /// False if default-constructed or moved from.
     explicit operator bool() const noexcept { return static_cast<bool>(state_); }
     [[nodiscard]] std::size_t size() const noexcept { return state_ ? state_->bundles.size() : 0; }
-    /// All bundles have places now.
+    /// All bundles have places now; on a worker: as it has heard last.
     [[nodiscard]] bool is_placed() const noexcept { return state_ && state_->placed; }
 
     /// Suspends until all bundles have places; at once if they have. On one host also until the cores that they take
@@ -41367,23 +42028,42 @@ public:
     ///           cluster it waits for nodes that can), closed (it was removed, or the program ends)
     [[nodiscard]] task<void> ready() const { return rt::detail::group_is_ready(state_); }
     /// Ends it for all who hold it: tasks that wait for it fail, those that run go on to their end, its actors are
-    /// killed. Suspends until nothing of it is left.
+    /// killed. Suspends until nothing of it is left, but not in a task or an actor of the group itself.
     ///   errors  cancelled (it ends all the same)
     [[nodiscard]] task<void> remove() const { return rt::detail::remove_group(state_); }
 
     /// For `.on`: this bundle of it, counted from 0.
     [[nodiscard]] location bundle(std::size_t index) const noexcept {
         constexpr std::size_t most = 1'000'000; // is none, too
-        return {number(), static_cast<int>(index < most ? index : most)};
+        return location::in_group(number(), static_cast<int>(index < most ? index : most));
     }
     /// For `.on`: whichever of its bundles has room.
-    operator location() const noexcept { return {number(), -1}; } // NOLINT: reads as it is meant
+    operator location() const noexcept { return location::in_group(number(), -1); } // NOLINT: reads as it is meant
+    /// The same; tasks and actors that are made there are in the group, too, if they name no place.
+    [[nodiscard]] location with_children() const noexcept {
+        return location(*this).with_children();
+    }
     friend bool operator==(const placement_group&, const placement_group&) = default;
 
 private:
+    using desk = rt::runtime::group_desk;
+    friend task<placement_group> get_placement_group(std::string_view name);
+    explicit placement_group(counted_ptr<rt::detail::group_state> state) noexcept
+        : state_(std::move(state)) {}
+    [[nodiscard]] static task<placement_group> from(
+        task<counted_ptr<rt::detail::group_state>> found) {
+        co_return placement_group(co_await std::move(found));
+    }
     [[nodiscard]] std::uint64_t number() const noexcept { return state_ ? state_->number : 0; }
     counted_ptr<rt::detail::group_state> state_;
 };
+
+/// The placement group of that name, in any process of the program; who gets it holds it.
+///   errors  not_found (the text lists some names that there are), closed (the program ends)
+[[nodiscard]] inline task<placement_group> get_placement_group(std::string_view name) {
+    return placement_group::from(
+        rt::runtime::group_desk::look_up(&rt::runtime::current(), std::string(name)));
+}
 
 } // namespace skein
 

@@ -5,6 +5,7 @@
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/rt/actor.hpp>
+#include <skein/rt/placement_group.hpp>
 #include <skein/rt/remote.hpp>
 #include <skein/rt/runtime_context.hpp>
 #include <tests/support/sim_nodes.hpp>
@@ -46,6 +47,33 @@ task<std::string> spread_by_worker(int n) {
     std::string hosts;
     for (const auto& one : all) hosts += co_await one;
     co_return hosts;
+}
+
+/// From a worker: in a group that it finds by name.
+task<std::string> placed_by_name(std::string name, int bundle) {
+    auto found = get_placement_group(name);
+    auto group = co_await found;
+    co_await group.ready();
+    auto by_handle = remote<&placed_host>.with({.on = group.bundle(static_cast<std::size_t>(bundle))})();
+    auto one = co_await by_handle;
+    auto by_name = remote<&placed_host>.with({.on = group_named(name, bundle)})();
+    auto two = co_await by_name;
+    co_return one == two ? one : one + " and " + two;
+}
+task<void> removes_by_name(std::string name) {
+    auto found = get_placement_group(name);
+    auto group = co_await found;
+    co_await group.remove();
+}
+/// Its children's children, and where they are.
+task<std::string> placed_below(int levels) {
+    const auto here = runtime_context().host;
+    if (levels == 0) co_return here;
+    auto left = remote<&placed_below>(levels - 1);
+    auto right = remote<&placed_below>(levels - 1);
+    const auto a = co_await left;
+    const auto b = co_await right;
+    co_return a == here && b == here ? here : fmt::format("{} ({} {})", here, a, b);
 }
 
 task<std::vector<std::string>> values_of(std::vector<ref<std::string>> all) {
@@ -260,5 +288,53 @@ TEST_CASE("what is to run where an actor is that has ended fails, and says why",
             INFO(why.what());
             CHECK(why.code() == errc::worker_lost);
         }
+    });
+}
+
+TEST_CASE("workers put tasks into groups that they find by name, and end them",
+          "[G8][G9][cluster][placement]") {
+    test::in_cluster(47, 3, [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
+        auto there = all_workers(&d, 6);
+        co_await there;
+        placement_group group({"cpu=1", "cpu=1"},
+                              {.strategy = group_strategy::strict_spread, .name = "pair"});
+        auto first = remote<&placed_by_name>("pair", 0); // not placed yet
+        const auto one = co_await first;
+        auto second = remote<&placed_by_name>("pair", 1);
+        const auto two = co_await second;
+        CHECK(one != two);
+        CHECK(placed_at(c, one) < 3);
+        CHECK(placed_at(c, two) < 3);
+        // A node of it is lost: who waits in a worker hears when it has its places again.
+        auto killed = c.kill_agent(c.at(placed_at(c, one)), true);
+        co_await killed;
+        co_await sleep_for(10s);
+        auto again = remote<&placed_by_name>("pair", 0);
+        const auto moved = co_await again;
+        CHECK(moved != one);
+        CHECK(moved != two);
+        auto ended = remote<&removes_by_name>("pair");
+        co_await ended;
+        auto late = placed_failure(as_task(remote<&placed_host>.with({.on = group})()));
+        const auto why = co_await late;
+        CHECK(why.code() == errc::closed);
+        auto unknown = placed_failure(as_task(remote<&placed_by_name>("pair", 0)));
+        const auto none = co_await unknown;
+        CHECK(none.code() == errc::not_found);
+    });
+}
+
+TEST_CASE("what tasks of a group make stays on its nodes, in its room", "[G10][cluster][placement]") {
+    test::in_cluster(48, 3, [](test::sim_nodes&, test::sim_nodes::driver& d) -> task<void> {
+        auto there = all_workers(&d, 6);
+        co_await there;
+        placement_group group({"cpu=1"});
+        co_await group.ready();
+        auto home = remote<&placed_host>.with({.on = group})();
+        const auto host = co_await home;
+        // One core for fifteen tasks, each of which waits for two.
+        auto tree = remote<&placed_below>.with({.on = group.with_children()})(3);
+        const auto where = co_await tree;
+        CHECK(where == host);
     });
 }

@@ -215,6 +215,24 @@ TEST_CASE("spread requests take the nodes in turn, those that have room", "[W11]
     CHECK(where_to(s) == list{2, 4, 1, 2});
 }
 
+TEST_CASE("a place may get other labels", "[rt][scheduler]") {
+    scheduler s;
+    place(s, 1, "cpu=4");
+    place(s, 2, "cpu=4", {"node=n2"});
+    (void)ask(s, "cpu=1", 1, constraint::labelled("node=n1"));
+    (void)ask(s, "cpu=1", 1, constraint::spread());
+    CHECK(where_to(s) == list{1});
+    CHECK(s.set_labels(place_id(1), {"node=n1"}));
+    CHECK(where_to(s) == list{1});
+    for (int i = 0; i < 3; ++i) (void)ask(s, "cpu=1", 1, constraint::spread());
+    CHECK(where_to(s) == list{2, 1, 2});
+    CHECK(s.set_labels(place_id(1), {"node=n2"})); // one node with the other now
+    (void)ask(s, "cpu=1", 1, constraint::labelled("node=n1"));
+    for (int i = 0; i < 3; ++i) (void)ask(s, "cpu=1", 1, constraint::spread());
+    CHECK(where_to(s) == list{2, 2, 1});
+    CHECK_FALSE(s.set_labels(place_id(3), {}));
+}
+
 TEST_CASE("places with one label of a node are one node to spread over", "[W11][rt][scheduler]") {
     rt::scheduler_options o;
     o.policy = rt::placement::spread;

@@ -75,6 +75,28 @@ task<int> with_disk(int call, int ms) {
     const int got = co_await inner;
     co_return -got;
 }
+/// In the group of that name, from a worker; there may be none any more.
+task<int> in_named(int call, int ms, std::string name) {
+    auto inner = remote<&slow>.with({.cpus = 0, .resources = "disk=0.5", .on = group_named(name)})(-call, ms);
+    const int got = co_await inner;
+    co_return -got;
+}
+/// The same by a handle, which it may hold longer than others do.
+task<int> in_found(int call, int ms, std::string name) {
+    auto found = get_placement_group(name);
+    const auto group = co_await found;
+    if (ms % 2 == 0) {
+        auto ready = with_timeout(group.ready(), 2s);
+        co_await ready;
+    }
+    auto inner = remote<&slow>.with({.cpus = 0, .resources = "disk=0.5", .on = group})(-call, ms);
+    const int got = co_await inner;
+    if (ms % 10 == 1) {
+        auto removed = with_timeout(group.remove(), 5s);
+        co_await removed;
+    }
+    co_return -got;
+}
 /// Has the gpu of its host as long as it lives.
 struct holder {
     holder() : host(runtime_context().host) {
@@ -159,6 +181,7 @@ bool is_expected(const error& e) {
     case errc::timeout:
     case errc::cancelled:
     case errc::invalid_argument: // no such bundle
+    case errc::already_exists:   // another group has the name
     case errc::closed:           // its group was removed
     case errc::not_found: return true;
     default: return false;
@@ -204,7 +227,8 @@ task<void> renew(stage* s, holdings* h) {
         for (auto& b : bundles) b += ",cpu=1";
     using how = group_strategy;
     const how all[] = {how::pack, how::spread, how::strict_pack, how::strict_spread};
-    h->group = placement_group(bundles, all[w.below(4)]);
+    const bool is_named = w.chance(0.6);
+    h->group = placement_group(bundles, {all[w.below(4)], is_named ? "room" : "", is_named});
     if (!w.chance(0.3)) co_return;
     auto ready = as_result(with_timeout(h->group.ready(), 3s));
     const auto placed = co_await ready;
@@ -226,10 +250,18 @@ bool submit_held(stage* s, const holdings& h, std::vector<outstanding>& into) {
         how.cpus = s->has_actors ? 0 : 1;
         how.retries = made.retries = static_cast<int>(w.below(4));
         const int ms = static_cast<int>(w.below(500));
+        if (w.chance(0.3)) { // not in it itself
+            how.cpus = s->has_actors ? 0 : 1;
+            made.result = w.chance(0.5) ? remote<&in_named>.with(how)(made.call, ms, "room")
+                                        : remote<&in_found>.with(how)(made.call, ms, "room");
+            into.push_back(std::move(made));
+            return true;
+        }
         if (w.chance(0.5))
             how.on = h.group;
         else
             how.on = h.group.bundle(w.below(h.group.size()));
+        if (w.chance(0.3)) how.on = how.on.with_children();
         if (w.chance(0.5)) {
             how.gpus = 1;
             made.result = remote<&with_gpu>.with(how)(made.call, ms);

@@ -161,6 +161,8 @@ public:
     /// name: as messages say it, "worker-3". Labels are compared whole: "zone=a".
     result<void> add_place(place_id id, std::string name, const resources& total,
                            std::vector<std::string> labels = {});
+    /// The place has these labels from now on. What runs there goes on. False if it is unknown.
+    bool set_labels(place_id id, std::vector<std::string> labels);
     /// Gives back the requests that held something there; bundles there are placed again.
     std::vector<evicted> remove_place(place_id id);
     /// Nothing new goes there, nor into bundles there; what runs goes on. False if it is unknown.

@@ -67,6 +67,7 @@ struct worker_room {
     std::vector<std::string> labels; ///< of its node, and "node=n1"
     bool is_guest =
         false; ///< another program: it calls, finds and makes actors, and nothing runs there
+    bool labels_follow = false; ///< they are not known yet, see runtime::set_labels()
 };
 
 /// Brings workers to a driver's runtime. Its serve() must have ended before it is destroyed.

@@ -16,6 +16,10 @@ namespace skein::rt::detail {
 
 inline constexpr std::size_t most_label_bytes = 256;
 
+[[nodiscard]] inline std::string label_as_text(const demand& one) {
+    return one.captures ? one.label + "+" : one.label;
+}
+
 /// What a demand's text has behind its resources: "@zone=a\n/data\nA=1".
 [[nodiscard]] SKEIN_INLINE std::string where_as_text(std::string_view label,
                                                      const task_environment& env) {
@@ -62,6 +66,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
                      fmt::format("{} is not a number of cpus", to_string(need.cpu)))
             .with_hint(fmt::format("0 to {}", most_cpus));
     demand made;
+    made.captures = label.starts_with('@') && label.ends_with('+');
+    if (made.captures) label.remove_suffix(1);
     const bool in_group = parse_group_label(label, made.group, made.bundle);
     made.spreads = label == spread_label;
     const bool is_ours = in_group || made.spreads;
@@ -94,7 +100,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
 SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
     for (std::size_t n = 0; n < all_.size(); ++n) {
         if (all_[n].group != group) continue;
-        numbers_.erase({all_[n].need, where_as_text(all_[n].label, all_[n].env), all_[n].for_life});
+        numbers_.erase(
+            {all_[n].need, where_as_text(label_as_text(all_[n]), all_[n].env), all_[n].for_life});
         all_[n] = {};
         free_.push_back(static_cast<std::uint16_t>(n));
     }
@@ -115,6 +122,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
     const bool in_group = how.on.group() != 0;
     if (how.on.is_group() && !in_group)
         return error(errc::invalid_argument, ".on is an empty placement_group");
+    if (how.on.is_named_group())
+        return error(errc::invalid_argument, ".on names no placement_group");
     if (how.on.is_actor() && !how.on.actor())
         return error(errc::invalid_argument, ".on is an empty actor_handle");
     const bool has_text = !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
@@ -149,12 +158,19 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
     if (how.on.is_spread()) return number(need, spread_label, for_life, std::move(*env));
     std::string where(how.on.text());
     if (in_group) where = group_label(how.on.group(), how.on.bundle());
+    if (in_group && how.on.has_children()) where += '+';
     if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
     return number(need, where, for_life, std::move(*env));
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
                                                                 bool for_life) {
+    return number_of_text(text, for_life, label_in(text));
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
+                                                                bool for_life,
+                                                                std::string_view label) {
     const auto first = text.substr(0, text.find('\n'));
     auto rest = text.substr(std::min(first.size() + 1, text.size()));
     const auto folder = rest.substr(0, rest.find('\n'));
@@ -163,8 +179,6 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view
     if (!env) return env.error();
     const auto need = parse_resources(first.substr(0, first.find('@')));
     if (!need) return need.error();
-    auto label = label_in(text);
-    if (actor_id beside; parse_actor_label(label, beside)) label = {};
     return number(*need, label, for_life, std::move(*env));
 }
 
@@ -174,9 +188,13 @@ SKEIN_INLINE std::string_view demand_table::label_in(std::string_view text) noex
     return at == first.npos ? std::string_view() : first.substr(at + 1);
 }
 
-SKEIN_INLINE std::string demand_table::text(std::uint16_t number, actor_id beside) const {
+SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
+    return text(number, label_as_text(all_[number]));
+}
+
+SKEIN_INLINE std::string demand_table::text(std::uint16_t number, std::string_view label) const {
     const auto& one = all_[number];
-    return to_string(one.need) + where_as_text(beside ? actor_label(beside) : one.label, one.env);
+    return to_string(one.need) + where_as_text(label, one.env);
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number_on(std::uint16_t number,

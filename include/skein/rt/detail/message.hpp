@@ -19,6 +19,8 @@
 //     left       it has ended by itself
 //     find       id = who asks, body = type and name                a reply brings its number
 //
+// Of placement groups, from a worker to its driver: group, body = group_question, detail/group_message.hpp.
+//
 // Workers call the actors of each other over links of their own, which carry call, cancel, reply, started and held alone;
 // what they need their driver for is in detail/direct_message.hpp.
 //
@@ -60,6 +62,7 @@ enum message : std::uint16_t {
     message_cut = 20,
     message_held = 21,
     message_passed = 22,
+    message_group = 23,
 };
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel

@@ -110,6 +110,7 @@ SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
 // ---- calls of this process -------------------------------------------------------------------
 
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_options& how) {
+    if (!how.on.is_any() || how.on.is_anywhere()) return followers::set_demand(*this, call, how);
     auto& demands = books_->leases.demands;
     const auto number = demands.number(how);
     if (!number) {
@@ -118,8 +119,6 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_option
     }
     call.shape = *number;
     call.cpus = demands.at(*number).cpus;
-    if (how.on.is_actor()) followers::follow(*this, call, how.on.actor());
-    join_group(call);
 }
 
 /// False: its deadline is over before it begins, and it has failed with that.
@@ -179,9 +178,11 @@ namespace detail {
 SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
                               bool is_worker, const demand_table& demands) {
     std::string demand; // for the driver, which places the calls of workers
-    const auto beside = call.rare ? call.rare->beside : actor_id();
-    if (is_worker && (beside || (call.shape > 1 && !demands.at(call.shape).is_simple)))
-        demand = demands.text(call.shape, beside);
+    const bool is_placed = call.rare && !call.rare->label.empty();
+    if (is_worker && is_placed)
+        demand = demands.text(call.shape, call.rare->label);
+    else if (is_worker && call.shape > 1 && !demands.at(call.shape).is_simple)
+        demand = demands.text(call.shape);
     call_head head;
     head.function = call.fn != nullptr ? call.fn->index : 0;
     head.kind = call.kind;
@@ -465,7 +466,7 @@ SKEIN_INLINE void runtime::give_up(error why) {
         if (!call->is_done()) refuse(*call, why);
     for (auto& [shape, line] : books_->leases.lines)
         if (line.wanted > 0) tell_demand(line);
-    fail_groups(why);
+    group_desk::fail_all(*this, why);
 }
 
 // ---- actors ------------------------------------------------------------------------------------

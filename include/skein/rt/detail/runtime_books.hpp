@@ -17,6 +17,7 @@
 #include <skein/rt/detail/follower_books.hpp>
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/group_books.hpp>
+#include <skein/rt/detail/group_desk.hpp>
 #include <skein/rt/detail/id_map.hpp>
 #include <skein/rt/detail/lease_line.hpp>
 #include <skein/rt/detail/message.hpp>
@@ -81,6 +82,7 @@ struct call_base::rarities {
     std::optional<known_failures> retry_on;
     std::uint16_t failed_attempts = 0; ///< that ended with one of them
     actor_id beside;                   ///< it is to run where that actor is
+    std::string label;                 ///< worker: where its driver is to have it run, if not ""
     duration limit = no_deadline;
     time_point until{};        ///< when the deadline is
     bool is_inherited = false; ///< the limit, from the call that made this one
@@ -119,6 +121,7 @@ struct peer {
     std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
     bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
+    bool labels_follow = false;        ///< they are not known yet
     error why{errc::closed, "closed"}; ///< once it has ended
     std::string ended_for;             ///< by force, and for which call
     call_id forced;                    ///< that call
@@ -154,6 +157,7 @@ struct peer {
     std::size_t prune_at = 2 * detail::claims::entries;
     std::vector<std::unique_ptr<detail::lease_share>> shares;
     std::uint32_t guests = 0; ///< cores of `busy` that calls have without a lease
+    std::map<std::uint64_t, detail::held_group> groups; ///< placement groups that it holds
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
     detail::id_map<slot_id, std::unique_ptr<detail::running_call>> running;

@@ -99,14 +99,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
     asked.on = how.on;
     asked.env = how.env;
     asked.cwd = how.cwd;
-    const auto number = books_->leases.demands.number(asked, true);
-    if (!number) {
-        call.extra().bad_options = number.error();
-        return;
-    }
-    call.shape = *number;
-    if (asked.on.is_actor()) followers::follow(*this, call, asked.on.actor());
-    if (books_->upstream == nullptr) join_group(call);
+    followers::set_demand(*this, call, asked);
 }
 
 /// Driver: an actor was declared; it holds what its constructor's call asks for.
@@ -117,7 +110,7 @@ SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
         entry->plan->shape = call.shape;
         if (call.rare) entry->plan->beside = call.rare->beside;
     }
-    entry->group = group_of(call.shape);
+    entry->group = group_desk::of(*this, call.shape);
 }
 
 /// Driver: to the end of its line.
@@ -148,7 +141,7 @@ SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
         while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
         return;
     }
-    if (const auto group = group_of(line.shape); group && group->why) {
+    if (const auto group = group_desk::of(*this, line.shape); group && group->why) {
         while (leases.front(line) != nullptr) {
             const auto call = leases.pop(line);
             refuse(*call,

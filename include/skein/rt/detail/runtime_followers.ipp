@@ -57,9 +57,53 @@ SKEIN_INLINE void lease_books::take_followers(actor_id of,
 
 } // namespace detail
 
+/// What a task needs that says where it is to run.
+SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_base& call,
+                                                 call_options how) {
+    const bool for_life = call.kind == detail::call_kind::create;
+    auto& demands = self.books_->leases.demands;
+    if (!take_location(self, call, how.on)) return;
+    const auto number = demands.number(how, for_life);
+    if (!number) {
+        call.extra().bad_options = number.error();
+        return;
+    }
+    call.shape = *number;
+    if (!for_life) call.cpus = demands.at(*number).cpus;
+    if (self.books_->upstream == nullptr) group_desk::join(self, call);
+}
+
+/// Leaves of a location what a demand is numbered by: names are looked up, and what only the driver knows is told to it
+/// with the call. False: there is no such place.
+SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_base& call,
+                                                    location& on) {
+    const bool is_driver = self.books_->upstream == nullptr;
+    if (on.is_actor() && on.actor()) {
+        follow(self, call, on.actor());
+    } else if (is_driver) {
+        auto why = group_desk::resolve(self, on);
+        if (why) call.extra().bad_options = std::move(why);
+        return !call.rare || !call.rare->bad_options;
+    } else if (on.is_group() && on.group() != 0) {
+        group_desk::keep(self, call, on.group());
+        call.extra().label = group_label(on.group(), on.bundle());
+        if (on.has_children()) call.extra().label += '+';
+    } else if (on.is_named_group() && !on.text().empty()) {
+        call.extra().label = detail::named_group_label(on);
+    } else {
+        if (on.is_anywhere()) call.extra().label = detail::anywhere_label;
+        return true;
+    }
+    on = {};
+    return !call.rare->bad_options;
+}
+
 /// The call is to run where that actor is, which it keeps, as an argument would, until it is over.
 SKEIN_INLINE void runtime::followers::follow(runtime& self, detail::call_base& call, actor_id of) {
-    call.extra().beside = of;
+    if (self.books_->upstream != nullptr)
+        call.extra().label = detail::actor_label(of);
+    else
+        call.extra().beside = of;
     const auto lane = self.books_->lanes.find(of);
     if (lane == self.books_->lanes.end()) return;
     using held = counted_ptr<detail::actor_state>;
@@ -84,7 +128,7 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
         self.refuse(*call, detail::cannot_follow(*call, why));
         return false;
     }
-    if (entry->where == nullptr) {
+    if (entry->where == nullptr || entry->where->labels_follow) {
         entry->beside.push_back(call);
         if (call->kind == detail::call_kind::create)
             if (auto* const own = books.actors.find(call->target)) own->making = call;
@@ -108,6 +152,26 @@ SKEIN_INLINE void runtime::followers::actor_is_placed(runtime& self, actor_id id
     if (entry == nullptr) return;
     for (auto& call : std::exchange(entry->beside, {}))
         if (!call->is_done()) self.place(std::move(call));
+}
+
+SKEIN_INLINE void runtime::set_labels(const net::channel& wire,
+                                      const std::vector<std::string>& labels) {
+    auto& leases = books_->leases;
+    std::vector<actor_id> here;
+    for (const auto& l : books_->links) {
+        if (l->wire.get() != &wire || l->labels == labels) continue;
+        l->labels = labels;
+        l->labels_follow = false;
+        if (leases.places.set_labels(detail::place_of(*l), labels)) {
+            ++leases.state;
+            leases.is_changed = true;
+        }
+        for (const auto& [id, entry] : books_->actors.entries)
+            if (entry.where == l.get()) here.push_back(id);
+    }
+    std::sort(here.begin(), here.end());
+    for (const auto id : here) followers::actor_is_placed(*this, id);
+    if (leases.waits()) pump_leases();
 }
 
 /// Driver: their actor has ended.

@@ -473,11 +473,10 @@ SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call, bool h
         if (from.kind != 0) share->line->out -= std::min<std::size_t>(share->line->out, 1);
     }
     for (const auto& share : from.shares) file(*share); // its pace may be another, too
-    if (from.kind != 0 || !is_leased(call) || call.alone != 0) return;
-    // Each task of such a line asks for the next node.
-    auto& line = line_of(call.shape);
-    if (!line.need->spreads) return;
-    if (auto* const share = share_of(from, line)) release_unused(*share);
+    // Each task that is spread asks for the next node.
+    if (!demands.at(call.shape).spreads || from.kind != 0 || !is_leased(call) || call.alone != 0)
+        return;
+    if (auto* const share = share_of(from, line_of(call.shape))) release_unused(*share);
 }
 
 } // namespace detail
@@ -510,20 +509,26 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     leases.decide(line);
     if (line.by == lease_line::service::undecided) return;
     if (line.by == lease_line::service::own) return use_own_workers(line);
+    // Who asks for nothing is always granted one more, also where it cannot be used now.
+    const auto may_ask = [&] {
+        return !line.need->need.empty() ||
+               (line.with[lease_line::unused].empty() && line.with[lease_line::beside].empty());
+    };
     while (leases.front(line) != nullptr) {
         auto* to = leases.pick(line, lease_line::unused);
-        if (to == nullptr && (leases.ask(line) || (leases.reclaim() && leases.ask(line)))) continue;
+        if (to == nullptr && may_ask() && (leases.ask(line) || (leases.reclaim() && leases.ask(line))))
+            continue;
         if (to == nullptr) to = leases.pick(line, lease_line::beside);
         if (to == nullptr) to = leases.pick(line, lease_line::ahead);
         if (to == nullptr) break;
         send(*to, leases.pop(line));
     }
     if (line.is_empty()) return leases.withdraw(line);
-    if (!line.asked) { // there was no room before: stand in line for what comes
+    if (!line.asked && may_ask()) { // there was no room before: stand in line for what comes
         line.asked = leases.request_room(line, {});
         ++leases.asking;
     }
-    line.stands = true;
+    line.stands = static_cast<bool>(line.asked);
 }
 
 /// A task beside which a worker died takes nobody along the next time: it gets a worker of its own. When those that

@@ -99,6 +99,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
     auto l = attach(std::move(wire), std::move(page));
     l->kind = room.kind;
     l->labels = std::move(room.labels);
+    l->labels_follow = room.labels_follow;
     l->is_guest = room.is_guest;
     if (!has_own_incarnation(*l)) {
         l->wire->abort(
@@ -225,7 +226,7 @@ SKEIN_INLINE task<void> runtime::close() {
     books_->start_workers = {};
     for (const auto& call : books_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
-    fail_groups(why);
+    group_desk::fail_all(*this, why);
     for (std::size_t i = 0; i < books_->slots.size(); ++i) {
         const auto call = books_->slots[i].call;
         if (call && !call->is_done()) call->fail({why, nullptr});
@@ -284,6 +285,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     run_again(lost);
     resume_restarts(lost);
     if (l.kind != 0) tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
+    l.groups.clear();
 }
 
 /// Takes the calls that were at the link out of their slots.

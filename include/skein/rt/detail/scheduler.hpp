@@ -244,6 +244,8 @@ struct schedule_books {
     [[nodiscard]] std::uint32_t new_place();
     void learn(const resources& total);
     void open_place(std::uint32_t p, const needs& total, gpu_set gpus);
+    void join_labelled(std::uint32_t p);
+    bool set_labels(place_id id, std::vector<std::string> labels);
     std::vector<evicted> remove_place(place_id id);
     bool drain(place_id id, bool on);
     void join(place_domain& d, std::uint32_t p);

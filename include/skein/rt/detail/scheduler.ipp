@@ -539,6 +539,9 @@ SKEIN_INLINE result<void> scheduler::add_place(place_id id, std::string name,
                                                std::vector<std::string> labels) {
     return books_->add_place(id, std::move(name), total, std::move(labels));
 }
+SKEIN_INLINE bool scheduler::set_labels(place_id id, std::vector<std::string> labels) {
+    return books_->set_labels(id, std::move(labels));
+}
 SKEIN_INLINE std::vector<evicted> scheduler::remove_place(place_id id) {
     return books_->remove_place(id);
 }

@@ -75,18 +75,37 @@ SKEIN_INLINE result<void> schedule_books::add_place(place_id id, std::string nam
     place_of.emplace(id, p);
     open_place(p, needs_of(total), first_gpus(total.gpu.in_steps() / amount::steps));
     join(everywhere, p);
-    for (auto& c : constraints) {
-        const auto* label = c.labelled ? label_of(c.where) : nullptr;
-        if (label != nullptr &&
-            std::find(place.labels.begin(), place.labels.end(), *label) != place.labels.end())
-            join(*c.labelled, p);
-        if (c.by_node) join_node(*c.by_node, p);
-    }
+    join_labelled(p);
     count_cluster(place, 1);
     ++places_version;
     offer(p);
     grow(p);
     return {};
+}
+
+/// Where those look for it who ask for one of its labels, or take the nodes in turn.
+SKEIN_INLINE void schedule_books::join_labelled(std::uint32_t p) {
+    const auto& labels = all_places[p].labels;
+    for (auto& c : constraints) {
+        const auto* label = c.labelled ? label_of(c.where) : nullptr;
+        if (label != nullptr && std::find(labels.begin(), labels.end(), *label) != labels.end())
+            join(*c.labelled, p);
+        if (c.by_node) join_node(*c.by_node, p);
+    }
+}
+
+SKEIN_INLINE bool schedule_books::set_labels(place_id id, std::vector<std::string> labels) {
+    const auto found = place_of.find(id);
+    if (found == place_of.end()) return false;
+    auto& place = all_places[found->second];
+    for (std::size_t i = 1; i < place.in.size(); ++i) leave(*place.in[i].first, place.in[i].second);
+    place.in.resize(1); // the first is everywhere
+    place.labels = std::move(labels);
+    join_labelled(found->second);
+    ++places_version;
+    offer(found->second);
+    grow(found->second);
+    return true;
 }
 
 SKEIN_INLINE void schedule_books::open_place(std::uint32_t p, const needs& total, gpu_set gpus) {
