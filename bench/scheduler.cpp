@@ -37,7 +37,7 @@ void add_places(rt::scheduler& s, std::uint64_t from, std::uint64_t count, const
 /// A cluster that is full and has a queue: each decision follows the end of one running request, anywhere.
 class busy_cluster {
 public:
-    busy_cluster(std::uint64_t places, int queues, rt::placement policy, bool mixed)
+    busy_cluster(std::uint64_t places, int queues, rt::placement policy, bool mixed, bool in_turn)
         : scheduler_([&] {
               rt::scheduler_options o;
               o.policy = policy;
@@ -52,6 +52,7 @@ public:
             if (mixed && i % 4 == 1) demands_.back() = asking("cpu=1,gpu=0.5", job);
             if (mixed && i % 4 == 2) demands_.back() = asking("cpu=2,memory=4GiB", job);
             if (mixed && i % 4 == 3) demands_.back() = asking("cpu=0.5", job);
+            if (in_turn) demands_.back().where = rt::constraint::spread();
         }
         for (std::uint64_t i = 0; i < places * 12 + 100; ++i) submit();
         take();
@@ -125,9 +126,11 @@ std::size_t heap_bytes() {
     return info.uordblks + info.hblkhd;
 }
 
-bool flat(const char* name, int queues, rt::placement policy, bool mixed, double bar) {
+bool flat(const char* name, int queues, rt::placement policy, bool mixed, double bar,
+          bool in_turn = false) {
     constexpr int rounds = 15, turns = 5000;
-    busy_cluster small(10, queues, policy, mixed), large(1000, queues, policy, mixed);
+    busy_cluster small(10, queues, policy, mixed, in_turn);
+    busy_cluster large(1000, queues, policy, mixed, in_turn);
     const auto [few, many, plain] = bench::in_turns<3>(
         rounds, {[&] { return per_grant(small, turns); }, [&] { return per_grant(large, turns); },
                  [] { return plain_queue(8000, turns); }});
@@ -195,6 +198,7 @@ int main() {
     bool ok = million();
     ok &= flat("pack", 1, rt::placement::pack, false, 2.0);
     ok &= flat("spread", 1, rt::placement::spread, false, 2.0);
+    ok &= flat("in_turn", 1, rt::placement::pack, false, 2.0, true);
     ok &= flat("mixed", 8, rt::placement::pack, true, 2.0);
     group();
     return ok ? 0 : 1;

@@ -74,8 +74,10 @@
 #include <skein/rt/detail/runtime_direct.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>
 #include <skein/rt/detail/runtime_execution.ipp>
+#include <skein/rt/detail/runtime_followers.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_given.ipp>
+#include <skein/rt/detail/runtime_group_desk.ipp>
 #include <skein/rt/detail/runtime_groups.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_leases.ipp>

@@ -3,6 +3,7 @@
 // read is written back as it was.
 #include <skein/rt/detail/actor_terms.hpp>
 #include <skein/rt/detail/direct_message.hpp>
+#include <skein/rt/detail/group_message.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
@@ -62,6 +63,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     round_trip<skein::rt::detail::where_answer>(all);
     round_trip<skein::rt::detail::worker_end>(all);
     round_trip<skein::rt::detail::direct_hello>(all);
+    round_trip<skein::rt::detail::group_question>(all);
+    round_trip<skein::rt::detail::group_answer>(all);
     skein::rt::detail::relay_head relay;
     skein::wire::reader passed(all);
     if (relay.decode(passed)) {

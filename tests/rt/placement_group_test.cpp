@@ -6,6 +6,7 @@
 #include <skein/rt/placement_group.hpp>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -208,6 +209,226 @@ TEST_CASE("tasks that wait for a group that is removed fail, those that run end"
         CHECK(why.code() == errc::closed);
         CHECK(contains(why.what(), "late did not run"));
         co_await other.ready();
+    });
+}
+
+// ---- names, and groups in workers ----------------------------------------------------------------
+
+task<std::string> look_up_and_use(std::string name) {
+    auto found = get_placement_group(name);
+    auto g = co_await found;
+    co_await g.ready();
+    auto by_handle = remote<&gpus_here>.with({.cpus = 0, .gpus = 1, .on = g.bundle(0)})();
+    const auto one = co_await by_handle;
+    auto by_name = remote<&gpus_here>.with({.cpus = 0, .gpus = 1, .on = group_named(name, 1)})();
+    const auto two = co_await by_name;
+    auto a = co_await actor<member>.with({.gpus = 1, .on = group_named(name, 0)})();
+    auto asked = a.call<&member::gpus>();
+    const auto three = co_await asked;
+    co_return fmt::format("{} bundles: {} {} {}", g.size(), one, two, three);
+}
+task<void> remove_by_name(std::string name) {
+    auto found = get_placement_group(name);
+    auto g = co_await found;
+    co_await g.remove();
+}
+task<void> make_in_worker() {
+    placement_group g({"cpu=1"}, {.name = "mine"});
+    co_await g.ready();
+}
+/// Holds a group.
+struct group_keeper {
+    placement_group mine;
+    task<int> take(std::string name) {
+        auto found = get_placement_group(name);
+        mine = co_await found;
+        co_return static_cast<int>(mine.size());
+    }
+    void let_go() { mine = {}; }
+};
+
+TEST_CASE("a group has its name alone, and is found by it", "[G7][G8][rt][placement_group]") {
+    pool p(with_resources(1, "ssd=2"));
+    p.run([](pool&) -> task<void> {
+        placement_group group({"ssd=1"}, {.name = "web+1"});
+        co_await group.ready();
+        auto found = get_placement_group("web+1");
+        const auto same = co_await found;
+        CHECK(same == group);
+        auto inside = remote<&twice>.with({.cpus = 0, .on = group_named("web+1", 0)})(2);
+        const int four = co_await inside;
+        CHECK(four == 4);
+        placement_group taken({"ssd=1"}, {.name = "web+1"});
+        auto twice_there = failure_of(taken.ready());
+        const auto already = co_await twice_there;
+        CHECK(already.code() == errc::already_exists);
+        CHECK(contains(already.what(), "\"web+1\""));
+        placement_group once({"ssd=5"}, {.name = "web+1", .get_if_exists = true});
+        CHECK(once == group);
+        auto missing = failure_of(get_placement_group("db"));
+        const auto none = co_await missing;
+        CHECK(none.code() == errc::not_found);
+        CHECK(contains(none.what(), "there are: \"web+1\""));
+        auto nowhere = failure_of(as_task(remote<&twice>.with({.on = group_named("db")})(1)));
+        const auto no_place = co_await nowhere;
+        CHECK(no_place.code() == errc::not_found);
+        placement_group nameless({"ssd=1"}, {.get_if_exists = true});
+        auto no_name = failure_of(nameless.ready());
+        const auto invalid = co_await no_name;
+        CHECK(invalid.code() == errc::invalid_argument);
+        // A name is free with the end of its group, also when nobody has removed it.
+        co_await group.remove();
+        placement_group next({"ssd=1"}, {.name = "web+1"});
+        co_await next.ready();
+        next = {};
+        placement_group last({"ssd=1"}, {.name = "web+1"});
+        co_await last.ready();
+    });
+}
+
+TEST_CASE("a worker finds a group by its name and puts tasks and actors into it",
+          "[G8][G9][rt][placement_group]") {
+    pool p(with_resources(2, "gpu=2"));
+    p.run([](pool&) -> task<void> {
+        placement_group group({"gpu=1", "gpu=1"}, {.name = "both"});
+        auto asked = remote<&look_up_and_use>("both");
+        const auto said = co_await asked;
+        CHECK((said == "2 bundles: 0 1 0" || said == "2 bundles: 1 0 1"));
+        auto unknown = failure_of(as_task(remote<&look_up_and_use>("neither")));
+        const auto none = co_await unknown;
+        CHECK(none.code() == errc::not_found);
+        CHECK(contains(none.what(), "\"both\""));
+        auto made = failure_of(as_task(remote<&make_in_worker>()));
+        const auto refused = co_await made;
+        CHECK(refused.code() == errc::not_supported);
+        auto removing = remote<&remove_by_name>("both");
+        co_await removing;
+        auto over = failure_of(group.ready());
+        const auto removed = co_await over;
+        CHECK(removed.code() == errc::closed);
+        auto gone = failure_of(get_placement_group("both"));
+        const auto no_more = co_await gone;
+        CHECK(no_more.code() == errc::not_found);
+        placement_group other({"gpu=2"}); // all is free
+        co_await other.ready();
+    });
+}
+
+task<int> wait_for_all_cores(std::string name) {
+    auto found = get_placement_group(name);
+    auto g = co_await found;
+    co_await g.ready();
+    co_return static_cast<int>(g.size());
+}
+
+TEST_CASE("a task that waits for its group leaves its core to it", "[G9][rt][placement_group]") {
+    pool p(options(1));
+    p.run([](pool& self) -> task<void> {
+        const int all = std::max(1, self.children.resources().cores);
+        auto first = remote<&twice>(1);
+        (void)co_await first;
+        placement_group group({fmt::format("cpu={}", all)}, {.name = "all"});
+        auto waits = remote<&wait_for_all_cores>.with({.cpus = all})("all");
+        auto bounded = with_timeout(as_task(waits), 20s);
+        const int one = co_await bounded;
+        CHECK(one == 1);
+    });
+}
+
+TEST_CASE("a group lasts as long as a worker holds it", "[G3][G8][rt][placement_group]") {
+    pool p(with_resources(1, "ssd=1"));
+    p.run([](pool& self) -> task<void> {
+        for (const bool dies : {false, true}) {
+            placement_group group({"ssd=1"}, {.name = "held"});
+            auto keeper = co_await actor<group_keeper>();
+            auto taken = keeper.call<&group_keeper::take>("held");
+            const int size = co_await taken;
+            CHECK(size == 1);
+            auto again = keeper.call<&group_keeper::take>("held");
+            (void)co_await again;
+            group = {};
+            auto inside = remote<&twice>.with({.cpus = 0, .on = group_named("held")})(2);
+            const int four = co_await inside;
+            CHECK(four == 4);
+            placement_group waits({"ssd=1"});
+            auto soon = as_result(with_timeout(waits.ready(), 100ms));
+            const auto early = co_await soon;
+            CHECK_FALSE(early);
+            if (dies) {
+                for (const auto pid : std::vector<pid_t>(self.workers.pids())) ::kill(pid, SIGKILL);
+            } else {
+                auto let = keeper.call<&group_keeper::let_go>();
+                co_await let;
+            }
+            co_await waits.ready();
+        }
+    });
+}
+
+// ---- what is made in a group -----------------------------------------------------------------------
+
+task<std::string> child_gpus(bool outside) {
+    call_options how;
+    how.cpus = 0;
+    how.gpus = 1;
+    if (outside) how.on = anywhere;
+    auto inner = remote<&gpus_here>.with(how)();
+    co_return co_await inner;
+}
+task<int> deep(int levels) {
+    if (levels == 0) co_return 0;
+    auto inner = remote<&deep>(levels - 1);
+    const int below = co_await inner;
+    co_return below + 1;
+}
+task<int> nested_cpus(int cpus) {
+    auto inner = remote<&twice>.with({.cpus = cpus})(1);
+    co_return co_await inner;
+}
+task<std::string> child_actor() {
+    auto made = co_await actor<member>.with({.gpus = 1})();
+    auto asked = made.call<&member::gpus>();
+    co_return co_await asked;
+}
+
+TEST_CASE("what tasks of a group make is in it if they say so", "[G10][rt][placement_group]") {
+    pool p(with_resources(2, "gpu=2"));
+    p.run([](pool&) -> task<void> {
+        placement_group group({"cpu=1,gpu=1"}, {.name = "whole"});
+        co_await group.ready();
+        auto mine = remote<&gpus_here>.with({.cpus = 0, .gpus = 1, .on = group})();
+        const auto own = co_await mine;
+        placement_group rest({"gpu=1"}); // the other gpu is taken
+        co_await rest.ready();
+        auto inside = remote<&child_gpus>.with({.on = group.with_children()})(false);
+        const auto childs = co_await inside;
+        CHECK(childs == own);
+        auto by_name =
+            remote<&child_gpus>.with({.on = group_named("whole", 0).with_children()})(false);
+        const auto named = co_await by_name;
+        CHECK(named == own);
+        auto actors = remote<&child_actor>.with({.on = group.with_children()})();
+        const auto lives = co_await actors;
+        CHECK(lives == own);
+        // Each level waits for the next one, in the only core of the bundle.
+        auto levels = remote<&deep>.with({.on = group.bundle(0).with_children()})(4);
+        const int four = co_await levels;
+        CHECK(four == 4);
+        auto out = remote<&child_gpus>.with({.on = group.with_children()})(true);
+        auto not_captured = remote<&child_gpus>.with({.on = group})(false);
+        auto soon = as_result(with_timeout(as_task(out), 100ms));
+        const auto early = co_await soon;
+        CHECK_FALSE(early);
+        rest = {};
+        const auto other = co_await out;
+        CHECK(other != own);
+        const auto third = co_await not_captured;
+        CHECK(third != own);
+        auto too_much = failure_of(as_task(
+            remote<&nested_cpus>.with({.on = group.with_children()})(2)));
+        const auto misfit = co_await too_much;
+        INFO(misfit.what());
+        CHECK(contains(misfit.what(), "no bundle"));
     });
 }
 

@@ -128,6 +128,7 @@ private:
         p.total = rt::parse_resources(kinds[below(kinds.size())]).value();
         if (below(2) == 0) p.labels.push_back("a");
         if (below(3) == 0) p.labels.push_back("b");
+        if (below(2) == 0) p.labels.push_back("node=" + std::to_string(below(3)));
         const rt::place_id id(++last_place_);
         scheduler_.add_place(id, "p" + std::to_string(last_place_), p.total, p.labels).value();
         places_.emplace(id, std::move(p));

@@ -188,6 +188,78 @@ TEST_CASE("spreading takes the place with most room", "[rt][scheduler]") {
     CHECK(where_to(packs) == list{1, 2, 1, 2});
 }
 
+TEST_CASE("spread requests take the nodes in turn, those that have room", "[W11][rt][scheduler]") {
+    scheduler s; // packs what is not spread
+    place(s, 1, "cpu=8");
+    place(s, 2, "cpu=1");
+    place(s, 3, "cpu=2");
+    for (int i = 0; i < 6; ++i) (void)ask(s, "cpu=1", 1, constraint::spread());
+    CHECK(where_to(s) == list{1, 2, 3, 1, 3, 1});
+    (void)ask(s, "cpu=1");
+    CHECK(where_to(s) == list{1});
+    // Of all demands and jobs together: the next one is where the last one was not.
+    (void)ask(s, "", 2, constraint::spread());
+    (void)ask(s, "", 3, constraint::spread());
+    (void)ask(s, "", 2, constraint::spread());
+    CHECK(where_to(s) == list{2, 3, 1});
+    s.drain(place_id(2));
+    for (int i = 0; i < 2; ++i) (void)ask(s, "", 1, constraint::spread());
+    CHECK(where_to(s) == list{3, 1});
+    s.drain(place_id(2), false);
+    for (int i = 0; i < 3; ++i)
+        (void)ask(s, "", 1, constraint::spread().avoiding({place_id(2)})); // a turn of their own
+    CHECK(where_to(s) == list{1, 3, 1});
+    s.remove_place(place_id(3));
+    place(s, 4, "cpu=1"); // in its stead
+    for (int i = 0; i < 4; ++i) (void)ask(s, "", 1, constraint::spread());
+    CHECK(where_to(s) == list{2, 4, 1, 2});
+}
+
+TEST_CASE("a place may get other labels", "[rt][scheduler]") {
+    scheduler s;
+    place(s, 1, "cpu=4");
+    place(s, 2, "cpu=4", {"node=n2"});
+    (void)ask(s, "cpu=1", 1, constraint::labelled("node=n1"));
+    (void)ask(s, "cpu=1", 1, constraint::spread());
+    CHECK(where_to(s) == list{1});
+    CHECK(s.set_labels(place_id(1), {"node=n1"}));
+    CHECK(where_to(s) == list{1});
+    for (int i = 0; i < 3; ++i) (void)ask(s, "cpu=1", 1, constraint::spread());
+    CHECK(where_to(s) == list{2, 1, 2});
+    CHECK(s.set_labels(place_id(1), {"node=n2"})); // one node with the other now
+    (void)ask(s, "cpu=1", 1, constraint::labelled("node=n1"));
+    for (int i = 0; i < 3; ++i) (void)ask(s, "cpu=1", 1, constraint::spread());
+    CHECK(where_to(s) == list{2, 2, 1});
+    CHECK_FALSE(s.set_labels(place_id(3), {}));
+}
+
+TEST_CASE("places with one label of a node are one node to spread over", "[W11][rt][scheduler]") {
+    rt::scheduler_options o;
+    o.policy = rt::placement::spread;
+    scheduler s(o);
+    place(s, 1, "cpu=2", {"zone=a", "node=n1"});
+    place(s, 2, "cpu=2", {"node=n1"});
+    (void)ask(s, "cpu=1", 1, constraint::spread());
+    CHECK(where_to(s) == list{1});
+    place(s, 3, "cpu=1", {"node=n2"}); // one that comes later
+    place(s, 4, "cpu=3");
+    for (int i = 0; i < 6; ++i) (void)ask(s, "cpu=1", 1, constraint::spread());
+    CHECK(where_to(s) == list{3, 4, 2, 4, 1, 4}); // on a node the one with most room
+    (void)ask(s, "cpu=1", 1, constraint::spread());
+    (void)ask(s, "cpu=1", 1, constraint::spread());
+    CHECK(where_to(s) == list{2});
+    place(s, 5, "cpu=1,ssd=1", {"node=n2"});
+    CHECK(where_to(s) == list{5});
+    (void)ask(s, "ssd=1", 1, constraint::spread());
+    CHECK(where_to(s) == list{5});
+    s.remove_place(place_id(1));
+    s.remove_place(place_id(2));
+    place(s, 6, "cpu=1", {"node=n3"});
+    place(s, 7, "cpu=1", {"node=n1"});
+    for (int i = 0; i < 2; ++i) (void)ask(s, "cpu=1", 1, constraint::spread());
+    CHECK(where_to(s) == list{7, 6});
+}
+
 TEST_CASE("requests that need nothing never wait and go where fewest are", "[rt][scheduler]") {
     scheduler s;
     for (const std::uint64_t p : {1u, 2u, 3u}) place(s, p, "cpu=1");

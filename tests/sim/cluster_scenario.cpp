@@ -5,7 +5,7 @@
 // fails, fills up, loses and tears what is not synced, and rots. Clocks run fast and slow, wall clocks jump.
 //
 // Invariants: each call ends once, with its own value or an expected error; a task runs once and once more per retry at
-// most, a method at most once; a node never holds more than it has, and no two tasks or actors its only gpu. When faults
+// most, a method at most once; what is to run where an actor is runs there; a node never holds more than it has, and no two tasks or actors its only gpu. When faults
 // have ended every node that lives is in the cluster, each driver has the workers it wants (or some, where both want all),
 // as many processes run as the head has granted leases, and all calls end, those in placement groups, too. What a worker
 // prints reaches its driver in whole lines and in order, and what is missing was counted. A head that is killed in the calm
@@ -75,6 +75,28 @@ task<int> with_disk(int call, int ms) {
     const int got = co_await inner;
     co_return -got;
 }
+/// In the group of that name, from a worker; there may be none any more.
+task<int> in_named(int call, int ms, std::string name) {
+    auto inner = remote<&slow>.with({.cpus = 0, .resources = "disk=0.5", .on = group_named(name)})(-call, ms);
+    const int got = co_await inner;
+    co_return -got;
+}
+/// The same by a handle, which it may hold longer than others do.
+task<int> in_found(int call, int ms, std::string name) {
+    auto found = get_placement_group(name);
+    const auto group = co_await found;
+    if (ms % 2 == 0) {
+        auto ready = with_timeout(group.ready(), 2s);
+        co_await ready;
+    }
+    auto inner = remote<&slow>.with({.cpus = 0, .resources = "disk=0.5", .on = group})(-call, ms);
+    const int got = co_await inner;
+    if (ms % 10 == 1) {
+        auto removed = with_timeout(group.remove(), 5s);
+        co_await removed;
+    }
+    co_return -got;
+}
 /// Has the gpu of its host as long as it lives.
 struct holder {
     holder() : host(runtime_context().host) {
@@ -105,6 +127,7 @@ task<int> talk(int call, int lines, int length) {
 }
 struct ledger {
     int last = 0;
+    std::string where() { return runtime_context().host; }
     int note(int call, int position) {
         ++now->runs[call];
         if (position <= last) now->violation = "calls to an actor ran out of order";
@@ -112,6 +135,16 @@ struct ledger {
         return call;
     }
 };
+
+/// Is to run where the actor is, which is not made again.
+task<int> follow(int call, actor_handle<ledger> actor) {
+    const auto here = runtime_context().host;
+    auto asked = as_result(with_timeout(as_task(actor.call<&ledger::where>()), 2s));
+    const auto there = co_await asked;
+    if (there && *there != here)
+        now->violation = fmt::format("a task runs on {}, its actor on {}", here, *there);
+    co_return call;
+}
 
 struct stage {
     sim::world& w;
@@ -148,6 +181,7 @@ bool is_expected(const error& e) {
     case errc::timeout:
     case errc::cancelled:
     case errc::invalid_argument: // no such bundle
+    case errc::already_exists:   // another group has the name
     case errc::closed:           // its group was removed
     case errc::not_found: return true;
     default: return false;
@@ -193,7 +227,8 @@ task<void> renew(stage* s, holdings* h) {
         for (auto& b : bundles) b += ",cpu=1";
     using how = group_strategy;
     const how all[] = {how::pack, how::spread, how::strict_pack, how::strict_spread};
-    h->group = placement_group(bundles, all[w.below(4)]);
+    const bool is_named = w.chance(0.6);
+    h->group = placement_group(bundles, {all[w.below(4)], is_named ? "room" : "", is_named});
     if (!w.chance(0.3)) co_return;
     auto ready = as_result(with_timeout(h->group.ready(), 3s));
     const auto placed = co_await ready;
@@ -215,10 +250,18 @@ bool submit_held(stage* s, const holdings& h, std::vector<outstanding>& into) {
         how.cpus = s->has_actors ? 0 : 1;
         how.retries = made.retries = static_cast<int>(w.below(4));
         const int ms = static_cast<int>(w.below(500));
+        if (w.chance(0.3)) { // not in it itself
+            how.cpus = s->has_actors ? 0 : 1;
+            made.result = w.chance(0.5) ? remote<&in_named>.with(how)(made.call, ms, "room")
+                                        : remote<&in_found>.with(how)(made.call, ms, "room");
+            into.push_back(std::move(made));
+            return true;
+        }
         if (w.chance(0.5))
             how.on = h.group;
         else
             how.on = h.group.bundle(w.below(h.group.size()));
+        if (w.chance(0.3)) how.on = how.on.with_children();
         if (w.chance(0.5)) {
             how.gpus = 1;
             made.result = remote<&with_gpu>.with(how)(made.call, ms);
@@ -256,6 +299,13 @@ outstanding submit(stage* s, const actor_handle<ledger>& actor, int* position) {
         }
         return made;
     }
+    if (actor && w.chance(0.1)) {
+        how.on = actor;
+        made.counts_runs = false;
+        made.result = remote<&follow>.with(how)(made.call, actor);
+        return made;
+    }
+    if (w.chance(0.15)) how.on = spread;
     if (s->prints && w.chance(0.4)) {
         const int lines = w.chance(0.1) ? 4000 : 1 + static_cast<int>(w.below(50));
         const int length = static_cast<int>(w.below(200));

@@ -317,6 +317,7 @@ bool submit_held(stage* s, int call, const holdings& h, std::vector<outstanding>
         made.counts_runs = false;
         const auto bundle = w.below(h.group.size() + 1); // the last one is none
         how.on = h.group.bundle(bundle);
+        if (w.chance(0.4)) how.on = how.on.with_children(); // its call has the cpu of a bundle
         made.result =
             remote<&in_bundle>.with(how)(call, ms, 10 * h.groups + static_cast<int>(bundle));
     } else {

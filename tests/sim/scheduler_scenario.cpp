@@ -2,7 +2,8 @@
 // scheduler: tasks that call tasks on places that come, drain and go, decided by one rt::scheduler.
 //
 // Invariants: a request is granted once; who runs can wait and can give its room back; every task ends, however
-// deep it calls and whatever places went, once one place stays; nothing is taken then.
+// deep it calls and whatever places went, once one place stays; nothing is taken then. What is spread over nodes with
+// room is spread evenly then, whatever came before.
 #include "sim/scenario.hpp"
 
 #include <skein/core/event.hpp>
@@ -39,7 +40,9 @@ struct host {
         rt::resources total;
         total.cpu = static_cast<int>(1 + w.below(3));
         if (w.chance(0.5)) total.gpu = 1;
-        scheduler.add_place(id, fmt::format("worker-{}", last_place), total).value();
+        std::vector<std::string> labels;
+        if (w.chance(0.7)) labels.push_back(fmt::format("node={}", w.below(3)));
+        scheduler.add_place(id, fmt::format("worker-{}", last_place), total, labels).value();
         places.push_back(id);
         pump();
     }
@@ -95,6 +98,7 @@ task<void> work(host* h, int depth, std::uint64_t job) {
         r.job = job_id(job);
         r.demand.cpu = rt::amount::of_steps(static_cast<std::int64_t>(1 + h->w.below(2)) * 5000);
         if (depth == 0 && h->w.chance(0.2)) r.demand.gpu = rt::amount::of_steps(5000);
+        if (h->w.chance(0.3)) r.where = rt::constraint::spread();
         const auto id = h->scheduler.submit(r).value();
         h->all.emplace(id, std::make_shared<host::running>());
         h->pump();
@@ -132,6 +136,42 @@ task<void> work(host* h, int depth, std::uint64_t job) {
     }
 }
 
+/// On nodes of several places each.
+void check_spread(host* h) {
+    const auto nodes = 1 + h->w.below(5);
+    std::map<rt::place_id, std::uint64_t> node_of;
+    for (std::uint64_t n = 0; n < nodes; ++n)
+        for (auto left = 1 + h->w.below(3); left > 0; --left) {
+            const rt::place_id id(2000 + node_of.size());
+            rt::resources total;
+            total.cpu = 100;
+            total.set("even", 100);
+            const auto label = fmt::format("node=even-{}", n);
+            h->scheduler.add_place(id, fmt::format("even-{}", id), total, {label}).value();
+            node_of.emplace(id, n);
+        }
+    std::map<std::uint64_t, int> on;
+    std::vector<rt::request_id> asked;
+    const auto count = 1 + h->w.below(40);
+    for (std::uint64_t i = 0; i < count; ++i) {
+        rt::request r;
+        r.job = job_id(1 + h->w.below(3));
+        r.demand.set("even", 1);
+        r.demand.cpu = static_cast<int>(h->w.below(2));
+        r.where = rt::constraint::spread();
+        asked.push_back(h->scheduler.submit(r).value());
+    }
+    std::vector<rt::grant> granted;
+    h->scheduler.take_grants(granted);
+    h->w.check(granted.size() == count, "there is room, and a request waits");
+    for (const auto& g : granted) ++on[node_of.at(g.place)];
+    for (std::uint64_t n = 0; n < nodes; ++n) {
+        const auto least = static_cast<int>(count / nodes);
+        h->w.check(on[n] == least || on[n] == least + 1, "what is spread is not even");
+    }
+    for (const auto id : asked) h->w.check(h->scheduler.release(id), "a grant holds nothing");
+}
+
 task<void> scenario(sim::world& w) {
     host h(w);
     for (int i = 0; i < 3; ++i) h.add_place();
@@ -161,6 +201,7 @@ task<void> scenario(sim::world& w) {
     h.pump();
     auto joined = tasks.join();
     co_await joined;
+    check_spread(&h);
     w.check(h.all.empty(), "a request is left");
     const auto totals = h.scheduler.stats();
     w.check(totals.queued == 0 && totals.granted == 0, "the scheduler still has a request");

@@ -83,9 +83,7 @@ struct node_welcome {
     std::vector<lease_name> stop; ///< nobody knows these leases any more
 };
 
-/// Of a lease whose worker has come to its driver, for all that the news of where it was granted is lost.
-inline constexpr std::uint64_t unknown_node = UINT64_MAX;
-
+inline constexpr std::uint64_t unknown_node = UINT64_MAX; ///< its worker came, the news of its grant did not
 /// A lease of a driver, as its hello tells it.
 struct known_lease {
     std::uint64_t number = 0;

@@ -77,8 +77,9 @@ public:
     void stop() noexcept override;
     /// Starts workers that hold what a demand asks for, and lends them cores of the others meanwhile.
     void want(const worker_demand& what) override;
-    /// The runtime takes back itself what it has lent.
-    void rests(const net::channel&, bool) override {}
+    /// What a worker in a placement group has of its bundle is others' there; the rest of the cores the runtime takes back
+    /// itself.
+    void rests(const net::channel& worker, bool on) override;
     /// Kills its process.
     void end_now(const net::channel& worker) override;
     /// Takes room of this host for the group, as long as it is held.

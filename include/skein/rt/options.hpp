@@ -11,6 +11,7 @@
 //
 // Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
 
+#include <skein/core/ids.hpp>
 #include <skein/core/time.hpp>
 #include <skein/rt/failures.hpp>
 
@@ -32,32 +33,78 @@ struct quantity {
     double value;
 };
 
-/// Where a task may run or an actor live; borrows its text. Made by label(), node_named() and placement groups
-/// (rt/placement_group.hpp).
+/// Where a task may run or an actor live; borrows its text. Made by label(), node_named(), group_named(), and from an
+/// actor_handle, a shared_actor or a placement_group; `spread` and `anywhere` are two.
 class location {
 public:
     constexpr location() noexcept = default; ///< any
     [[nodiscard]] constexpr std::string_view text() const noexcept { return text_; }
-    [[nodiscard]] constexpr bool is_any() const noexcept { return kind_ == kind::any; }
+    [[nodiscard]] constexpr bool is_any() const noexcept {
+        return kind_ == kind::any || kind_ == kind::anywhere;
+    }
+    /// It was said so, which a call without `.on` does not.
+    [[nodiscard]] constexpr bool is_anywhere() const noexcept { return kind_ == kind::anywhere; }
     [[nodiscard]] constexpr bool is_node() const noexcept { return kind_ == kind::node; }
     [[nodiscard]] constexpr bool is_group() const noexcept { return kind_ == kind::group; }
+    /// A placement group by its name, which is text().
+    [[nodiscard]] constexpr bool is_named_group() const noexcept {
+        return kind_ == kind::named_group;
+    }
+    [[nodiscard]] constexpr bool is_actor() const noexcept { return kind_ == kind::actor; }
+    [[nodiscard]] constexpr bool is_spread() const noexcept { return kind_ == kind::spread; }
     /// The number of a placement group; 0: it is none, or an empty one.
-    [[nodiscard]] constexpr std::uint64_t group() const noexcept { return group_; }
+    [[nodiscard]] constexpr std::uint64_t group() const noexcept { return is_group() ? number_ : 0; }
     /// Which of its bundles; -1: any.
     [[nodiscard]] constexpr int bundle() const noexcept { return bundle_; }
+    /// The actor where this is; none: it is no actor, or that of an empty handle.
+    [[nodiscard]] constexpr actor_id actor() const noexcept {
+        return is_actor() ? actor_id({incarnation_, number_}) : actor_id();
+    }
+    /// Of a placement group: tasks and actors that are made there are in it, too, if they name no place.
+    [[nodiscard]] constexpr bool has_children() const noexcept { return children_; }
+    [[nodiscard]] constexpr location with_children() const noexcept {
+        auto copy = *this;
+        copy.children_ = true;
+        return copy;
+    }
+    /// The same with a text of its own, for whoever keeps it longer than the expression that made it.
+    [[nodiscard]] constexpr location with_text(std::string_view text) const noexcept {
+        auto copy = *this;
+        copy.text_ = text;
+        return copy;
+    }
+
+    /// Where this actor is.
+    [[nodiscard]] static constexpr location beside(actor_id actor) noexcept {
+        location made({}, kind::actor);
+        made.incarnation_ = actor.value().incarnation;
+        made.number_ = actor.value().number;
+        return made;
+    }
+    /// On all nodes in turn.
+    [[nodiscard]] static constexpr location over_nodes() noexcept { return {{}, kind::spread}; }
+    /// Wherever there is room.
+    [[nodiscard]] static constexpr location everywhere() noexcept { return {{}, kind::anywhere}; }
+    /// In a placement group, by its number.
+    [[nodiscard]] static constexpr location in_group(std::uint64_t group, int bundle) noexcept {
+        location made({}, kind::group);
+        made.number_ = group;
+        made.bundle_ = bundle;
+        return made;
+    }
 
 private:
-    friend class placement_group;
     friend constexpr location label(std::string_view) noexcept;
     friend constexpr location node_named(std::string_view) noexcept;
-    enum class kind : std::uint8_t { any, label, node, group };
+    friend constexpr location group_named(std::string_view, int) noexcept;
+    enum class kind : std::uint8_t { any, anywhere, label, node, group, named_group, actor, spread };
     constexpr location(std::string_view text, kind what) noexcept : text_(text), kind_(what) {}
-    constexpr location(std::uint64_t group, int bundle) noexcept
-        : kind_(kind::group), bundle_(bundle), group_(group) {}
     std::string_view text_;
     kind kind_ = kind::any;
+    bool children_ = false;
     int bundle_ = -1;
-    std::uint64_t group_ = 0;
+    std::uint64_t number_ = 0;      ///< of a group or an actor
+    std::uint64_t incarnation_ = 0; ///< of an actor's number
 };
 /// Nodes with this label, compared whole: "zone=a".
 [[nodiscard]] constexpr location label(std::string_view text) noexcept {
@@ -68,13 +115,29 @@ private:
     return {name, location::kind::node};
 }
 
+/// The placement group of that name, in any process of the program; one of its bundles, counted from 0, or any.
+[[nodiscard]] constexpr location group_named(std::string_view name, int bundle = -1) noexcept {
+    location made(name, location::kind::named_group);
+    made.bundle_ = bundle;
+    return made;
+}
+
+/// Wherever there is room: as if nothing were said, but not in the placement group of the call that makes this one.
+inline constexpr location anywhere = location::everywhere();
+
+/// The nodes in turn, each time the next one that has room: evenly, as well as that can be said beforehand. On one host it
+/// says nothing.
+inline constexpr location spread = location::over_nodes();
+
 /// Options of one call.
 struct call_options {
     quantity cpus = 1;        ///< cores a task occupies on its worker; 0: waits only, runs at once
     quantity gpus = 0;        ///< the worker sees these alone; more than one: a whole number
     std::uint64_t memory = 0; ///< bytes; counted, not enforced
     std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
-    location on{}; ///< which nodes, or a placement group; with methods: it is where the actor is
+    /// Which nodes: by label or name, all in turn (spread), that of an actor; or a placement group. With methods: it is
+    /// where the actor is.
+    location on{};
     /// Variables of its process beside those that it inherits, one a line: "OMP_NUM_THREADS=4\nTITLE=two words".
     std::string_view env{};
     std::string_view cwd{}; ///< working directory of its process: an absolute path, where that runs

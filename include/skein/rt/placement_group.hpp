@@ -13,22 +13,38 @@
 // places again, all of them together, and tasks run again there.
 //
 // The room is given back when nobody holds the group any more: no handle, no task that is to run in it, no actor
-// that lives in it. Groups are made by the driver; workers cannot make or hold one.
+// that lives in it. Groups are made by the driver. One with a name is found by it in any process of the program:
+//
+//     skein::placement_group group({"cpu=1"}, {.name = "ingest"});             // in the driver, which keeps it
+//     auto r = skein::remote<&load>.with({.on = skein::group_named("ingest")})(7);      // in a worker, or the driver
+//     auto same = co_await skein::get_placement_group("ingest");                         // the same, as a handle
 
 #include <skein/core/task.hpp>
 #include <skein/rt/detail/group_books.hpp>
+#include <skein/rt/detail/group_desk.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/scheduler.hpp>
 
 #include <cstddef>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace skein {
 
 using rt::group_strategy;
+
+/// What a program may say about one placement group.
+struct placement_options {
+    group_strategy strategy = group_strategy::pack;
+    std::string_view name{}; ///< unique among the groups of the program; copied; at most 255 bytes
+    /// Gives the group that has the name already, if there is one; its bundles are those that it was made with.
+    bool get_if_exists = false;
+};
+static_assert(std::is_trivially_destructible_v<placement_options>);
 
 /// A counted handle to a placement group; copyable, one pointer wide.
 class placement_group {
@@ -38,12 +54,16 @@ public:
     /// that they can never be held, is told by ready() and by the tasks that are put into it.
     explicit placement_group(std::vector<std::string> bundles,
                              group_strategy how = group_strategy::pack)
-        : state_(rt::runtime::current().make_group(bundles, how)) {}
+        : placement_group(std::move(bundles), placement_options{how, {}, false}) {}
+    /// The same with a name. One that is taken is told by ready(), too: already_exists.
+    placement_group(std::vector<std::string> bundles, placement_options how)
+        : state_(desk::make(rt::runtime::current(), bundles, how.strategy, how.name,
+                            how.get_if_exists)) {}
 
     /// False if default-constructed or moved from.
     explicit operator bool() const noexcept { return static_cast<bool>(state_); }
     [[nodiscard]] std::size_t size() const noexcept { return state_ ? state_->bundles.size() : 0; }
-    /// All bundles have places now.
+    /// All bundles have places now; on a worker: as it has heard last.
     [[nodiscard]] bool is_placed() const noexcept { return state_ && state_->placed; }
 
     /// Suspends until all bundles have places; at once if they have. On one host also until the cores that they take
@@ -52,22 +72,41 @@ public:
     ///           cluster it waits for nodes that can), closed (it was removed, or the program ends)
     [[nodiscard]] task<void> ready() const { return rt::detail::group_is_ready(state_); }
     /// Ends it for all who hold it: tasks that wait for it fail, those that run go on to their end, its actors are
-    /// killed. Suspends until nothing of it is left.
+    /// killed. Suspends until nothing of it is left, but not in a task or an actor of the group itself.
     ///   errors  cancelled (it ends all the same)
     [[nodiscard]] task<void> remove() const { return rt::detail::remove_group(state_); }
 
     /// For `.on`: this bundle of it, counted from 0.
     [[nodiscard]] location bundle(std::size_t index) const noexcept {
         constexpr std::size_t most = 1'000'000; // is none, too
-        return {number(), static_cast<int>(index < most ? index : most)};
+        return location::in_group(number(), static_cast<int>(index < most ? index : most));
     }
     /// For `.on`: whichever of its bundles has room.
-    operator location() const noexcept { return {number(), -1}; } // NOLINT: reads as it is meant
+    operator location() const noexcept { return location::in_group(number(), -1); } // NOLINT: reads as it is meant
+    /// The same; tasks and actors that are made there are in the group, too, if they name no place.
+    [[nodiscard]] location with_children() const noexcept {
+        return location(*this).with_children();
+    }
     friend bool operator==(const placement_group&, const placement_group&) = default;
 
 private:
+    using desk = rt::runtime::group_desk;
+    friend task<placement_group> get_placement_group(std::string_view name);
+    explicit placement_group(counted_ptr<rt::detail::group_state> state) noexcept
+        : state_(std::move(state)) {}
+    [[nodiscard]] static task<placement_group> from(
+        task<counted_ptr<rt::detail::group_state>> found) {
+        co_return placement_group(co_await std::move(found));
+    }
     [[nodiscard]] std::uint64_t number() const noexcept { return state_ ? state_->number : 0; }
     counted_ptr<rt::detail::group_state> state_;
 };
+
+/// The placement group of that name, in any process of the program; who gets it holds it.
+///   errors  not_found (the text lists some names that there are), closed (the program ends)
+[[nodiscard]] inline task<placement_group> get_placement_group(std::string_view name) {
+    return placement_group::from(
+        rt::runtime::group_desk::look_up(&rt::runtime::current(), std::string(name)));
+}
 
 } // namespace skein

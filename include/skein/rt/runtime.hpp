@@ -96,6 +96,8 @@ public:
     /// The same for a worker that says where it is, or that serves one demand only.
     [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, obituary after,
                                           detail::claims page, worker_room room);
+    /// Driver: the labels of the worker on that connection, if they were not known when it came.
+    void set_labels(const net::channel& wire, const std::vector<std::string>& labels);
     /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what runs there has
     /// ended. False: it stays, for it has actors, or it has gone already.
     ///   errors  cancelled: it takes new work again
@@ -197,12 +199,8 @@ public:
     void kill_actor(actor_id id);
     void leave_actor();
 
-    // For placement_group; in detail/runtime_groups.ipp.
-
-    [[nodiscard]] counted_ptr<detail::group_state> make_group(
-        const std::vector<std::string>& bundles, group_strategy how);
-    void drop_group(detail::group_state& state) noexcept;
-    void end_group(detail::group_state& group, const error& why);
+    /// For placement_group; in detail/group_desk.hpp.
+    struct group_desk;
 
     /// The lane of a handle that is decoded here.
     [[nodiscard]] counted_ptr<detail::actor_state> borrow_actor(actor_id id,
@@ -255,6 +253,7 @@ private:
     struct execution; // the same
     struct losses;
     struct credits;
+    struct followers;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
@@ -289,12 +288,6 @@ private:
     void reply_handle(peer& to, slot_id id, actor_id actor);
 
     void set_demand(detail::call_base& call, const actor_options& how);
-    void join_group(detail::call_base& call);
-    [[nodiscard]] counted_ptr<detail::group_state> group_of(std::uint16_t shape) const;
-    void tell_drop(std::uint64_t number);
-    void refuse_group(std::uint64_t number, const error& why);
-    void forget_group(std::uint64_t number);
-    void fail_groups(const error& why);
     void keep_demand(const detail::call_base& call);
     void line_up(counted_ptr<detail::call_base> call);
     void actor_left(peer& at);
@@ -423,8 +416,10 @@ private:
 #include <skein/rt/detail/runtime_direct.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>
 #include <skein/rt/detail/runtime_execution.ipp>
+#include <skein/rt/detail/runtime_followers.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_given.ipp>
+#include <skein/rt/detail/runtime_group_desk.ipp>
 #include <skein/rt/detail/runtime_groups.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_leases.ipp>

@@ -65,7 +65,8 @@ public:
     [[nodiscard]] static constraint on(place_id place);
     /// Places with this label.
     [[nodiscard]] static constraint labelled(std::string label);
-    /// Anywhere, the place with most room first, whatever the scheduler's policy is.
+    /// Anywhere, on the nodes in turn: on the next one that has room, whatever the scheduler's policy is. Places with a
+    /// label "node=..." in common are on one node, others on one of their own; on a node the policy decides.
     [[nodiscard]] static constraint spread();
     /// The bundle of a group; -1: any bundle of it.
     [[nodiscard]] static constraint in(placement_group_id group, int bundle = -1);
@@ -160,6 +161,8 @@ public:
     /// name: as messages say it, "worker-3". Labels are compared whole: "zone=a".
     result<void> add_place(place_id id, std::string name, const resources& total,
                            std::vector<std::string> labels = {});
+    /// The place has these labels from now on. What runs there goes on. False if it is unknown.
+    bool set_labels(place_id id, std::vector<std::string> labels);
     /// Gives back the requests that held something there; bundles there are placed again.
     std::vector<evicted> remove_place(place_id id);
     /// Nothing new goes there, nor into bundles there; what runs goes on. False if it is unknown.

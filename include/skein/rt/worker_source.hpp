@@ -52,6 +52,11 @@ struct worker_group {
     std::vector<resources> bundles;
 };
 
+/// The label of a demand that takes the nodes in turn. No label of a node has an @ in it.
+inline constexpr std::string_view spread_label = "spread@";
+/// Where the label of a demand, which names no group, lets workers be.
+[[nodiscard]] constraint where_labelled(const std::string& label);
+
 /// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No label of a node
 /// begins so.
 [[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
@@ -64,6 +69,7 @@ struct worker_room {
     std::vector<std::string> labels; ///< of its node, and "node=n1"
     bool is_guest =
         false; ///< another program: it calls, finds and makes actors, and nothing runs there
+    bool labels_follow = false; ///< they are not known yet, see runtime::set_labels()
 };
 
 /// Where the keeper of a namespace is.

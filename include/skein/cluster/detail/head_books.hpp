@@ -244,6 +244,8 @@ struct head::books {
     void want(detail::head_job& j, const want_lease& what);
     void make_room(const detail::head_job& j, bool of_groups);
     void make_room(const detail::head_share& of);
+    static void spread_order(const detail::head_job& j,
+                             std::vector<rt::scheduler::place_info>& nodes_now);
     [[nodiscard]] bool make_room(const detail::head_lease& l, detail::head_node& n,
                                  const rt::scheduler::place_info& now);
     void give_back(detail::head_job& j, std::uint64_t number, bool at_once = false);

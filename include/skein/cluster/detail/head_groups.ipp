@@ -26,10 +26,9 @@ SKEIN_INLINE detail::head_group* head::books::group_of(const detail::head_lease&
 
 /// Where a lease may be; nothing: its group is not there, or not yet.
 SKEIN_INLINE std::optional<rt::constraint> head::books::where_of(const detail::head_lease& l) {
-    if (l.label.empty()) return rt::constraint();
     std::uint64_t number = 0;
     int bundle = -1;
-    if (!rt::parse_group_label(l.label, number, bundle)) return rt::constraint::labelled(l.label);
+    if (!rt::parse_group_label(l.label, number, bundle)) return rt::where_labelled(l.label);
     const auto* const g = group_of(l);
     if (g == nullptr || !g->id) return std::nullopt;
     return rt::constraint::in(g->id, bundle);

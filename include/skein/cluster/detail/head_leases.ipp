@@ -5,8 +5,10 @@
 #include <skein/cluster/detail/head_books.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
+#include <skein/rt/worker_source.hpp>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -243,6 +245,7 @@ SKEIN_INLINE void head::books::make_room(const detail::head_share& of) {
         if (!l->own || l->state != detail::lease_state::waits || l->label.starts_with('@'))
             continue;
         if (places.empty()) places = schedule.places();
+        if (l->label == rt::spread_label) spread_order(*of.of, places);
         for (const auto& now : places) {
             auto* n = node_at(now.id.value());
             if (n == nullptr || now.draining || !make_room(*l, *n, now)) continue;
@@ -252,6 +255,17 @@ SKEIN_INLINE void head::books::make_room(const detail::head_share& of) {
     }
 }
 
+/// The nodes with the fewest leases of this driver that are to be spread come first.
+SKEIN_INLINE void head::books::spread_order(const detail::head_job& j,
+                                            std::vector<rt::scheduler::place_info>& nodes_now) {
+    std::map<rt::place_id, std::pair<int, std::size_t>> order; // how many it has, when it came
+    for (std::size_t i = 0; i < nodes_now.size(); ++i) order[nodes_now[i].id] = {0, i};
+    for (const auto& [number, l] : j.leases)
+        if (l->at != nullptr && l->label == rt::spread_label) ++order[l->at->place()].first;
+    std::sort(nodes_now.begin(), nodes_now.end(),
+              [&](const auto& a, const auto& b) { return order[a.id] < order[b.id]; });
+}
+
 /// False: this node could not hold it, whatever the driver gave back.
 SKEIN_INLINE bool head::books::make_room(const detail::head_lease& l, detail::head_node& n,
                                          const rt::scheduler::place_info& now) {
@@ -259,7 +273,8 @@ SKEIN_INLINE bool head::books::make_room(const detail::head_lease& l, detail::he
         return label == "node=" + n.name ||
                std::find(n.labels.begin(), n.labels.end(), label) != n.labels.end();
     };
-    if (!rt::fits(l.demand, n.total) || (!l.label.empty() && !has(l.label))) return false;
+    const bool anywhere = l.label.empty() || l.label == rt::spread_label;
+    if (!rt::fits(l.demand, n.total) || (!anywhere && !has(l.label))) return false;
     std::vector<detail::head_lease*> may_go;
     std::int64_t missing = (l.demand.cpu - (now.total.cpu - now.used.cpu)).in_steps();
     auto without = now.total; // once these have gone

@@ -368,6 +368,7 @@ SKEIN_INLINE void leased_workers::books::on_granted(const lease_granted& m) {
     found->second->node_name = m.node_name;
     found->second->labels = m.labels;
     found->second->impossible = false;
+    if (const auto wire = found->second->wire) driver.set_labels(*wire, m.labels);
     if (found->second->kind != 0) fill(); // there may be room for one more
     count_expected();
 }
@@ -496,7 +497,7 @@ SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self, net::link:
     try {
         auto served = self->driver.serve_worker(
             std::move(wire), [self, l](const rt::peer&) { return how_it_ended(self, l); }, {},
-            rt::worker_room{l->kind, l->labels});
+            rt::worker_room{l->kind, l->labels, false, l->node == 0});
         co_await served;
     } catch (...) {
         failure = std::current_exception();

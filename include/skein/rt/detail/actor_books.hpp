@@ -47,6 +47,7 @@ struct actor_plan {
     std::optional<byte_buffer> snapshot;
     std::int32_t made_again = 0;
     std::uint16_t shape = 0; ///< what it holds, a number of its runtime; 0: nothing
+    actor_id beside;         ///< and where: where that actor is
 
     [[nodiscard]] bool lasts() const noexcept { return terms.restarts != 0; }
     [[nodiscard]] bool may_restart() const noexcept {
@@ -64,6 +65,8 @@ struct actor_entry {
     std::vector<peer_id> askers;                ///< workers that want to know where it is
     counted_ptr<call_base> making;              ///< its constructor, while that waits in a line
     counted_ptr<group_state> group;             ///< in which it lives
+    std::vector<counted_ptr<call_base>> beside; ///< that are to run where it is, until it is somewhere
+    bool is_followed = false;                   ///< some may stand in lines of its node
 
     [[nodiscard]] bool lasts() const noexcept { return plan && plan->lasts(); }
     [[nodiscard]] bool is_detached() const noexcept { return plan && plan->terms.is_detached; }

@@ -6,13 +6,19 @@
 #include <skein/rt/worker_source.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
+#include <system_error>
 
 #include <fmt/format.h>
 
 namespace skein::rt::detail {
 
 inline constexpr std::size_t most_label_bytes = 256;
+
+[[nodiscard]] inline std::string label_as_text(const demand& one) {
+    return one.captures ? one.label + "+" : one.label;
+}
 
 /// What a demand's text has behind its resources: "@zone=a\n/data\nA=1".
 [[nodiscard]] SKEIN_INLINE std::string where_as_text(std::string_view label,
@@ -21,6 +27,21 @@ inline constexpr std::size_t most_label_bytes = 256;
     if (!label.empty()) out = fmt::format("@{}", label);
     if (!env.empty()) out += fmt::format("\n{}\n{}", env.folder, variables_as_text(env));
     return out;
+}
+
+SKEIN_INLINE std::string actor_label(actor_id actor) {
+    return fmt::format("@!{}.{}", actor.value().incarnation, actor.value().number);
+}
+
+SKEIN_INLINE bool parse_actor_label(std::string_view label, actor_id& actor) {
+    if (!label.starts_with("@!")) return false;
+    const auto* const last = label.data() + label.size();
+    unique_number id;
+    const auto [dot, bad] = std::from_chars(label.data() + 2, last, id.incarnation);
+    if (bad != std::errc() || dot == last || *dot != '.') return false;
+    const auto [end, none] = std::from_chars(dot + 1, last, id.number);
+    actor = actor_id(id);
+    return none == std::errc() && end == last && static_cast<bool>(actor);
 }
 
 SKEIN_INLINE demand_table::demand_table() {
@@ -45,8 +66,12 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
                      fmt::format("{} is not a number of cpus", to_string(need.cpu)))
             .with_hint(fmt::format("0 to {}", most_cpus));
     demand made;
+    made.captures = label.starts_with('@') && label.ends_with('+');
+    if (made.captures) label.remove_suffix(1);
     const bool in_group = parse_group_label(label, made.group, made.bundle);
-    if (label.size() > most_label_bytes || (!in_group && label.find_first_of("@\n") != label.npos))
+    made.spreads = label == spread_label;
+    const bool is_ours = in_group || made.spreads;
+    if (label.size() > most_label_bytes || (!is_ours && label.find_first_of("@\n") != label.npos))
         return error(errc::invalid_argument, fmt::format("{} is not a label", label))
             .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
     if (all_.size() == most && free_.empty())
@@ -75,7 +100,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
 SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
     for (std::size_t n = 0; n < all_.size(); ++n) {
         if (all_[n].group != group) continue;
-        numbers_.erase({all_[n].need, where_as_text(all_[n].label, all_[n].env), all_[n].for_life});
+        numbers_.erase(
+            {all_[n].need, where_as_text(label_as_text(all_[n]), all_[n].env), all_[n].for_life});
         all_[n] = {};
         free_.push_back(static_cast<std::uint16_t>(n));
     }
@@ -96,9 +122,17 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
     const bool in_group = how.on.group() != 0;
     if (how.on.is_group() && !in_group)
         return error(errc::invalid_argument, ".on is an empty placement_group");
-    if (!how.on.is_any() && !in_group && how.on.text().empty())
+    if (how.on.is_named_group())
+        return error(errc::invalid_argument, ".on names no placement_group");
+    if (how.on.is_actor() && !how.on.actor())
+        return error(errc::invalid_argument, ".on is an empty actor_handle");
+    const bool has_text = !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
+    if (has_text && how.on.text().empty())
         return error(errc::invalid_argument,
                      fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
+    if (has_text && how.on.text().find('@') != std::string_view::npos)
+        return error(errc::invalid_argument, fmt::format("{} is not a label", how.on.text()))
+            .with_hint("none has an @ in it");
     auto env = parse_task_environment(how.env, how.cwd);
     if (!env) return env.error();
     resources need;
@@ -119,31 +153,54 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
         return e;
     }
     need.memory = how.memory;
-    if (how.on.is_any()) return number(need, {}, for_life, std::move(*env));
+    // The node of an actor is found when the call is placed.
+    if (how.on.is_any() || how.on.is_actor()) return number(need, {}, for_life, std::move(*env));
+    if (how.on.is_spread()) return number(need, spread_label, for_life, std::move(*env));
     std::string where(how.on.text());
     if (in_group) where = group_label(how.on.group(), how.on.bundle());
+    if (in_group && how.on.has_children()) where += '+';
     if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
     return number(need, where, for_life, std::move(*env));
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
                                                                 bool for_life) {
+    return number_of_text(text, for_life, label_in(text));
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
+                                                                bool for_life,
+                                                                std::string_view label) {
     const auto first = text.substr(0, text.find('\n'));
     auto rest = text.substr(std::min(first.size() + 1, text.size()));
     const auto folder = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
     auto env = parse_task_environment(rest, folder);
     if (!env) return env.error();
-    const auto at = first.find('@');
-    const auto need = parse_resources(first.substr(0, at));
+    const auto need = parse_resources(first.substr(0, first.find('@')));
     if (!need) return need.error();
-    return number(*need, at == first.npos ? std::string_view() : first.substr(at + 1), for_life,
-                  std::move(*env));
+    return number(*need, label, for_life, std::move(*env));
+}
+
+SKEIN_INLINE std::string_view demand_table::label_in(std::string_view text) noexcept {
+    const auto first = text.substr(0, text.find('\n'));
+    const auto at = first.find('@');
+    return at == first.npos ? std::string_view() : first.substr(at + 1);
 }
 
 SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
+    return text(number, label_as_text(all_[number]));
+}
+
+SKEIN_INLINE std::string demand_table::text(std::uint16_t number, std::string_view label) const {
     const auto& one = all_[number];
-    return to_string(one.need) + where_as_text(one.label, one.env);
+    return to_string(one.need) + where_as_text(label, one.env);
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number_on(std::uint16_t number,
+                                                           std::string_view label) {
+    const auto one = all_[number]; // a copy: the table may grow
+    return this->number(one.need, label, one.for_life, one.env);
 }
 
 } // namespace skein::rt::detail

@@ -5,9 +5,11 @@
 #include <skein/core/counted_ptr.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/event.hpp>
+#include <skein/core/ids.hpp>
 #include <skein/rt/resources.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -17,6 +19,8 @@
 namespace skein::rt {
 
 class runtime;
+using peer_id = strong_id<struct peer_tag>;
+using slot_id = strong_id<struct slot_tag>;
 
 namespace detail {
 
@@ -35,6 +39,16 @@ public:
     bool is_gone = false;     ///< nothing of it is left
     std::optional<error> why; ///< it is over: what those in it are told
     event changed;
+    std::string name;        ///< empty: none
+    std::uint32_t holds = 0; ///< worker: times its driver knows of the handles here
+    /// Driver: workers that wait for it.
+    struct asker {
+        peer_id link;
+        slot_id slot;
+        call_id parent;       ///< the call that waits there; none
+        bool for_end = false; ///< until nothing of it is left, not until it is placed
+    };
+    std::vector<asker> askers;
 
 private:
     void last_use_gone() noexcept;
@@ -48,8 +62,15 @@ struct group_entry {
     bool is_gone = false;
 };
 
+/// A group that a worker holds, as its driver knows it.
+struct held_group {
+    counted_ptr<group_state> state;
+    std::uint32_t times = 0;
+};
+
 struct group_books {
     std::map<std::uint64_t, group_entry> entries;
+    std::map<std::string, std::uint64_t, std::less<>> names;
     std::uint64_t last = 0;
 
     /// Those that are held: what follows may end some of them.

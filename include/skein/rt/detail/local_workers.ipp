@@ -102,6 +102,16 @@ public:
         for (auto* one : serving_)
             if (one->wire.get() == &worker) one->process->kill();
     }
+    void rests(const net::channel& worker, bool on) {
+        for (auto* one : own_) {
+            if (one->wire.get() != &worker || !one->in_bundle) continue;
+            if (on)
+                (void)host_.wait_begin(one->in_bundle);
+            else
+                (void)host_.wait_end(one->in_bundle); // it goes on at once, whoever has its cores
+            changed_.set();
+        }
+    }
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
 
 private:
@@ -115,7 +125,8 @@ private:
         std::uint16_t cpus = 0;
         worker_room room;
         std::vector<std::pair<std::string, std::string>> env;
-        std::string folder; ///< empty: ours
+        std::string folder;   ///< empty: ours
+        request_id in_bundle; ///< what it holds of a placement group
     };
     /// Workers for one demand.
     struct own_workers {
@@ -293,8 +304,8 @@ private:
                 const auto where = groups_.where(kind.what);
                 if (!where) continue; // what waits for it fails
                 r.where = *where;
-            } else if (!kind.what.label.empty()) {
-                r.where = constraint::labelled(kind.what.label);
+            } else {
+                r.where = where_labelled(kind.what.label);
             }
             r.tag = number;
             r.for_life = true;
@@ -324,6 +335,7 @@ private:
             driver_.refuse_demand(found->first, n.why);
         }
         for (const auto& g : granted) {
+            if (g.resumed) continue; // see rests()
             auto& kind = kinds_.at(static_cast<std::uint32_t>(g.tag));
             kind.asked = {};
             ++kind.alive;
@@ -403,7 +415,10 @@ private:
         life one;
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
-        if (kind.what.group != 0) cores = 0; // those of the group are lent already
+        if (kind.what.group != 0) {
+            cores = 0; // those of the group are lent already
+            one.in_bundle = g.id;
+        }
         one.room = {number, {label_}};
         one.env = kind.what.env.variables;
         one.folder = kind.what.env.folder;
@@ -536,6 +551,9 @@ SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places()
 SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
 SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
 SKEIN_INLINE void local_workers::want(const worker_demand& what) { pool_->want(what); }
+SKEIN_INLINE void local_workers::rests(const net::channel& worker, bool on) {
+    pool_->rests(worker, on);
+}
 SKEIN_INLINE void local_workers::end_now(const net::channel& worker) { pool_->end_now(worker); }
 SKEIN_INLINE void local_workers::want_group(const worker_group& what) { pool_->want_group(what); }
 SKEIN_INLINE void local_workers::drop_group(std::uint64_t number) { pool_->drop_group(number); }

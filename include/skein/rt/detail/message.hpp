@@ -19,6 +19,8 @@
 //     left       it has ended by itself
 //     find       id = who asks, body = type and name                a reply brings its number
 //
+// Of placement groups, from a worker to its driver: group, body = group_question, detail/group_message.hpp.
+//
 // Workers call the actors of each other over links of their own, which carry call, cancel, reply, started and held alone;
 // what they need their driver for is in detail/direct_message.hpp, and for namespaces in detail/space_books.hpp.
 //
@@ -63,6 +65,7 @@ enum message : std::uint16_t {
     message_space = 23,
     message_space_there = 24,
     message_space_end = 25,
+    message_group = 26,
 };
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel

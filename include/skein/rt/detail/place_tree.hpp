@@ -62,6 +62,25 @@ public:
     [[nodiscard]] std::uint32_t first(const needs& all, Accept&& accept) const {
         return leaves_ == 0 ? no_index : first_below(1, all, accept);
     }
+    /// The same among the leaves from this one on.
+    template <class Accept>
+    [[nodiscard]] std::uint32_t first_from(std::uint32_t leaf, const needs& all,
+                                           Accept&& accept) const {
+        if (leaf >= leaves_) return no_index;
+        for (auto n = leaves_ + leaf;; ++n) { // the leaf, then what lies to its right, ever larger parts
+            const auto found = first_below(n, all, accept);
+            if (found != no_index) return found;
+            while (n % 2 != 0) n /= 2;
+            if (n == 0) return no_index;
+        }
+    }
+    /// The most of each dimension that any leaf has; closed_key: none is open.
+    [[nodiscard]] key_list most_of_each() const {
+        key_list keys;
+        keys.resize(dims_);
+        for (std::uint32_t d = 0; d < dims_; ++d) keys[d] = node(1)[d];
+        return keys;
+    }
     /// One with the most of a dimension among them: the larger half first.
     template <class Accept>
     [[nodiscard]] std::uint32_t most(std::uint32_t dim, const needs& all, Accept&& accept) const {

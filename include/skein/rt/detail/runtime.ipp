@@ -113,6 +113,7 @@ SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
 // ---- calls of this process -------------------------------------------------------------------
 
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_options& how) {
+    if (!how.on.is_any() || how.on.is_anywhere()) return followers::set_demand(*this, call, how);
     auto& demands = books_->leases.demands;
     const auto number = demands.number(how);
     if (!number) {
@@ -121,7 +122,6 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_option
     }
     call.shape = *number;
     call.cpus = demands.at(*number).cpus;
-    join_group(call);
 }
 
 namespace detail {
@@ -201,7 +201,10 @@ namespace detail {
 SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
                               bool is_worker, const demand_table& demands) {
     std::string demand; // for the driver, which places the calls of workers
-    if (is_worker && call.shape > 1 && !demands.at(call.shape).is_simple)
+    const bool is_placed = call.rare && !call.rare->label.empty();
+    if (is_worker && is_placed)
+        demand = demands.text(call.shape, call.rare->label);
+    else if (is_worker && call.shape > 1 && !demands.at(call.shape).is_simple)
         demand = demands.text(call.shape);
     call_head head;
     head.function = call.fn != nullptr ? call.fn->index : 0;
@@ -385,6 +388,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         return send(*found->where, std::move(call));
     }
     if (books_->given_up) return refuse(*call, *books_->given_up);
+    if (!followers::may_go(*this, call)) return;
     books_->begin_work();
     if (detail::lease_books::is_lined_up(*call)) {
         if (auto* to = books_->leases.straight_to(*call)) return send(*to, std::move(call));
@@ -503,7 +507,7 @@ SKEIN_INLINE void runtime::give_up(error why) {
         if (!call->is_done()) refuse(*call, why);
     for (auto& [shape, line] : books_->leases.lines)
         if (line.wanted > 0) tell_demand(line);
-    fail_groups(why);
+    group_desk::fail_all(*this, why);
 }
 
 // ---- actors ------------------------------------------------------------------------------------

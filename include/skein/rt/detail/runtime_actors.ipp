@@ -174,6 +174,7 @@ SKEIN_INLINE void runtime::actor_is_placed(actor_id id) {
     for (const auto asker : std::exchange(entry->askers, {})) tell_where(asker, id, entry->where);
     give_late_holds_back(id);
     let_go(id);
+    followers::actor_is_placed(*this, id);
 }
 
 SKEIN_INLINE void runtime::send_waiting(actor_id id) {

@@ -15,8 +15,10 @@
 #include <skein/rt/detail/credit_books.hpp>
 #include <skein/rt/detail/demand_table.hpp>
 #include <skein/rt/detail/execution_books.hpp>
+#include <skein/rt/detail/follower_books.hpp>
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/group_books.hpp>
+#include <skein/rt/detail/group_desk.hpp>
 #include <skein/rt/detail/id_map.hpp>
 #include <skein/rt/detail/lease_line.hpp>
 #include <skein/rt/detail/message.hpp>
@@ -80,6 +82,8 @@ struct call_base::rarities {
     std::optional<error> bad_options;
     std::optional<known_failures> retry_on;
     std::uint16_t failed_attempts = 0; ///< that ended with one of them
+    actor_id beside;                   ///< it is to run where that actor is
+    std::string label;                 ///< worker: where its driver is to have it run, if not ""
     duration limit = no_deadline;
     time_point until{};        ///< when the deadline is
     bool is_inherited = false; ///< the limit, from the call that made this one
@@ -119,6 +123,7 @@ struct peer {
     std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
     bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
+    bool labels_follow = false;        ///< they are not known yet
     error why{errc::closed, "closed"}; ///< once it has ended
     std::string ended_for;             ///< by force, and for which call
     call_id forced;                    ///< that call
@@ -154,6 +159,7 @@ struct peer {
     std::size_t prune_at = 2 * detail::claims::entries;
     std::vector<std::unique_ptr<detail::lease_share>> shares;
     std::uint32_t guests = 0; ///< cores of `busy` that calls have without a lease
+    std::map<std::uint64_t, detail::held_group> groups; ///< placement groups that it holds
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
     detail::id_map<slot_id, std::unique_ptr<detail::running_call>> running;
@@ -254,6 +260,7 @@ struct lease_books {
     void lend_now();
     [[nodiscard]] bool has_lent() const;
     [[nodiscard]] std::uint32_t cores_of(const call_base& call) const;
+    [[nodiscard]] static bool has_label(const peer& worker, const std::string& label);
     [[nodiscard]] bool any_has(const std::string& label) const;
     [[nodiscard]] static lease_share* share_of(const peer& at, const lease_line& line) noexcept;
     void add(peer& worker);
@@ -272,7 +279,8 @@ struct lease_books {
     bool take();
     void book(const grant& g);
     [[nodiscard]] bool lease_on(peer& worker, lease_line& line);
-    [[nodiscard]] peer* take_whole(const peers& links, std::uint32_t cpus);
+    [[nodiscard]] peer* take_whole(const peers& links, const demand& what);
+    void take_followers(actor_id of, std::vector<counted_ptr<call_base>>& into);
     void release_unused(lease_share& share);
     bool reclaim();
     void forget_idle_lines();
@@ -424,6 +432,8 @@ struct runtime::books {
         leases.take_waiting(all);
         for (auto* line : {&creations, &queue})
             for (auto& call : std::exchange(*line, {})) all.push_back(std::move(call));
+        for (auto& [id, entry] : actors.entries)
+            for (auto& call : std::exchange(entry.beside, {})) all.push_back(std::move(call));
         return all;
     }
 };

@@ -15,11 +15,13 @@ namespace skein::rt {
 
 namespace detail {
 
+SKEIN_INLINE bool lease_books::has_label(const peer& worker, const std::string& label) {
+    return std::find(worker.labels.begin(), worker.labels.end(), label) != worker.labels.end();
+}
+
 SKEIN_INLINE bool lease_books::any_has(const std::string& label) const {
-    return std::any_of(workers.begin(), workers.end(), [&](const auto& one) {
-        const auto& labels = one.second->labels;
-        return std::find(labels.begin(), labels.end(), label) != labels.end();
-    });
+    return std::any_of(workers.begin(), workers.end(),
+                       [&](const auto& one) { return has_label(*one.second, label); });
 }
 
 /// Whether a line that has nothing anywhere is served by the workers that are there, or by workers of its own.
@@ -33,7 +35,7 @@ SKEIN_INLINE void lease_books::decide(lease_line& line) {
     const bool is_held = need.for_life || need.group != 0;
     if (largest == 0 && need.only_cpus && !is_held) return; // not known yet
     const bool is_shared = !is_held && need.only_cpus && line.cpus <= largest &&
-                           (need.label.empty() || any_has(need.label));
+                           (need.is_anywhere() || any_has(need.label));
     line.by = is_shared ? lease_line::service::shared : lease_line::service::own;
 }
 
@@ -97,21 +99,18 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
     asked.on = how.on;
     asked.env = how.env;
     asked.cwd = how.cwd;
-    const auto number = books_->leases.demands.number(asked, true);
-    if (!number) {
-        call.extra().bad_options = number.error();
-        return;
-    }
-    call.shape = *number;
-    if (books_->upstream == nullptr) join_group(call);
+    followers::set_demand(*this, call, asked);
 }
 
 /// Driver: an actor was declared; it holds what its constructor's call asks for.
 SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
     auto* const entry = books_->actors.find(call.target);
     if (entry == nullptr) return;
-    if (entry->plan) entry->plan->shape = call.shape;
-    entry->group = group_of(call.shape);
+    if (entry->plan) {
+        entry->plan->shape = call.shape;
+        if (call.rare) entry->plan->beside = call.rare->beside;
+    }
+    entry->group = group_desk::of(*this, call.shape);
 }
 
 /// Driver: to the end of its line.
@@ -142,7 +141,7 @@ SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
         while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
         return;
     }
-    if (const auto group = group_of(line.shape); group && group->why) {
+    if (const auto group = group_desk::of(*this, line.shape); group && group->why) {
         while (leases.front(line) != nullptr) {
             const auto call = leases.pop(line);
             refuse(*call,

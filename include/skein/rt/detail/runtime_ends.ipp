@@ -56,6 +56,9 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
             call->fail({error(told.what.code(), call->name() + " did not run: " + told.what.text()),
                         nullptr});
     if (lane) fail_lane(*lane);
+    if (entry.is_followed) books_->leases.take_followers(id, entry.beside);
+    followers::fail(entry.beside, told.what);
+    if (!entry.beside.empty()) pump();
     for (const auto asker : entry.askers) tell_where(asker, id, nullptr);
     give_late_holds_back(id);
     const auto& making = entry.making; // it may wait for long for what nobody wants any more

@@ -44,6 +44,9 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_kill:
     case detail::message_left:
     case detail::message_find: return on_actor_frame(*from, f);
+    case detail::message_group:
+        if (books_->upstream != nullptr) break;
+        return group_desk::on_question(*this, *from, f);
     default: break;
     }
     if (books_->upstream == nullptr ? on_worker_asks(*from, f) : on_driver_says(*from, f)) return;
@@ -139,13 +142,41 @@ SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
         cancel(*found->second, by_force);
 }
 
+namespace detail {
+
+/// Of a call that says nothing of its place: that of the group of the call that has made it, if children are to be there.
+[[nodiscard]] inline std::string label_of_children(const demand_table& demands,
+                                                   const forwarded_call& call) {
+    const auto kind = static_cast<std::uint16_t>(call.origin().kind);
+    if (kind == 0 || !demands.at(kind).captures) return {};
+    return group_label(demands.at(kind).group, -1) + "+";
+}
+
+} // namespace detail
+
 /// As a worker asks for it.
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::call_head& head) {
     auto& demands = books_->leases.demands;
     const bool for_life = call.kind == detail::call_kind::create;
     const bool all_own = books_->leases.all_own; // then there are no workers for all
+    std::string label(detail::demand_table::label_in(head.demand));
+    if (label.empty()) 
+        label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
+    if (label == detail::anywhere_label) label.clear();
+    if (auto why = group_desk::resolve_label(*this, label)) {
+        call.extra().bad_options = std::move(why);
+        return;
+    }
+    if (actor_id beside; detail::parse_actor_label(label, beside)) {
+        call.extra().beside = beside;
+        label.clear();
+    }
+    const bool has_text = !head.demand.empty() || !label.empty();
+    const auto text = head.demand.empty() && !for_life && head.cpus > 0
+                          ? fmt::format("cpu={}", head.cpus)
+                          : std::string(head.demand);
     const auto number =
-        !head.demand.empty()  ? demands.number_of_text(head.demand, for_life)
+        has_text              ? demands.number_of_text(text, for_life, label)
         : for_life && all_own ? demands.number(resources{}, {}, true)
         : for_life            ? demands.number(std::uint16_t{0})
                    : demands.number(all_own && head.cpus == 0 ? std::uint16_t{1} : head.cpus);
@@ -155,7 +186,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     }
     call.shape = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
-    join_group(call);
+    group_desk::join(*this, call);
     if (for_life) keep_demand(call);
 }
 

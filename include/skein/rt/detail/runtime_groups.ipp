@@ -6,7 +6,9 @@
 #include <skein/core/cancel.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/log.hpp>
+#include <skein/rt/detail/group_message.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
+#include <skein/wire/encode.hpp>
 
 #include <algorithm>
 #include <string>
@@ -20,9 +22,10 @@ namespace skein::rt {
 namespace detail {
 
 inline constexpr std::size_t most_bundles = 4096;
+inline constexpr std::size_t longest_group_name = 255;
 
 SKEIN_INLINE void group_state::last_use_gone() noexcept {
-    if (owner != nullptr) owner->drop_group(*this);
+    if (owner != nullptr) runtime::group_desk::drop(*owner, *this);
     delete this;
 }
 
@@ -85,6 +88,11 @@ SKEIN_INLINE std::optional<error> misfit(const group_state& group, const resourc
 
 SKEIN_INLINE task<void> group_is_ready(counted_ptr<group_state> group) {
     if (!group) throw error(errc::invalid_argument, "an empty placement_group is waited for");
+    if (!group->why && runtime::group_desk::is_elsewhere(*group)) {
+        auto asked = runtime::group_desk::ask_and_wait(group, false);
+        co_await asked;
+        co_return;
+    }
     while (!group->placed) {
         if (group->why) throw *group->why;
         if (group->owner == nullptr) throw error(errc::closed, "the runtime has ended");
@@ -97,8 +105,14 @@ SKEIN_INLINE task<void> group_is_ready(counted_ptr<group_state> group) {
 
 SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
     if (!group || group->owner == nullptr) co_return;
-    group->owner->end_group(
-        *group, error(errc::closed, fmt::format("placement group {} was removed", group->number)));
+    const error why(errc::closed, fmt::format("placement group {} was removed", group->number));
+    if (!group->why && runtime::group_desk::is_elsewhere(*group)) {
+        group->why = why; // what is put into it from here fails at once
+        auto asked = runtime::group_desk::ask_and_wait(group, true);
+        co_await asked;
+        co_return;
+    }
+    runtime::group_desk::end(*group->owner, *group, why);
     while (!group->is_gone && group->owner != nullptr) {
         group->changed.reset();
         auto changed = group->changed.wait();
@@ -108,55 +122,68 @@ SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
 
 } // namespace detail
 
-SKEIN_INLINE counted_ptr<detail::group_state> runtime::make_group(
-    const std::vector<std::string>& bundles, group_strategy how) {
-    counted_ptr<detail::group_state> made(new detail::group_state);
-    auto& groups = books_->groups;
-    made->owner = this;
-    made->number = ++groups.last;
-    groups.entries[made->number].state = made.get();
-    const auto fail = [&](error why) {
-        group_refused(made->number, why);
+SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
+    runtime& self, const std::vector<std::string>& bundles, group_strategy how,
+    std::string_view name, bool get_if_exists) {
+    auto& books = *self.books_;
+    auto& groups = books.groups;
+    state_ptr made(new detail::group_state);
+    made->owner = &self;
+    const bool is_worker = books.upstream != nullptr;
+    constexpr std::uint64_t none_of_the_driver = std::uint64_t{1} << 63;
+    made->number = ++groups.last + (is_worker ? none_of_the_driver : 0);
+    const auto enter = [&] { groups.entries[made->number].state = made.get(); };
+    const auto fail = [&](const error& why) {
+        enter();
+        self.group_refused(made->number, why);
         return made;
     };
-    if (books_->upstream != nullptr)
-        return fail(error(errc::not_supported, "a placement group is made by a worker")
-                        .with_hint("make it in the driver, and what runs in it there"));
+    if (is_worker)
+        return fail(error(errc::not_supported, "not supported: a placement group is made by a worker")
+                        .with_hint("make it in the driver with a name: get_placement_group() and "
+                                   "group_named() find it in workers"));
+    if (name.size() > detail::longest_group_name || name.find('\n') != name.npos)
+        return fail(error(errc::invalid_argument,
+                          fmt::format("the name of a placement group has {} bytes or a line break",
+                                      name.size()))
+                        .with_hint(fmt::format("one line, at most {} bytes",
+                                               detail::longest_group_name)));
+    if (const auto known = groups.names.find(name); known != groups.names.end()) {
+        if (get_if_exists) return state_ptr(groups.entries.at(known->second).state);
+        return fail(error(errc::already_exists,
+                          fmt::format("there is a placement group named \"{}\" already", name))
+                        .with_hint("get_placement_group gives it; .get_if_exists = true makes it "
+                                   "only if it is missing"));
+    }
+    if (get_if_exists && name.empty())
+        return fail(error(errc::invalid_argument, ".get_if_exists needs a .name"));
     if (auto read = detail::read_bundles(bundles, made->bundles); !read) return fail(read.error());
-    if (books_->given_up) return fail(*books_->given_up);
-    auto* const source = books_->leases.source;
-    if (source == nullptr || books_->closing)
+    if (books.given_up) return fail(*books.given_up);
+    auto* const source = books.leases.source;
+    if (source == nullptr || books.closing)
         return fail(error(errc::closed, "a placement group is made while there are no workers"));
-    books_->begin_work();
+    enter();
+    made->name = name;
+    if (!name.empty()) groups.names.emplace(name, made->number);
+    books.begin_work();
     source->want_group({made->number, how, made->bundles});
     return made;
 }
 
 /// What a call asks for must be in its group, which it keeps from now on.
-SKEIN_INLINE void runtime::join_group(detail::call_base& call) {
-    const auto& demand = books_->leases.demands.at(call.shape);
+SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& call) {
+    const auto& demand = self.books_->leases.demands.at(call.shape);
     if (demand.group == 0) return;
-    auto& groups = books_->groups;
-    const auto found = groups.entries.find(demand.group);
-    if (found == groups.entries.end() || found->second.state == nullptr) {
-        call.extra().bad_options =
-            error(errc::not_found, fmt::format("there is no placement group {}", demand.group))
-                .with_hint("it ends with the last handle to it");
-        return;
-    }
-    auto& state = *found->second.state;
-    if (state.why) {
-        call.extra().bad_options = *state.why;
-    } else if (auto why = detail::misfit(state, demand.need, demand.bundle)) {
-        call.extra().bad_options = std::move(*why);
-    } else {
-        using held = counted_ptr<detail::group_state>;
-        call.keep(std::make_shared<held>(&state));
-    }
+    keep(self, call, demand.group);
+    if (call.extra().bad_options) return;
+    const auto& state = *self.books_->groups.entries.at(demand.group).state;
+    call.extra().bad_options = detail::misfit(state, demand.need, demand.bundle);
 }
 
 /// Driver: the group in which an actor with this demand lives, if it is one.
-SKEIN_INLINE counted_ptr<detail::group_state> runtime::group_of(std::uint16_t shape) const {
+SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::of(const runtime& self,
+                                                                    std::uint16_t shape) {
+    const auto& books_ = self.books_;
     const auto number = books_->leases.demands.at(shape).group;
     if (number == 0) return {};
     const auto found = books_->groups.entries.find(number);
@@ -164,60 +191,81 @@ SKEIN_INLINE counted_ptr<detail::group_state> runtime::group_of(std::uint16_t sh
     return counted_ptr<detail::group_state>(found->second.state);
 }
 
-/// Nobody holds it any more.
-SKEIN_INLINE void runtime::drop_group(detail::group_state& state) noexcept {
-    const auto found = books_->groups.entries.find(state.number);
-    if (found == books_->groups.entries.end()) return;
+/// Nobody holds it here any more.
+SKEIN_INLINE void runtime::group_desk::drop(runtime& self, detail::group_state& state) noexcept {
+    auto& books = *self.books_;
+    const auto found = books.groups.entries.find(state.number);
+    if (found == books.groups.entries.end()) return;
     found->second.state = nullptr;
-    tell_drop(state.number);
-    forget_group(state.number);
+    if (books.upstream != nullptr || state.holds > 0) { // the driver's
+        books.groups.entries.erase(found);
+        if (state.holds == 0 || books.upstream == nullptr || !books.upstream->wire->is_open())
+            return;
+        self.tell_driver_first();
+        detail::group_question what;
+        what.matter = static_cast<std::uint8_t>(detail::group_matter::release);
+        what.number = state.number;
+        what.times = state.holds;
+        books.upstream->wire->send(detail::message_group, 0, 0, wire::encode(what), {});
+        return;
+    }
+    forget_name(self, state);
+    tell_drop(self, state.number);
+    forget(self, state.number);
 }
 
-SKEIN_INLINE void runtime::tell_drop(std::uint64_t number) {
-    auto& entry = books_->groups.entries.at(number);
-    auto* const source = books_->leases.source;
+SKEIN_INLINE void runtime::group_desk::tell_drop(runtime& self, std::uint64_t number) {
+    auto& books = *self.books_;
+    auto& entry = books.groups.entries.at(number);
+    auto* const source = books.leases.source;
     if (entry.is_gone || std::exchange(entry.dropped, true)) return;
-    if (source == nullptr || books_->closing) {
+    if (source == nullptr || books.closing) {
         entry.is_gone = true; // all ends
         return;
     }
     source->drop_group(number);
 }
 
-SKEIN_INLINE void runtime::end_group(detail::group_state& group, const error& why) {
-    const counted_ptr<detail::group_state> hold(&group);
+SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& group,
+                                           const error& why) {
+    const state_ptr hold(&group);
     if (group.why) return;
     group.why = why;
     group.placed = false;
-    group.changed.set();
+    forget_name(self, group);
+    changed(self, group);
     std::vector<actor_id> inside;
-    for (const auto& [id, entry] : books_->actors.entries)
+    for (const auto& [id, entry] : self.books_->actors.entries)
         if (entry.group.get() == &group) inside.push_back(id);
     std::sort(inside.begin(), inside.end());
     for (const auto id : inside) {
         const failure told{error(why.code(), fmt::format("actor {} has ended: {}", id, why.text())),
                            nullptr};
-        end_actor(id, detail::message_kill, &told);
+        self.end_actor(id, detail::message_kill, &told);
     }
-    refuse_group(group.number, why);
-    tell_drop(group.number);
-    if (books_->groups.entries.at(group.number).is_gone) group.is_gone = true;
+    refuse(self, group.number, why);
+    tell_drop(self, group.number);
+    if (!self.books_->groups.entries.at(group.number).is_gone) return;
+    group.is_gone = true;
+    changed(self, group);
 }
 
 /// What waits for a place in it fails.
-SKEIN_INLINE void runtime::refuse_group(std::uint64_t number, const error& why) {
+SKEIN_INLINE void runtime::group_desk::refuse(runtime& self, std::uint64_t number,
+                                              const error& why) {
     std::vector<std::uint16_t> kinds;
-    books_->leases.demands.for_each_in_group(number, [&](auto kind) { kinds.push_back(kind); });
-    for (const auto kind : kinds) refuse_demand(kind, why);
+    self.books_->leases.demands.for_each_in_group(number,
+                                                  [&](auto kind) { kinds.push_back(kind); });
+    for (const auto kind : kinds) self.refuse_demand(kind, why);
 }
 
 /// Its numbers serve others when nobody uses them any more.
-SKEIN_INLINE void runtime::forget_group(std::uint64_t number) {
-    auto& groups = books_->groups;
+SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t number) {
+    auto& groups = self.books_->groups;
     const auto found = groups.entries.find(number);
     if (found == groups.entries.end() || found->second.state != nullptr || !found->second.is_gone)
         return;
-    auto& leases = books_->leases;
+    auto& leases = self.books_->leases;
     bool used = false;
     leases.demands.for_each_in_group(number, [&](auto kind) {
         const auto line = leases.lines.find(kind);
@@ -240,14 +288,15 @@ SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
     auto& state = *found->second.state;
     if (state.why) return;
     state.placed = on;
-    state.changed.set();
+    group_desk::changed(*this, state);
 }
 
 SKEIN_INLINE void runtime::group_refused(std::uint64_t number, const error& why) {
     const auto found = books_->groups.entries.find(number);
     if (found == books_->groups.entries.end()) return;
     found->second.is_gone = true;
-    if (auto* const state = found->second.state; state != nullptr) end_group(*state, why);
+    if (auto* const state = found->second.state; state != nullptr)
+        group_desk::end(*this, *state, why);
     group_gone(number);
 }
 
@@ -255,23 +304,24 @@ SKEIN_INLINE void runtime::group_gone(std::uint64_t number) {
     const auto found = books_->groups.entries.find(number);
     if (found == books_->groups.entries.end()) return;
     found->second.is_gone = true;
-    if (auto* const state = found->second.state; state != nullptr) {
+    if (const group_desk::state_ptr state(found->second.state); state) {
         state->is_gone = true;
-        state->changed.set();
+        group_desk::changed(*this, *state);
     }
-    forget_group(number);
+    group_desk::forget(*this, number);
 }
 
 /// Driver: the program ends, or there are no workers for it.
-SKEIN_INLINE void runtime::fail_groups(const error& why) {
-    for (const auto& group : books_->groups.held()) {
-        if (!books_->closing) {
-            end_group(*group, why);
+SKEIN_INLINE void runtime::group_desk::fail_all(runtime& self, const error& why) {
+    auto& books = *self.books_;
+    for (const auto& group : books.groups.held()) {
+        if (!books.closing) {
+            end(self, *group, why);
             continue;
         }
         if (!group->why) group->why = why;
-        group->is_gone = books_->groups.entries.at(group->number).is_gone = true;
-        group->changed.set();
+        group->is_gone = books.groups.entries.at(group->number).is_gone = true;
+        changed(self, *group);
     }
 }
 

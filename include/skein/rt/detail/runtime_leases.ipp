@@ -35,8 +35,8 @@ inline void file(lease_share& share) {
         room = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
     else if (share.out < share.leases.size())
         room = at.guests == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
-    else if (share.out < share.leases.size() * at.window)
-        room = lease_line::ahead;
+    else if (!share.line->need->spreads && share.out < share.leases.size() * at.window)
+        room = lease_line::ahead; // what is sent ahead would not be spread
     share.unlink();
     if (room != lease_line::nowhere) share.line->with[room].push_back(share);
 }
@@ -106,7 +106,7 @@ SKEIN_INLINE void lease_books::remove(peer& worker) {
         return true;
     });
     for (auto& [shape, line] : lines) { // whoever had its label may have gone
-        if (line.by != lease_line::service::shared || line.held > 0 || line.need->label.empty())
+        if (line.by != lease_line::service::shared || line.held > 0 || line.need->is_anywhere())
             continue;
         withdraw(line);
         line.by = lease_line::service::undecided;
@@ -186,8 +186,7 @@ SKEIN_INLINE request_id lease_books::request_room(const lease_line& line, const 
     request r;
     r.demand = line.need->need;
     r.where = where;
-    if (where == constraint() && !line.need->label.empty())
-        r.where = constraint::labelled(line.need->label);
+    if (where == constraint()) r.where = where_labelled(line.need->label);
     r.tag = line.shape;
     return submit(std::move(r));
 }
@@ -252,11 +251,13 @@ SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
     return !places.cancel(id);
 }
 
-/// A worker with nothing to do and so many cpus, all of which belong to the next call there; nullptr: there is none.
-SKEIN_INLINE peer* lease_books::take_whole(const peers& links, std::uint32_t cpus) {
+/// A worker with nothing to do that could have this, all of whose cpus belong to the next call there; nullptr: there is
+/// none.
+SKEIN_INLINE peer* lease_books::take_whole(const peers& links, const demand& what) {
     for (const auto& l : links) {
         if (!l->up || l->retiring || l->lent || l->kind != 0 || l->is_guest || l->busy != 0 ||
-            l->alone != nullptr || l->capacity < cpus)
+            l->alone != nullptr || l->capacity < what.cpus ||
+            (!what.is_anywhere() && !has_label(*l, what.label)))
             continue;
         for (const auto& share : l->shares) release_unused(*share);
         request all;
@@ -472,6 +473,10 @@ SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call, bool h
         if (from.kind != 0) share->line->out -= std::min<std::size_t>(share->line->out, 1);
     }
     for (const auto& share : from.shares) file(*share); // its pace may be another, too
+    // Each task that is spread asks for the next node.
+    if (!demands.at(call.shape).spreads || from.kind != 0 || !is_leased(call) || call.alone != 0)
+        return;
+    if (auto* const share = share_of(from, line_of(call.shape))) release_unused(*share);
 }
 
 } // namespace detail
@@ -504,20 +509,26 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     leases.decide(line);
     if (line.by == lease_line::service::undecided) return;
     if (line.by == lease_line::service::own) return use_own_workers(line);
+    // Who asks for nothing is always granted one more, also where it cannot be used now.
+    const auto may_ask = [&] {
+        return !line.need->need.empty() ||
+               (line.with[lease_line::unused].empty() && line.with[lease_line::beside].empty());
+    };
     while (leases.front(line) != nullptr) {
         auto* to = leases.pick(line, lease_line::unused);
-        if (to == nullptr && (leases.ask(line) || (leases.reclaim() && leases.ask(line)))) continue;
+        if (to == nullptr && may_ask() && (leases.ask(line) || (leases.reclaim() && leases.ask(line))))
+            continue;
         if (to == nullptr) to = leases.pick(line, lease_line::beside);
         if (to == nullptr) to = leases.pick(line, lease_line::ahead);
         if (to == nullptr) break;
         send(*to, leases.pop(line));
     }
     if (line.is_empty()) return leases.withdraw(line);
-    if (!line.asked) { // there was no room before: stand in line for what comes
+    if (!line.asked && may_ask()) { // there was no room before: stand in line for what comes
         line.asked = leases.request_room(line, {});
         ++leases.asking;
     }
-    line.stands = true;
+    line.stands = static_cast<bool>(line.asked);
 }
 
 /// A task beside which a worker died takes nobody along the next time: it gets a worker of its own. When those that
@@ -536,7 +547,7 @@ SKEIN_INLINE void runtime::try_suspects() {
             continue;
         }
         if (leases.gone >= one.turn) {
-            if (auto* to = leases.take_whole(books_->links, call.cpus)) {
+            if (auto* to = leases.take_whole(books_->links, leases.demands.at(call.shape))) {
                 send(*to, std::move(one.call));
                 continue;
             }

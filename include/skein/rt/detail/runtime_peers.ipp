@@ -100,6 +100,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
     auto l = attach(std::move(wire), std::move(page));
     l->kind = room.kind;
     l->labels = std::move(room.labels);
+    l->labels_follow = room.labels_follow;
     l->is_guest = room.is_guest;
     if (!has_own_incarnation(*l)) {
         l->wire->abort(
@@ -231,7 +232,7 @@ SKEIN_INLINE task<void> runtime::close() {
     books_->start_workers = {};
     for (const auto& call : books_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
-    fail_groups(why);
+    group_desk::fail_all(*this, why);
     for (std::size_t i = 0; i < books_->slots.size(); ++i) {
         const auto call = books_->slots[i].call;
         if (call && !call->is_done()) call->fail({why, nullptr});
@@ -288,10 +289,12 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     }
     fail_lost(lost);
     for (const auto& lane : gone) fail_lane(*lane);
+    for (const auto& call : lost.stranded) (void)followers::may_go(*this, call); // it fails, and says why
     for (const auto id : lost.orphaned) let_go(id);
     run_again(lost);
     resume_restarts(lost);
     if (l.kind != 0) tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
+    l.groups.clear();
 }
 
 /// Takes the calls that were at the link out of their slots.
@@ -351,20 +354,23 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
 /// along the next time.
 SKEIN_INLINE void runtime::run_again(const losses& lost) {
     std::vector<counted_ptr<detail::call_base>> urgent, others;
+    counted_ptr<detail::call_base> suspect;
     for (const auto& call : lost.again) {
         ++books_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
-        if (call == lost.suspect) continue;
+        if (!followers::may_go(*this, call)) continue;
+        if (call == lost.suspect) {
+            suspect = call;
+            continue;
+        }
         (detail::lease_books::is_leased(*call) ? others : urgent).push_back(call);
     }
     auto& queue = books_->queue;
-    if (lost.suspect && !detail::lease_books::is_leased(*lost.suspect))
-        urgent.push_back(lost.suspect);
+    if (suspect && !detail::lease_books::is_leased(*suspect)) urgent.push_back(suspect);
     queue.insert(queue.begin(), urgent.begin(), urgent.end());
     books_->leases.run_again(others);
-    if (lost.suspect && detail::lease_books::is_leased(*lost.suspect))
-        books_->leases.push(lost.suspect);
+    if (suspect && detail::lease_books::is_leased(*suspect)) books_->leases.push(suspect);
 }
 
 } // namespace skein::rt

@@ -69,6 +69,8 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
             (lane != books_->lanes.end() || entry.is_held_besides(l.number) || entry.is_detached());
         if (wanted && entry.plan->may_restart()) {
             entry.where = nullptr;
+            if (std::exchange(entry.is_followed, false))
+                books_->leases.take_followers(id, entry.beside);
             ++entry.plan->made_again;
             into.moving.push_back(id);
             if (lane == books_->lanes.end()) continue;
@@ -80,6 +82,7 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
             into.notes[id] = fmt::format("; the actor was made again {} times, as .restarts allows",
                                          entry.plan->made_again);
         if (entry.plan) actors.names.erase(entry.plan->terms.name);
+        if (entry.is_followed) books_->leases.take_followers(id, into.stranded);
         actors.entries.erase(id);
     }
     if (!into.moving.empty()) {
@@ -121,10 +124,11 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
         ++books_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
-        if (call->kind == detail::call_kind::create)
-            line_up(std::move(call));
-        else
+        if (call->kind == detail::call_kind::create) {
+            if (followers::may_go(*this, call)) line_up(std::move(call));
+        } else {
             (call->lane ? own : passed)[call->target].push_back(std::move(call));
+        }
     }
     for (auto& [id, calls] : own) {
         const auto lane = calls.front()->lane;
@@ -153,6 +157,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
     call->kind = detail::call_kind::create;
     call->target = id;
     call->shape = entry->plan->shape;
+    if (entry->plan->beside) call->extra().beside = entry->plan->beside;
     call->retries_left = 1; // there are terms
     if (!prepare(*call)) return;
     wire::writer body;
@@ -160,7 +165,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
     detail::encode_remake(body, *entry->plan);
     call->body = std::move(body).take();
     call->state = detail::phase::queued;
-    line_up(std::move(call));
+    if (followers::may_go(*this, call)) line_up(std::move(call));
 }
 
 /// An actor is there again, or not to be expected any more: what others hold of what it had, ends.

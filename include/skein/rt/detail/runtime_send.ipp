@@ -229,7 +229,7 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
             continue;
         if (detail::lease_books::is_leased(*call)) {
             auto& line = leases.line_of(call->shape);
-            if (line.by != detail::lease_line::service::shared || !line.need->label.empty())
+            if (line.by != detail::lease_line::service::shared || !line.need->is_anywhere())
                 continue;
             more = more && leases.lease_on(idle, line);
             const auto* share = leases.share_of(idle, line);

@@ -27,11 +27,24 @@
 
 namespace skein::rt::detail {
 
-/// Places among which a search goes: all, those with a label, the bundles of a group.
+struct node_domain;
+
+/// Places among which a search goes: all, those with a label, the bundles of a group, those of a node.
 struct place_domain {
     place_tree now, ever;               ///< what is free for others, and what there is in all
     std::vector<std::uint32_t> members; ///< place of a leaf, or no_index
     std::vector<std::uint32_t> holes;
+    node_domain* of = nullptr;           ///< it is those of a node
+    std::uint32_t node_leaf = no_index; ///< its leaf there
+};
+
+/// Places by their node, for requests that take the nodes in turn. A leaf promises the most that a place there has.
+struct node_domain {
+    place_tree now;
+    std::vector<std::unique_ptr<place_domain>> nodes; ///< of a leaf, or nullptr
+    std::vector<std::uint32_t> holes;
+    std::map<std::string, std::uint32_t, std::less<>> leaf_of; ///< by the label of a node
+    std::uint32_t next = 0;                                    ///< whose turn it is
 };
 
 /// Room kept free for who waited long, or for whom others are asked to leave.
@@ -104,6 +117,7 @@ struct shape_record {
 struct constraint_record {
     constraint where;
     std::unique_ptr<place_domain> labelled;
+    std::unique_ptr<node_domain> by_node; ///< of a spread one
     std::uint32_t classes = 0;
 };
 
@@ -230,9 +244,13 @@ struct schedule_books {
     [[nodiscard]] std::uint32_t new_place();
     void learn(const resources& total);
     void open_place(std::uint32_t p, const needs& total, gpu_set gpus);
+    void join_labelled(std::uint32_t p);
+    bool set_labels(place_id id, std::vector<std::string> labels);
     std::vector<evicted> remove_place(place_id id);
     bool drain(place_id id, bool on);
     void join(place_domain& d, std::uint32_t p);
+    void join_node(node_domain& all, std::uint32_t p);
+    void leave(place_domain& d, std::uint32_t leaf);
     void leave_all(std::uint32_t p);
     [[nodiscard]] bool is_open(const place_record& p) const;
     void offer(std::uint32_t p);
@@ -245,6 +263,10 @@ struct schedule_books {
     [[nodiscard]] bool allows(const class_record& c, std::uint32_t p) const;
     [[nodiscard]] bool is_feasible(std::uint32_t c);
     [[nodiscard]] std::uint32_t find(const queue_record& q);
+    [[nodiscard]] std::uint32_t find_in(const place_domain& d, const shape_record& shape,
+                                        const constraint& where) const;
+    [[nodiscard]] std::uint32_t find_in_turn(node_domain& all, const shape_record& shape,
+                                             const constraint& where) const;
     [[nodiscard]] bool fits_reserved(std::uint32_t p) const;
     [[nodiscard]] static room bundle_room(const needs& all);
 

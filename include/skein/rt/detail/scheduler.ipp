@@ -108,6 +108,14 @@ SKEIN_INLINE std::uint32_t schedule_books::intern_constraint(const constraint& w
             }
         }
     }
+    if (spreads(where)) {
+        c.by_node = std::make_unique<node_domain>();
+        for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+            if (!all_places[p].alive || all_places[p].host != no_index) continue;
+            join_node(*c.by_node, p);
+            offer(p);
+        }
+    }
     constraint_of.emplace(where, index);
     return index;
 }
@@ -133,9 +141,13 @@ SKEIN_INLINE void schedule_books::drop_class(std::uint32_t c) {
         free_shapes.push_back(shape);
     }
     if (--constraints[where].classes == 0) {
-        if (const auto* domain = constraints[where].labelled.get())
+        const auto& gone = constraints[where];
+        if (gone.labelled || gone.by_node)
             for (auto& p : all_places)
-                std::erase_if(p.in, [&](const auto& x) { return x.first == domain; });
+                std::erase_if(p.in, [&](const auto& x) {
+                    return x.first == gone.labelled.get() ||
+                           (gone.by_node && x.first->of == gone.by_node.get());
+                });
         constraint_of.erase(constraints[where].where);
         constraints[where] = {};
         free_constraints.push_back(where);
@@ -526,6 +538,9 @@ SKEIN_INLINE result<void> scheduler::add_place(place_id id, std::string name,
                                                const resources& total,
                                                std::vector<std::string> labels) {
     return books_->add_place(id, std::move(name), total, std::move(labels));
+}
+SKEIN_INLINE bool scheduler::set_labels(place_id id, std::vector<std::string> labels) {
+    return books_->set_labels(id, std::move(labels));
 }
 SKEIN_INLINE std::vector<evicted> scheduler::remove_place(place_id id) {
     return books_->remove_place(id);

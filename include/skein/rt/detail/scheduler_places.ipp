@@ -43,6 +43,7 @@ SKEIN_INLINE void schedule_books::learn(const resources& total) {
         for (const auto& [domain, leaf] : p.in) {
             domain->now.reserve(1, dims);
             domain->ever.reserve(1, dims);
+            if (domain->of != nullptr) domain->of->now.reserve(1, dims);
         }
 }
 
@@ -74,17 +75,37 @@ SKEIN_INLINE result<void> schedule_books::add_place(place_id id, std::string nam
     place_of.emplace(id, p);
     open_place(p, needs_of(total), first_gpus(total.gpu.in_steps() / amount::steps));
     join(everywhere, p);
-    for (auto& c : constraints) {
-        const auto* label = c.labelled ? label_of(c.where) : nullptr;
-        if (label != nullptr &&
-            std::find(place.labels.begin(), place.labels.end(), *label) != place.labels.end())
-            join(*c.labelled, p);
-    }
+    join_labelled(p);
     count_cluster(place, 1);
     ++places_version;
     offer(p);
     grow(p);
     return {};
+}
+
+/// Where those look for it who ask for one of its labels, or take the nodes in turn.
+SKEIN_INLINE void schedule_books::join_labelled(std::uint32_t p) {
+    const auto& labels = all_places[p].labels;
+    for (auto& c : constraints) {
+        const auto* label = c.labelled ? label_of(c.where) : nullptr;
+        if (label != nullptr && std::find(labels.begin(), labels.end(), *label) != labels.end())
+            join(*c.labelled, p);
+        if (c.by_node) join_node(*c.by_node, p);
+    }
+}
+
+SKEIN_INLINE bool schedule_books::set_labels(place_id id, std::vector<std::string> labels) {
+    const auto found = place_of.find(id);
+    if (found == place_of.end()) return false;
+    auto& place = all_places[found->second];
+    for (std::size_t i = 1; i < place.in.size(); ++i) leave(*place.in[i].first, place.in[i].second);
+    place.in.resize(1); // the first is everywhere
+    place.labels = std::move(labels);
+    join_labelled(found->second);
+    ++places_version;
+    offer(found->second);
+    grow(found->second);
+    return true;
 }
 
 SKEIN_INLINE void schedule_books::open_place(std::uint32_t p, const needs& total, gpu_set gpus) {
@@ -93,6 +114,20 @@ SKEIN_INLINE void schedule_books::open_place(std::uint32_t p, const needs& total
     place.total_needs = total;
     place.gpus = gpus;
     place.now = room(total, gpus);
+}
+
+/// What a leaf has for new requests; nullptr: nothing, it is closed.
+inline void set_offer(place_domain& d, std::uint32_t leaf, const key_list* keys) {
+    if (keys != nullptr)
+        d.now.set(leaf, *keys);
+    else
+        d.now.close(leaf);
+    if (d.of == nullptr) return;
+    const auto most = d.now.most_of_each();
+    if (most[dim_order] == closed_key)
+        d.of->now.close(d.node_leaf);
+    else
+        d.of->now.set(d.node_leaf, most);
 }
 
 SKEIN_INLINE void schedule_books::join(place_domain& d, std::uint32_t p) {
@@ -112,13 +147,44 @@ SKEIN_INLINE void schedule_books::join(place_domain& d, std::uint32_t p) {
     place.in.emplace_back(&d, leaf);
 }
 
-SKEIN_INLINE void schedule_books::leave_all(std::uint32_t p) {
-    for (const auto& [domain, leaf] : all_places[p].in) {
-        domain->now.close(leaf);
-        domain->ever.close(leaf);
-        domain->members[leaf] = no_index;
-        domain->holes.push_back(leaf);
+/// Into the places of its node.
+SKEIN_INLINE void schedule_books::join_node(node_domain& all, std::uint32_t p) {
+    const auto& labels = all_places[p].labels;
+    const auto named = std::find_if(labels.begin(), labels.end(),
+                                    [](const auto& l) { return l.starts_with("node="); });
+    const auto node = named != labels.end() ? *named : fmt::format("place={}", all_places[p].id);
+    const auto [known, is_new] = all.leaf_of.try_emplace(node, 0);
+    if (is_new) {
+        known->second = static_cast<std::uint32_t>(all.nodes.size());
+        if (all.holes.empty()) {
+            all.nodes.emplace_back();
+        } else {
+            known->second = all.holes.back();
+            all.holes.pop_back();
+        }
+        all.now.reserve(static_cast<std::uint32_t>(all.nodes.size()), dims);
+        auto& made = all.nodes[known->second] = std::make_unique<place_domain>();
+        made->of = &all;
+        made->node_leaf = known->second;
     }
+    join(*all.nodes[known->second], p);
+}
+
+SKEIN_INLINE void schedule_books::leave(place_domain& d, std::uint32_t leaf) {
+    set_offer(d, leaf, nullptr);
+    d.ever.close(leaf);
+    d.members[leaf] = no_index;
+    d.holes.push_back(leaf);
+    auto* const all = d.of;
+    if (all == nullptr || d.holes.size() < d.members.size()) return;
+    const auto node = d.node_leaf; // nothing is left of it
+    std::erase_if(all->leaf_of, [&](const auto& n) { return n.second == node; });
+    all->holes.push_back(node);
+    all->nodes[node].reset();
+}
+
+SKEIN_INLINE void schedule_books::leave_all(std::uint32_t p) {
+    for (const auto& [domain, leaf] : all_places[p].in) leave(*domain, leaf);
     all_places[p].in.clear();
 }
 
@@ -184,11 +250,11 @@ SKEIN_INLINE bool schedule_books::is_open(const place_record& p) const {
 SKEIN_INLINE void schedule_books::offer(std::uint32_t p) {
     auto& place = all_places[p];
     if (!is_open(place)) {
-        for (const auto& [domain, leaf] : place.in) domain->now.close(leaf);
+        for (const auto& [domain, leaf] : place.in) set_offer(*domain, leaf, nullptr);
         return;
     }
     if (place.resuming_cpus == 0 && !place.kept.exists()) {
-        for (const auto& [domain, leaf] : place.in) domain->now.set(leaf, place.now.keys());
+        for (const auto& [domain, leaf] : place.in) set_offer(*domain, leaf, &place.now.keys());
         return;
     }
     auto offered = place.now.keys();
@@ -200,7 +266,7 @@ SKEIN_INLINE void schedule_books::offer(std::uint32_t p) {
             offered[n.dim] -= n.least;
         }
     }
-    for (const auto& [domain, leaf] : place.in) domain->now.set(leaf, offered);
+    for (const auto& [domain, leaf] : place.in) set_offer(*domain, leaf, &offered);
 }
 
 /// A place may have more room than before: what was blocked may fit.
@@ -309,14 +375,33 @@ SKEIN_INLINE std::uint32_t schedule_books::find(const queue_record& q) {
         const auto p = single_place(where.where);
         return p != no_index && allows(cls, p) ? p : no_index;
     }
-    const auto accept = [&](std::uint32_t leaf) {
-        return !is_avoided(where.where, domain->members[leaf]);
-    };
-    const bool spread = spreads(where.where) || options.policy == placement::spread;
+    if (where.by_node) return find_in_turn(*where.by_node, shape, where.where);
+    return find_in(*domain, shape, where.where);
+}
+
+SKEIN_INLINE std::uint32_t schedule_books::find_in(const place_domain& d, const shape_record& shape,
+                                                   const constraint& where) const {
+    const auto accept = [&](std::uint32_t leaf) { return !is_avoided(where, d.members[leaf]); };
     // What needs nothing would all be packed onto one place.
-    const auto leaf = spread || shape.all.empty() ? domain->now.most(shape.main, shape.all, accept)
-                                                  : domain->now.first(shape.all, accept);
-    return leaf == no_index ? no_index : domain->members[leaf];
+    const bool by_room = options.policy == placement::spread || shape.all.empty();
+    const auto leaf = by_room ? d.now.most(shape.main, shape.all, accept)
+                              : d.now.first(shape.all, accept);
+    return leaf == no_index ? no_index : d.members[leaf];
+}
+
+/// On the node behind the last one, or the next after it that has room. Whoever asks takes it.
+SKEIN_INLINE std::uint32_t schedule_books::find_in_turn(node_domain& all, const shape_record& shape,
+                                                        const constraint& where) const {
+    auto found = no_index;
+    const auto accept = [&](std::uint32_t leaf) {
+        found = find_in(*all.nodes[leaf], shape, where);
+        return found != no_index;
+    };
+    auto leaf = all.now.first_from(all.next, shape.all, accept);
+    if (leaf == no_index) leaf = all.now.first(shape.all, accept); // from the beginning
+    if (leaf == no_index) return no_index;
+    all.next = leaf + 1;
+    return found;
 }
 
 /// What is kept free is there.

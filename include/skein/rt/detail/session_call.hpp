@@ -108,10 +108,7 @@ public:
     explicit kept_options(Options how) : parts_(std::make_unique<parts>(std::move(how))) {
         auto& mine = parts_->how;
         for (auto* text : {&mine.resources, &mine.env, &mine.cwd, &mine.name}) *text = keep(*text);
-        if (!mine.on.is_any() && !mine.on.is_group()) {
-            const auto where = keep(mine.on.text());
-            mine.on = mine.on.is_node() ? node_named(where) : label(where);
-        }
+        mine.on = mine.on.with_text(keep(mine.on.text()));
         if constexpr (requires { mine.deadline; })
             if (mine.deadline != no_deadline) parts_->made = system_clock().now();
     }

@@ -25,7 +25,7 @@ struct space_options {
         if (space.empty() || name.empty())
             throw error(errc::invalid_argument,
                         "a detached actor needs a .name and a .space: nobody would find it again");
-        if (how.on.is_group())
+        if (how.on.is_group() || how.on.is_named_group())
             throw error(errc::not_supported,
                         "not supported: a detached actor in a placement group, "
                         "which ends with its program")
@@ -39,7 +39,7 @@ struct space_options {
         out.resources = resources;
         out.env = env;
         out.cwd = cwd;
-        if (!how.on.is_any()) out.on = how.on.is_node() ? node_named(on) : label(on);
+        out.on = how.on.with_text(on);
         return out;
     }
 

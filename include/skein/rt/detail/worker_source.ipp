@@ -28,6 +28,11 @@ SKEIN_INLINE task<space_place> worker_source::find_space(std::string space, std:
     co_return space_place();
 }
 
+SKEIN_INLINE constraint where_labelled(const std::string& label) {
+    if (label.empty()) return {};
+    return label == spread_label ? constraint::spread() : constraint::labelled(label);
+}
+
 SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
     return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
 }

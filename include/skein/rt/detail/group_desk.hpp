@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What runtimes do about placement groups: bodies in runtime_groups.ipp, of names and of workers in
+// runtime_group_desk.ipp.
+
+#include <skein/core/counted_ptr.hpp>
+#include <skein/core/task.hpp>
+#include <skein/rt/detail/group_books.hpp>
+#include <skein/rt/options.hpp>
+#include <skein/rt/runtime.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::rt {
+
+namespace detail {
+struct group_question;
+
+/// A group by its name as a label in the call of a worker.
+[[nodiscard]] std::string named_group_label(const location& on);
+} // namespace detail
+
+/// Its functions are part of runtime.
+struct runtime::group_desk {
+    using state_ptr = counted_ptr<detail::group_state>;
+
+    // For placement_group.
+    [[nodiscard]] static state_ptr make(runtime& self, const std::vector<std::string>& bundles,
+                                        group_strategy how, std::string_view name,
+                                        bool get_if_exists);
+    [[nodiscard]] static task<state_ptr> look_up(runtime* self, std::string name);
+    [[nodiscard]] static task<void> ask_and_wait(state_ptr group, bool for_end);
+    [[nodiscard]] static bool is_elsewhere(const detail::group_state& group) noexcept;
+    static void drop(runtime& self, detail::group_state& state) noexcept;
+    static void end(runtime& self, detail::group_state& group, const error& why);
+
+    // For calls.
+    static void join(runtime& self, detail::call_base& call);
+    [[nodiscard]] static state_ptr of(const runtime& self, std::uint16_t shape);
+    [[nodiscard]] static std::optional<error> resolve(const runtime& self, location& on);
+    [[nodiscard]] static std::optional<error> resolve_label(const runtime& self,
+                                                            std::string& label);
+    static void keep(runtime& self, detail::call_base& call, std::uint64_t number);
+
+    static void changed(runtime& self, detail::group_state& state);
+    static void fail_all(runtime& self, const error& why);
+    static void on_question(runtime& self, peer& from, const net::frame_view& f);
+    [[nodiscard]] static state_ptr take_answer(runtime& self, byte_span answer);
+
+private:
+    [[nodiscard]] static error no_such(const runtime& self, std::string_view name);
+    static void tell_drop(runtime& self, std::uint64_t number);
+    static void refuse(runtime& self, std::uint64_t number, const error& why);
+    static void forget(runtime& self, std::uint64_t number);
+    static void forget_name(runtime& self, const detail::group_state& state);
+    static void ask(runtime& self, const counted_ptr<detail::call_base>& call,
+                    const detail::group_question& what, std::string name);
+    friend class runtime;
+};
+
+} // namespace skein::rt

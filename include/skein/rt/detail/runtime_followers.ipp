@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of rt/runtime.hpp: tasks and actors with `.on = handle`. When such a call is placed it gets the
+// label of the node where the actor is, and stands in a line as for any label. While the actor is being made, or made
+// again, its followers wait for it; when it moves, those in lines are taken out and follow; when it ends, they fail.
+
+#include <skein/rt/detail/runtime_books.hpp>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// Empty: the worker does not say where it is.
+[[nodiscard]] inline std::string node_label(const peer& worker) {
+    for (const auto& l : worker.labels)
+        if (l.starts_with("node=")) return l;
+    return {};
+}
+
+[[nodiscard]] inline error cannot_follow(const call_base& call, const error& why) {
+    error said(why.code(), fmt::format("{} {}: it is to run where actor {} is: {}", call.name(),
+                                       call.progress(), call.rare->beside, why.text()));
+    if (!why.hint().empty()) said.with_hint(why.hint());
+    return said;
+}
+
+/// Takes those that are to run where this actor is out of their lines.
+SKEIN_INLINE void lease_books::take_followers(actor_id of,
+                                              std::vector<counted_ptr<call_base>>& into) {
+    const auto follows = [&](const counted_ptr<call_base>& call) {
+        return !call->is_done() && call->rare && call->rare->beside == of;
+    };
+    const auto take_out = [&](std::deque<counted_ptr<call_base>>& from) {
+        const auto first = into.size();
+        for (const auto& call : from)
+            if (follows(call)) into.push_back(call);
+        if (into.size() == first) return;
+        std::erase_if(from, follows);
+        waiting -= into.size() - first;
+    };
+    for (auto& [shape, line] : lines) {
+        take_out(line.inner);
+        take_out(line.waiting);
+    }
+    std::erase_if(suspects, [&](const suspect& one) {
+        if (!follows(one.call)) return false;
+        into.push_back(one.call);
+        return true;
+    });
+}
+
+} // namespace detail
+
+/// What a task needs that says where it is to run.
+SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_base& call,
+                                                 call_options how) {
+    const bool for_life = call.kind == detail::call_kind::create;
+    auto& demands = self.books_->leases.demands;
+    if (!take_location(self, call, how.on)) return;
+    const auto number = demands.number(how, for_life);
+    if (!number) {
+        call.extra().bad_options = number.error();
+        return;
+    }
+    call.shape = *number;
+    if (!for_life) call.cpus = demands.at(*number).cpus;
+    if (self.books_->upstream == nullptr) group_desk::join(self, call);
+}
+
+/// Leaves of a location what a demand is numbered by: names are looked up, and what only the driver knows is told to it
+/// with the call. False: there is no such place.
+SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_base& call,
+                                                    location& on) {
+    const bool is_driver = self.books_->upstream == nullptr;
+    if (on.is_actor() && on.actor()) {
+        follow(self, call, on.actor());
+    } else if (is_driver) {
+        auto why = group_desk::resolve(self, on);
+        if (why) call.extra().bad_options = std::move(why);
+        return !call.rare || !call.rare->bad_options;
+    } else if (on.is_group() && on.group() != 0) {
+        group_desk::keep(self, call, on.group());
+        call.extra().label = group_label(on.group(), on.bundle());
+        if (on.has_children()) call.extra().label += '+';
+    } else if (on.is_named_group() && !on.text().empty()) {
+        call.extra().label = detail::named_group_label(on);
+    } else {
+        if (on.is_anywhere()) call.extra().label = detail::anywhere_label;
+        return true;
+    }
+    on = {};
+    return !call.rare->bad_options;
+}
+
+/// The call is to run where that actor is, which it keeps, as an argument would, until it is over.
+SKEIN_INLINE void runtime::followers::follow(runtime& self, detail::call_base& call, actor_id of) {
+    if (self.books_->upstream != nullptr)
+        call.extra().label = detail::actor_label(of);
+    else
+        call.extra().beside = of;
+    const auto lane = self.books_->lanes.find(of);
+    if (lane == self.books_->lanes.end()) return;
+    using held = counted_ptr<detail::actor_state>;
+    call.keep(std::make_shared<held>(lane->second));
+}
+
+/// Driver: gives the call the node of its actor. False: it waits for the actor to be somewhere, or has failed.
+SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
+                                             const counted_ptr<detail::call_base>& call) {
+    if (!call->rare || !call->rare->beside) return true;
+    const auto id = call->rare->beside;
+    auto& books = *self.books_;
+    auto* const entry = books.actors.find(id);
+    if (entry == nullptr) {
+        const auto lane = books.lanes.find(id);
+        const bool is_told = lane != books.lanes.end() && lane->second->lost;
+        const auto why =
+            is_told ? lane->second->lost->what
+                    : error(errc::not_found, fmt::format("actor {} is gone", id))
+                          .with_hint("it has ended, or it lives in a namespace or program other "
+                                     "than that of the call");
+        self.refuse(*call, detail::cannot_follow(*call, why));
+        return false;
+    }
+    if (entry->where == nullptr || entry->where->labels_follow) {
+        entry->beside.push_back(call);
+        if (call->kind == detail::call_kind::create)
+            if (auto* const own = books.actors.find(call->target)) own->making = call;
+        return false;
+    }
+    auto& demands = books.leases.demands;
+    const auto number = demands.number_on(call->shape, detail::node_label(*entry->where));
+    if (!number) {
+        self.refuse(*call, detail::cannot_follow(*call, number.error()));
+        return false;
+    }
+    entry->is_followed = true;
+    call->shape = *number;
+    if (call->kind == detail::call_kind::task) call->cpus = demands.at(*number).cpus;
+    return true;
+}
+
+/// Driver: those that have waited for it go on.
+SKEIN_INLINE void runtime::followers::actor_is_placed(runtime& self, actor_id id) {
+    auto* const entry = self.books_->actors.find(id);
+    if (entry == nullptr) return;
+    for (auto& call : std::exchange(entry->beside, {}))
+        if (!call->is_done()) self.place(std::move(call));
+}
+
+SKEIN_INLINE void runtime::set_labels(const net::channel& wire,
+                                      const std::vector<std::string>& labels) {
+    auto& leases = books_->leases;
+    std::vector<actor_id> here;
+    for (const auto& l : books_->links) {
+        if (l->wire.get() != &wire || l->labels == labels) continue;
+        l->labels = labels;
+        l->labels_follow = false;
+        if (leases.places.set_labels(detail::place_of(*l), labels)) {
+            ++leases.state;
+            leases.is_changed = true;
+        }
+        for (const auto& [id, entry] : books_->actors.entries)
+            if (entry.where == l.get()) here.push_back(id);
+    }
+    std::sort(here.begin(), here.end());
+    for (const auto id : here) followers::actor_is_placed(*this, id);
+    if (leases.waits()) pump_leases();
+}
+
+/// Driver: their actor has ended.
+SKEIN_INLINE void runtime::followers::fail(const calls& all, const error& why) {
+    for (const auto& call : all)
+        if (!call->is_done()) call->fail({detail::cannot_follow(*call, why), nullptr});
+}
+
+} // namespace skein::rt

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of rt/runtime.hpp: the names of placement groups, and the groups that workers hold. A worker's handle
+// stands for one hold at its driver, which counts how often it has told of it, as for actors (runtime_handles.ipp): so a
+// group that is on its way to a worker is not lost to a release that crosses it. docs/design/0012-groups.md
+
+#include <skein/rt/detail/group_message.hpp>
+#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/ref.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <charconv>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// The question for a name.
+class group_call final : public ref_state<void> {
+public:
+    counted_ptr<group_state> found;
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        found = runtime::group_desk::take_answer(*owner, bytes);
+        if (!found)
+            return error(errc::malformed, "an answer about a placement group cannot be read");
+        return ref_state<void>::take_value({});
+    }
+};
+
+/// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with what is made there.
+SKEIN_INLINE std::string named_group_label(const location& on) {
+    const auto bundle = on.bundle() < 0 ? std::string() : fmt::format("{}", on.bundle());
+    return fmt::format("@={}{}/{}", bundle, on.has_children() ? "+" : "", on.text());
+}
+
+} // namespace detail
+
+// ---- names -------------------------------------------------------------------------------------
+
+SKEIN_INLINE error runtime::group_desk::no_such(const runtime& self, std::string_view name) {
+    constexpr std::size_t shown = 5;
+    const auto& names = self.books_->groups.names;
+    std::string list;
+    std::size_t n = 0;
+    for (const auto& [other, number] : names) {
+        if (n++ == shown) break;
+        list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", other);
+    }
+    if (names.size() > shown) list += fmt::format(" and {} more", names.size() - shown);
+    return error(errc::not_found,
+                 fmt::format("there is no placement group named \"{}\"; {}{}", name,
+                             names.empty() ? "none has a name" : "there are: ", list))
+        .with_hint("a group has its name from its options until it is removed, or nobody holds it");
+}
+
+SKEIN_INLINE void runtime::group_desk::forget_name(runtime& self,
+                                                   const detail::group_state& state) {
+    auto& names = self.books_->groups.names;
+    const auto found = names.find(state.name);
+    if (found != names.end() && found->second == state.number) names.erase(found);
+}
+
+/// Driver: a name becomes a number.
+SKEIN_INLINE std::optional<error> runtime::group_desk::resolve(const runtime& self, location& on) {
+    if (!on.is_named_group()) return std::nullopt;
+    const auto& names = self.books_->groups.names;
+    const auto found = names.find(on.text());
+    if (found == names.end()) return no_such(self, on.text());
+    const bool children = on.has_children();
+    on = location::in_group(found->second, on.bundle());
+    if (children) on = on.with_children();
+    return std::nullopt;
+}
+
+/// The same of the label in a worker's call.
+SKEIN_INLINE std::optional<error> runtime::group_desk::resolve_label(const runtime& self,
+                                                                     std::string& label) {
+    if (!label.starts_with("@=")) return std::nullopt;
+    const auto slash = std::min(label.find('/'), label.size());
+    auto which = std::string_view(label).substr(2, slash - 2);
+    const bool children = which.ends_with('+');
+    if (children) which.remove_suffix(1);
+    int bundle = -1;
+    const auto* const last = which.data() + which.size();
+    const auto [read_to, bad] = std::from_chars(which.data(), last, bundle);
+    if (slash == label.size() || (!which.empty() && (bad != std::errc() || read_to != last)))
+        return error(errc::invalid_argument, fmt::format("{} is not a label", label));
+    auto on = group_named(std::string_view(label).substr(slash + 1), bundle);
+    if (auto why = resolve(self, on)) return why;
+    label = group_label(on.group(), bundle) + (children ? "+" : "");
+    return std::nullopt;
+}
+
+SKEIN_INLINE task<runtime::group_desk::state_ptr> runtime::group_desk::look_up(runtime* self,
+                                                                               std::string name) {
+    auto& books = *self->books_;
+    if (books.upstream == nullptr) {
+        const auto found = books.groups.names.find(name);
+        if (found == books.groups.names.end()) throw no_such(*self, name);
+        co_return state_ptr(books.groups.entries.at(found->second).state);
+    }
+    counted_ptr<detail::group_call> call(new detail::group_call);
+    detail::group_question what;
+    what.matter = static_cast<std::uint8_t>(detail::group_matter::find);
+    what.name = name;
+    ask(*self, call, what, fmt::format("get_placement_group(\"{}\")", name));
+    const ref<void> answered(call);
+    co_await answered;
+    co_return call->found;
+}
+
+// ---- a worker's side ---------------------------------------------------------------------------
+
+SKEIN_INLINE bool runtime::group_desk::is_elsewhere(const detail::group_state& group) noexcept {
+    return group.owner != nullptr && group.owner->books_->upstream != nullptr && group.holds > 0;
+}
+
+/// Worker: asks the driver; the call has its answer.
+SKEIN_INLINE void runtime::group_desk::ask(runtime& self,
+                                           const counted_ptr<detail::call_base>& call,
+                                           const detail::group_question& what, std::string name) {
+    call->extra().name = std::move(name);
+    if (!self.prepare(*call)) return;
+    auto told = what;
+    if (call->parent) {
+        told.incarnation = call->parent->who.id.value().incarnation;
+        told.call = call->parent->who.id.value().number;
+    }
+    auto& up = *self.books_->upstream;
+    call->slot = self.take_slot(call);
+    call->on = &up;
+    call->state = detail::phase::queued;
+    if (!up.wire->is_open()) return; // until the link is settled
+    up.wire->send(detail::message_group, 0, call->slot.value(), wire::encode(told), {});
+    call->state = detail::phase::sent;
+}
+
+/// Worker: until the group has its places, or nothing of it is left.
+SKEIN_INLINE task<void> runtime::group_desk::ask_and_wait(state_ptr group, bool for_end) {
+    counted_ptr<detail::ref_state<void>> call(new detail::ref_state<void>);
+    detail::group_question what;
+    what.matter = static_cast<std::uint8_t>(for_end ? detail::group_matter::remove
+                                                    : detail::group_matter::ready);
+    what.number = group->number;
+    const counted_ptr<detail::call_base> asked(call.get());
+    ask(*group->owner, asked, what,
+        fmt::format("{} of placement group {}", for_end ? "the end" : "the wait", group->number));
+    const ref<void> answered(call);
+    co_await answered;
+    group->placed = !for_end;
+}
+
+SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::take_answer(runtime& self,
+                                                                             byte_span answer) {
+    const auto read = wire::decode<detail::group_answer>(answer);
+    if (!read || read->number == 0) return {};
+    auto& entry = self.books_->groups.entries[read->number];
+    state_ptr state(entry.state);
+    if (!state) {
+        state = state_ptr(new detail::group_state);
+        state->owner = &self;
+        state->number = read->number;
+        for (const auto& text : read->bundles) {
+            auto bundle = parse_resources(text);
+            state->bundles.push_back(bundle ? std::move(*bundle) : resources());
+        }
+        entry.state = state.get();
+    }
+    ++state->holds;
+    state->placed = read->placed;
+    return state;
+}
+
+/// A call that is to run in it keeps it until it is over.
+SKEIN_INLINE void runtime::group_desk::keep(runtime& self, detail::call_base& call,
+                                            std::uint64_t number) {
+    const auto& entries = self.books_->groups.entries;
+    const auto found = entries.find(number);
+    if (found == entries.end() || found->second.state == nullptr) {
+        call.extra().bad_options =
+            error(errc::not_found, fmt::format("there is no placement group {}", number))
+                .with_hint("it ends with the last handle to it");
+    } else if (found->second.state->why) {
+        call.extra().bad_options = *found->second.state->why;
+    } else {
+        call.keep(std::make_shared<state_ptr>(found->second.state));
+    }
+}
+
+// ---- the driver's side -------------------------------------------------------------------------
+
+namespace detail {
+
+[[nodiscard]] inline group_question read_question(const peer& from, byte_span body) {
+    auto read = wire::decode<group_question>(body);
+    if (!read || read->matter > static_cast<std::uint8_t>(group_matter::release))
+        throw error(errc::malformed,
+                    fmt::format("a question about a placement group that cannot be read from {}",
+                                from.who));
+    return std::move(*read);
+}
+
+} // namespace detail
+
+/// A worker asks, or gives back what it holds.
+SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
+                                                   const net::frame_view& f) {
+    using matter = detail::group_matter;
+    const auto what = detail::read_question(from, f.body);
+    auto& groups = self.books_->groups;
+    const slot_id slot(f.id);
+    if (what.matter == static_cast<std::uint8_t>(matter::find)) {
+        const auto found = groups.names.find(what.name);
+        if (found == groups.names.end())
+            return self.reply_failure(from, slot, {no_such(self, what.name), nullptr});
+        auto& held = from.groups[found->second];
+        if (!held.state) held.state = state_ptr(groups.entries.at(found->second).state);
+        ++held.times;
+        detail::group_answer answer;
+        answer.number = found->second;
+        answer.placed = held.state->placed;
+        for (const auto& b : held.state->bundles) answer.bundles.push_back(to_string(b));
+        return self.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
+    }
+    const auto held = from.groups.find(what.number);
+    if (held == from.groups.end())
+        throw error(errc::malformed, fmt::format("{} asks about placement group {}, which it does "
+                                                 "not hold",
+                                                 from.who, what.number));
+    if (what.matter == static_cast<std::uint8_t>(matter::release)) {
+        if (held->second.times < what.times || what.times == 0)
+            throw error(errc::malformed, fmt::format("{} gives handles to placement group {} back "
+                                                     "that it has not",
+                                                     from.who, what.number));
+        held->second.times -= what.times;
+        if (held->second.times == 0) from.groups.erase(held);
+        return;
+    }
+    const auto state = held->second.state;
+    const bool for_end = what.matter == static_cast<std::uint8_t>(matter::remove);
+    const call_id parent({what.incarnation, what.call});
+    state->askers.push_back({from.number, slot, parent, for_end});
+    self.books_->leases.begin_wait(from, parent); // its core is others' meanwhile
+    if (for_end) end(self, *state,
+                     error(errc::closed, fmt::format("placement group {} was removed",
+                                                     state->number)));
+    changed(self, *state);
+    if (self.books_->leases.waits()) self.pump_leases();
+}
+
+/// What a group is has changed: whoever waits for that hears of it.
+SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_state& state) {
+    const state_ptr hold(&state);
+    state.changed.set();
+    auto& leases = self.books_->leases;
+    const auto is_inside = [&](const peer& worker) {
+        return worker.kind != 0 &&
+               leases.demands.at(static_cast<std::uint16_t>(worker.kind)).group == state.number;
+    };
+    std::vector<detail::group_state::asker> rest;
+    for (const auto& one : std::exchange(state.askers, {})) {
+        auto* const to = self.link_at(one.link);
+        if (to == nullptr) continue; // it is lost
+        const bool is_over = state.why.has_value();
+        const bool is_answered = one.for_end ? state.is_gone || (is_over && is_inside(*to))
+                                             : is_over || state.placed;
+        if (!is_answered) {
+            rest.push_back(one);
+            continue;
+        }
+        leases.end_wait(*to, one.parent);
+        if (is_over && !one.for_end)
+            self.reply_failure(*to, one.slot, {*state.why, nullptr});
+        else
+            self.reply(*to, one.slot, [](wire::writer&) {});
+    }
+    state.askers.insert(state.askers.begin(), rest.begin(), rest.end());
+}
+
+} // namespace skein::rt
