@@ -83,7 +83,7 @@ struct node_welcome {
     std::vector<lease_name> stop; ///< nobody knows these leases any more
 };
 
-inline constexpr std::uint64_t unknown_node = UINT64_MAX; ///< its worker came, the news of its grant did not
+inline constexpr std::uint64_t unknown_node = UINT64_MAX; ///< of a lease whose worker came first
 /// A lease of a driver, as its hello tells it.
 struct known_lease {
     std::uint64_t number = 0;
@@ -113,8 +113,7 @@ struct visited_space {
     std::uint64_t keeper = 0;
 };
 
-/// The lease of a keeper's own process, among those of its workers.
-inline constexpr std::uint64_t keeper_lease = 0;
+inline constexpr std::uint64_t keeper_lease = 0; ///< of its own process, among those of its workers
 
 /// A driver says who it is and which leases it has or waits for; answered by driver_welcome.
 struct driver_hello {
