@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // requests: typed calls over links that break. Each call gives exactly one outcome; a handler runs at most
 // once for each call, also for one that is repeated with its key on other links; what was told comes in
-// order; large messages come whole while small ones overtake them. What peers have in progress keeps its bounds, for
+// order; large messages come whole while small ones overtake them. No call has more time than its caller gave, by any clock. What peers have in progress keeps its bounds, for
 // each and over all, and is nothing in the end. After the calm all calls succeed.
 #include "sim/scenario.hpp"
 
@@ -62,7 +62,11 @@ bool is_trouble_of_the_way(const error& e) {
            e.code() == errc::exhausted || e.code() == errc::corrupt;
 }
 
-task<job_reply> do_job(request_town* t, job_request m, net::caller) {
+constexpr duration longest_deadline = 20ms;
+
+task<job_reply> do_job(request_town* t, job_request m, net::caller who) {
+    t->w->check(!who.deadline || *who.deadline <= loop::current().exact_now() + longest_deadline,
+                "a call has more time than it was given");
     const auto& held = t->service->held();
     t->w->check(held.running <= t->most.running, "more handlers run than may");
     t->w->check(++t->running[m.job / 1000] <= t->how.peer.running, "more of one peer");
@@ -159,7 +163,7 @@ task<void> give_up_early(request_town* t, net::requests::handle* way, std::uint6
             m.job = first + k;
             m.load.assign(1 + w->below(60'000), static_cast<std::byte>(m.job));
             net::request_call_options how;
-            how.deadline = std::chrono::microseconds(1 + w->below(20'000));
+            how.deadline = std::chrono::microseconds(1 + w->below(longest_deadline / 1us));
             auto asking = over->call<job_reply>(std::move(m), how);
             const auto reply = co_await asking;
             w->check(reply.job == first + k, "the reply of another call");
@@ -281,15 +285,19 @@ task<void> calls(sim::world& w) {
     town.service->on_tell<job_note>([&](job_note m, net::caller who) { take_note(&town, m, who); });
     net::link_options how;
     how.resume_within = 3s;
+    w.network.draw_clocks();
+    auto& home = w.network.loop_of("server");
     net::link_endpoint server(w.network.host("server"), net::address::sim("server", 1),
                               request_end("server"), how);
     scope clients, serving, others;
-    serving.spawn(
-        server.serve([&](net::link::handle l) { return serve_requests(&town, std::move(l)); }));
+    serving.spawn(sim::run_on(home, server.serve([&](net::link::handle l) {
+        return serve_requests(&town, std::move(l));
+    })));
     const auto count = 1 + w.below(3);
     others.spawn(reset_now_and_then(&w, count));
     for (std::uint64_t k = 0; k < count; ++k) {
-        clients.spawn(request_client(&town, k, server.local()));
+        clients.spawn(sim::run_on(w.network.loop_of(fmt::format("client-{}", k)),
+                                  request_client(&town, k, server.local())));
     }
     std::optional<error> fault;
     try {
@@ -300,11 +308,14 @@ task<void> calls(sim::world& w) {
     }
     auto rest = others.join();
     co_await rest;
-    server.close();
+    {
+        const skein::loop::use there(home);
+        server.close();
+    }
     if (fault) serving.cancel();
     auto ended = with_timeout(serving.join(), 60s);
     co_await ended;
-    auto ending = town.service->close();
+    auto ending = sim::run_on(home, town.service->close());
     co_await ending;
     if (fault) throw *fault;
     w.check(town.violation.empty(), town.violation);
