@@ -208,16 +208,30 @@ SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head,
     return {std::move(gone), nullptr};
 }
 
-/// A call of another worker is about to run. Throws if it is none that a worker may send.
-SKEIN_INLINE void check_direct(peer& from, slot_id id, const call_head& head,
-                               const function_record& fn) {
+[[noreturn, gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_direct(const peer& from, slot_id id,
+                                                                       const call_head& head,
+                                                                       const function_record& fn) {
     if (head.kind != call_kind::method)
         throw error(errc::malformed,
                     fmt::format("{} calls {}, which is no method", from.who, fn.name));
     if (head.who.id.value().incarnation != from.incarnation)
         throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
-    if (from.running.find(id) != nullptr)
-        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from.who));
+    throw error(errc::malformed, fmt::format("a second call {} from {}", id, from.who));
+}
+
+/// A call of another worker is about to run. Throws if it is none that a worker may send.
+SKEIN_INLINE void check_direct(peer& from, slot_id id, const call_head& head,
+                               const function_record& fn) {
+    if (head.kind != call_kind::method || head.who.id.value().incarnation != from.incarnation ||
+        from.running.find(id) != nullptr) [[unlikely]]
+        refuse_direct(from, id, head, fn);
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_past(const peer& from,
+                                                                     actor_id actor) {
+    throw error(
+        errc::malformed,
+        fmt::format("{} calls actor {} past the driver, which keeps its calls", from.who, actor));
 }
 
 } // namespace detail
@@ -235,10 +249,8 @@ SKEIN_INLINE bool runtime::execution::framed::open(peer& from, slot_id id, bool 
 
 SKEIN_INLINE void runtime::execution::framed::check(const peer& from,
                                                     const detail::actor_box& box) const {
-    if (from.role == detail::peer_role::accepted && box.lasts)
-        throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which "
-                                                 "keeps its calls",
-                                                 from.who, head_.target));
+    if (from.role == detail::peer_role::accepted && box.lasts) [[unlikely]]
+        detail::refuse_past(from, head_.target);
 }
 
 /// A plain call that has just arrived lets coroutine calls of its actor go first that have not started yet; coroutine
@@ -278,7 +290,7 @@ SKEIN_INLINE std::shared_ptr<detail::actor_box> runtime::box_for(peer& from, slo
         reply_failure(from, id, detail::actor_is_gone(fn, actor));
         return nullptr;
     }
-    if ((*found)->type != *fn.actor) [[unlikely]]
+    if (&(*found)->type != fn.actor && (*found)->type != *fn.actor) [[unlikely]]
         throw detail::wrong_actor(from.who, fn, actor, (*found)->type);
     return *found;
 }
