@@ -11008,7 +11008,8 @@ public:
     [[nodiscard]] std::uint32_t first_from(std::uint32_t leaf, const needs& all,
                                            Accept&& accept) const {
         if (leaf >= leaves_) return no_index;
-        for (auto n = leaves_ + leaf;; ++n) { // the leaf, then what lies to its right, ever larger parts
+        for (auto n = leaves_ + leaf;;
+             ++n) { // the leaf, then what lies to its right, ever larger parts
             const auto found = first_below(n, all, accept);
             if (found != no_index) return found;
             while (n % 2 != 0) n /= 2;
@@ -11218,7 +11219,7 @@ struct place_domain {
     place_tree now, ever;               ///< what is free for others, and what there is in all
     std::vector<std::uint32_t> members; ///< place of a leaf, or no_index
     std::vector<std::uint32_t> holes;
-    node_domain* of = nullptr;           ///< it is those of a node
+    node_domain* of = nullptr;          ///< it is those of a node
     std::uint32_t node_leaf = no_index; ///< its leaf there
 };
 
@@ -12920,8 +12921,8 @@ SKEIN_INLINE std::uint32_t schedule_books::find_in(const place_domain& d, const 
     const auto accept = [&](std::uint32_t leaf) { return !is_avoided(where, d.members[leaf]); };
     // What needs nothing would all be packed onto one place.
     const bool by_room = options.policy == placement::spread || shape.all.empty();
-    const auto leaf = by_room ? d.now.most(shape.main, shape.all, accept)
-                              : d.now.first(shape.all, accept);
+    const auto leaf =
+        by_room ? d.now.most(shape.main, shape.all, accept) : d.now.first(shape.all, accept);
     return leaf == no_index ? no_index : d.members[leaf];
 }
 
@@ -22389,7 +22390,9 @@ public:
     [[nodiscard]] constexpr bool is_actor() const noexcept { return kind_ == kind::actor; }
     [[nodiscard]] constexpr bool is_spread() const noexcept { return kind_ == kind::spread; }
     /// The number of a placement group; 0: it is none, or an empty one.
-    [[nodiscard]] constexpr std::uint64_t group() const noexcept { return is_group() ? number_ : 0; }
+    [[nodiscard]] constexpr std::uint64_t group() const noexcept {
+        return is_group() ? number_ : 0;
+    }
     /// Which of its bundles; -1: any.
     [[nodiscard]] constexpr int bundle() const noexcept { return bundle_; }
     /// The actor where this is; none: it is no actor, or that of an empty handle.
@@ -22433,7 +22436,16 @@ private:
     friend constexpr location label(std::string_view) noexcept;
     friend constexpr location node_named(std::string_view) noexcept;
     friend constexpr location group_named(std::string_view, int) noexcept;
-    enum class kind : std::uint8_t { any, anywhere, label, node, group, named_group, actor, spread };
+    enum class kind : std::uint8_t {
+        any,
+        anywhere,
+        label,
+        node,
+        group,
+        named_group,
+        actor,
+        spread
+    };
     constexpr location(std::string_view text, kind what) noexcept : text_(text), kind_(what) {}
     std::string_view text_;
     kind kind_ = kind::any;
@@ -22506,7 +22518,8 @@ struct actor_options {
     quantity gpus = 0; ///< its process sees these alone; more than one: a whole number
     std::uint64_t memory = 0;     ///< bytes; counted, not enforced
     std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
-    location on{}; ///< where it lives, see call_options; alone: in a process of its own that holds nothing
+    location
+        on{}; ///< where it lives, see call_options; alone: in a process of its own that holds nothing
     std::string_view env{}; ///< variables of its process, and its folder: see call_options
     std::string_view cwd{};
     int restarts = 0; ///< times it is made again after its worker died; -1: for ever
@@ -24788,8 +24801,9 @@ struct actor_entry {
     std::vector<peer_id> askers;                ///< workers that want to know where it is
     counted_ptr<call_base> making;              ///< its constructor, while that waits in a line
     counted_ptr<group_state> group;             ///< in which it lives
-    std::vector<counted_ptr<call_base>> beside; ///< that are to run where it is, until it is somewhere
-    bool is_followed = false;                   ///< some may stand in lines of its node
+    std::vector<counted_ptr<call_base>>
+        beside;               ///< that are to run where it is, until it is somewhere
+    bool is_followed = false; ///< some may stand in lines of its node
 
     [[nodiscard]] bool lasts() const noexcept { return plan && plan->lasts(); }
     [[nodiscard]] bool is_detached() const noexcept { return plan && plan->terms.is_detached; }
@@ -25247,7 +25261,8 @@ struct demand {
     std::uint64_t group = 0; ///< the placement group that the label names; 0: none
     int bundle = -1;         ///< of the group; -1: any
     bool spreads = false;    ///< over the nodes in turn
-    bool captures = false;   ///< calls that are made there are in the group, too, if they name no place
+    bool captures =
+        false; ///< calls that are made there are in the group, too, if they name no place
 
     /// Any worker may have it that has room.
     [[nodiscard]] bool is_anywhere() const noexcept { return label.empty() || spreads; }
@@ -25433,7 +25448,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
         return error(errc::invalid_argument, ".on names no placement_group");
     if (how.on.is_actor() && !how.on.actor())
         return error(errc::invalid_argument, ".on is an empty actor_handle");
-    const bool has_text = !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
+    const bool has_text =
+        !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
     if (has_text && how.on.text().empty())
         return error(errc::invalid_argument,
                      fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
@@ -28439,8 +28455,9 @@ struct runtime::losses {
     detail::loss_report report;
     std::vector<counted_ptr<detail::call_base>> moved; ///< go on at the new instance of their actor
     std::vector<actor_id> moving, orphaned;            ///< actors: made again; held by nobody else
-    std::vector<counted_ptr<detail::call_base>> stranded; ///< were to run where an actor was that is lost
-    std::map<actor_id, std::string> notes;             ///< of actors that were made again too often
+    std::vector<counted_ptr<detail::call_base>>
+        stranded;                          ///< were to run where an actor was that is lost
+    std::map<actor_id, std::string> notes; ///< of actors that were made again too often
     /// Of a link between workers: what its calls fail with.
     std::optional<errc> code;
     std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
@@ -29446,7 +29463,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     const bool for_life = call.kind == detail::call_kind::create;
     const bool all_own = books_->leases.all_own; // then there are no workers for all
     std::string label(detail::demand_table::label_in(head.demand));
-    if (label.empty()) 
+    if (label.empty())
         label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
     if (label == detail::anywhere_label) label.clear();
     if (auto why = group_desk::resolve_label(*this, label)) {
@@ -30720,9 +30737,9 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
     const call_id parent({what.incarnation, what.call});
     state->askers.push_back({from.number, slot, parent, for_end});
     self.books_->leases.begin_wait(from, parent); // its core is others' meanwhile
-    if (for_end) end(self, *state,
-                     error(errc::closed, fmt::format("placement group {} was removed",
-                                                     state->number)));
+    if (for_end)
+        end(self, *state,
+            error(errc::closed, fmt::format("placement group {} was removed", state->number)));
     changed(self, *state);
     if (self.books_->leases.waits()) self.pump_leases();
 }
@@ -30741,8 +30758,8 @@ SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_stat
         auto* const to = self.link_at(one.link);
         if (to == nullptr) continue; // it is lost
         const bool is_over = state.why.has_value();
-        const bool is_answered = one.for_end ? state.is_gone || (is_over && is_inside(*to))
-                                             : is_over || state.placed;
+        const bool is_answered =
+            one.for_end ? state.is_gone || (is_over && is_inside(*to)) : is_over || state.placed;
         if (!is_answered) {
             rest.push_back(one);
             continue;
@@ -30892,15 +30909,16 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
         return made;
     };
     if (is_worker)
-        return fail(error(errc::not_supported, "not supported: a placement group is made by a worker")
-                        .with_hint("make it in the driver with a name: get_placement_group() and "
-                                   "group_named() find it in workers"));
+        return fail(
+            error(errc::not_supported, "not supported: a placement group is made by a worker")
+                .with_hint("make it in the driver with a name: get_placement_group() and "
+                           "group_named() find it in workers"));
     if (name.size() > detail::longest_group_name || name.find('\n') != name.npos)
-        return fail(error(errc::invalid_argument,
-                          fmt::format("the name of a placement group has {} bytes or a line break",
-                                      name.size()))
-                        .with_hint(fmt::format("one line, at most {} bytes",
-                                               detail::longest_group_name)));
+        return fail(
+            error(errc::invalid_argument,
+                  fmt::format("the name of a placement group has {} bytes or a line break",
+                              name.size()))
+                .with_hint(fmt::format("one line, at most {} bytes", detail::longest_group_name)));
     if (const auto known = groups.names.find(name); known != groups.names.end()) {
         if (get_if_exists) return state_ptr(groups.entries.at(known->second).state);
         return fail(error(errc::already_exists,
@@ -31735,7 +31753,8 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     };
     while (leases.front(line) != nullptr) {
         auto* to = leases.pick(line, lease_line::unused);
-        if (to == nullptr && may_ask() && (leases.ask(line) || (leases.reclaim() && leases.ask(line))))
+        if (to == nullptr && may_ask() &&
+            (leases.ask(line) || (leases.reclaim() && leases.ask(line))))
             continue;
         if (to == nullptr) to = leases.pick(line, lease_line::beside);
         if (to == nullptr) to = leases.pick(line, lease_line::ahead);
@@ -32232,7 +32251,8 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     }
     fail_lost(lost);
     for (const auto& lane : gone) fail_lane(*lane);
-    for (const auto& call : lost.stranded) (void)followers::may_go(*this, call); // it fails, and says why
+    for (const auto& call : lost.stranded)
+        (void)followers::may_go(*this, call); // it fails, and says why
     for (const auto id : lost.orphaned) let_go(id);
     run_again(lost);
     resume_restarts(lost);
@@ -40306,7 +40326,9 @@ public:
     /// True once this process knows that the actor is gone; a worker learns it from the calls that fail.
     [[nodiscard]] bool has_ended() const noexcept { return lane_ && lane_->lost; }
     /// For `.on`: the node where the actor is, also when it is made again on another one.
-    operator location() const noexcept { return location::beside(id()); } // NOLINT: reads as it is meant
+    operator location() const noexcept {
+        return location::beside(id());
+    } // NOLINT: reads as it is meant
     friend bool operator==(const actor_handle&, const actor_handle&) = default;
 
     [[nodiscard]] const counted_ptr<rt::detail::actor_state>& lane() const noexcept {
@@ -42038,7 +42060,9 @@ public:
         return location::in_group(number(), static_cast<int>(index < most ? index : most));
     }
     /// For `.on`: whichever of its bundles has room.
-    operator location() const noexcept { return location::in_group(number(), -1); } // NOLINT: reads as it is meant
+    operator location() const noexcept {
+        return location::in_group(number(), -1);
+    } // NOLINT: reads as it is meant
     /// The same; tasks and actors that are made there are in the group, too, if they name no place.
     [[nodiscard]] location with_children() const noexcept {
         return location(*this).with_children();
@@ -43046,7 +43070,9 @@ public:
     /// Which actor; the same in all processes of one run.
     [[nodiscard]] actor_id id() const noexcept { return cell_ ? cell_->id : actor_id{}; }
     /// For `.on`: the node where the actor is.
-    operator location() const noexcept { return location::beside(id()); } // NOLINT: reads as it is meant
+    operator location() const noexcept {
+        return location::beside(id());
+    } // NOLINT: reads as it is meant
 
     /// Submits a call of a method from any thread. Calls that one thread makes through one handle, or copies of it, run
     /// in the order in which they were made. The pending may be dropped.
