@@ -6148,8 +6148,7 @@ protected:
     void turn(bool may_block) {
         run_ready();
         run_hooks();
-        // A hook may have asked for another one: it does not wait for what may never come.
-        const bool idle = ready_.empty() && hooks_.empty() && may_block && !is_over();
+        const bool idle = ready_.empty() && may_block && !is_over();
         if (idle) blocked_.store(true, std::memory_order_seq_cst);
         const bool remote = has_remote_.load(std::memory_order_seq_cst);
         const bool wait = idle && !remote;
@@ -10514,7 +10513,8 @@ public:
     [[nodiscard]] static constraint on(place_id place);
     /// Places with this label.
     [[nodiscard]] static constraint labelled(std::string label);
-    /// Anywhere, the place with most room first, whatever the scheduler's policy is.
+    /// Anywhere, on the nodes in turn: on the next one that has room, whatever the scheduler's policy is. Places with a
+    /// label "node=..." in common are on one node, others on one of their own; on a node the policy decides.
     [[nodiscard]] static constraint spread();
     /// The bundle of a group; -1: any bundle of it.
     [[nodiscard]] static constraint in(placement_group_id group, int bundle = -1);
@@ -10609,6 +10609,8 @@ public:
     /// name: as messages say it, "worker-3". Labels are compared whole: "zone=a".
     result<void> add_place(place_id id, std::string name, const resources& total,
                            std::vector<std::string> labels = {});
+    /// The place has these labels from now on. What runs there goes on. False if it is unknown.
+    bool set_labels(place_id id, std::vector<std::string> labels);
     /// Gives back the requests that held something there; bundles there are placed again.
     std::vector<evicted> remove_place(place_id id);
     /// Nothing new goes there, nor into bundles there; what runs goes on. False if it is unknown.
@@ -11001,6 +11003,26 @@ public:
     [[nodiscard]] std::uint32_t first(const needs& all, Accept&& accept) const {
         return leaves_ == 0 ? no_index : first_below(1, all, accept);
     }
+    /// The same among the leaves from this one on.
+    template <class Accept>
+    [[nodiscard]] std::uint32_t first_from(std::uint32_t leaf, const needs& all,
+                                           Accept&& accept) const {
+        if (leaf >= leaves_) return no_index;
+        for (auto n = leaves_ + leaf;;
+             ++n) { // the leaf, then what lies to its right, ever larger parts
+            const auto found = first_below(n, all, accept);
+            if (found != no_index) return found;
+            while (n % 2 != 0) n /= 2;
+            if (n == 0) return no_index;
+        }
+    }
+    /// The most of each dimension that any leaf has; closed_key: none is open.
+    [[nodiscard]] key_list most_of_each() const {
+        key_list keys;
+        keys.resize(dims_);
+        for (std::uint32_t d = 0; d < dims_; ++d) keys[d] = node(1)[d];
+        return keys;
+    }
     /// One with the most of a dimension among them: the larger half first.
     template <class Accept>
     [[nodiscard]] std::uint32_t most(std::uint32_t dim, const needs& all, Accept&& accept) const {
@@ -11190,11 +11212,24 @@ private:
 
 namespace skein::rt::detail {
 
-/// Places among which a search goes: all, those with a label, the bundles of a group.
+struct node_domain;
+
+/// Places among which a search goes: all, those with a label, the bundles of a group, those of a node.
 struct place_domain {
     place_tree now, ever;               ///< what is free for others, and what there is in all
     std::vector<std::uint32_t> members; ///< place of a leaf, or no_index
     std::vector<std::uint32_t> holes;
+    node_domain* of = nullptr;          ///< it is those of a node
+    std::uint32_t node_leaf = no_index; ///< its leaf there
+};
+
+/// Places by their node, for requests that take the nodes in turn. A leaf promises the most that a place there has.
+struct node_domain {
+    place_tree now;
+    std::vector<std::unique_ptr<place_domain>> nodes; ///< of a leaf, or nullptr
+    std::vector<std::uint32_t> holes;
+    std::map<std::string, std::uint32_t, std::less<>> leaf_of; ///< by the label of a node
+    std::uint32_t next = 0;                                    ///< whose turn it is
 };
 
 /// Room kept free for who waited long, or for whom others are asked to leave.
@@ -11267,6 +11302,7 @@ struct shape_record {
 struct constraint_record {
     constraint where;
     std::unique_ptr<place_domain> labelled;
+    std::unique_ptr<node_domain> by_node; ///< of a spread one
     std::uint32_t classes = 0;
 };
 
@@ -11393,9 +11429,13 @@ struct schedule_books {
     [[nodiscard]] std::uint32_t new_place();
     void learn(const resources& total);
     void open_place(std::uint32_t p, const needs& total, gpu_set gpus);
+    void join_labelled(std::uint32_t p);
+    bool set_labels(place_id id, std::vector<std::string> labels);
     std::vector<evicted> remove_place(place_id id);
     bool drain(place_id id, bool on);
     void join(place_domain& d, std::uint32_t p);
+    void join_node(node_domain& all, std::uint32_t p);
+    void leave(place_domain& d, std::uint32_t leaf);
     void leave_all(std::uint32_t p);
     [[nodiscard]] bool is_open(const place_record& p) const;
     void offer(std::uint32_t p);
@@ -11408,6 +11448,10 @@ struct schedule_books {
     [[nodiscard]] bool allows(const class_record& c, std::uint32_t p) const;
     [[nodiscard]] bool is_feasible(std::uint32_t c);
     [[nodiscard]] std::uint32_t find(const queue_record& q);
+    [[nodiscard]] std::uint32_t find_in(const place_domain& d, const shape_record& shape,
+                                        const constraint& where) const;
+    [[nodiscard]] std::uint32_t find_in_turn(node_domain& all, const shape_record& shape,
+                                             const constraint& where) const;
     [[nodiscard]] bool fits_reserved(std::uint32_t p) const;
     [[nodiscard]] static room bundle_room(const needs& all);
 
@@ -11597,6 +11641,14 @@ SKEIN_INLINE std::uint32_t schedule_books::intern_constraint(const constraint& w
             }
         }
     }
+    if (spreads(where)) {
+        c.by_node = std::make_unique<node_domain>();
+        for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+            if (!all_places[p].alive || all_places[p].host != no_index) continue;
+            join_node(*c.by_node, p);
+            offer(p);
+        }
+    }
     constraint_of.emplace(where, index);
     return index;
 }
@@ -11622,9 +11674,13 @@ SKEIN_INLINE void schedule_books::drop_class(std::uint32_t c) {
         free_shapes.push_back(shape);
     }
     if (--constraints[where].classes == 0) {
-        if (const auto* domain = constraints[where].labelled.get())
+        const auto& gone = constraints[where];
+        if (gone.labelled || gone.by_node)
             for (auto& p : all_places)
-                std::erase_if(p.in, [&](const auto& x) { return x.first == domain; });
+                std::erase_if(p.in, [&](const auto& x) {
+                    return x.first == gone.labelled.get() ||
+                           (gone.by_node && x.first->of == gone.by_node.get());
+                });
         constraint_of.erase(constraints[where].where);
         constraints[where] = {};
         free_constraints.push_back(where);
@@ -12015,6 +12071,9 @@ SKEIN_INLINE result<void> scheduler::add_place(place_id id, std::string name,
                                                const resources& total,
                                                std::vector<std::string> labels) {
     return books_->add_place(id, std::move(name), total, std::move(labels));
+}
+SKEIN_INLINE bool scheduler::set_labels(place_id id, std::vector<std::string> labels) {
+    return books_->set_labels(id, std::move(labels));
 }
 SKEIN_INLINE std::vector<evicted> scheduler::remove_place(place_id id) {
     return books_->remove_place(id);
@@ -12521,6 +12580,7 @@ SKEIN_INLINE void schedule_books::learn(const resources& total) {
         for (const auto& [domain, leaf] : p.in) {
             domain->now.reserve(1, dims);
             domain->ever.reserve(1, dims);
+            if (domain->of != nullptr) domain->of->now.reserve(1, dims);
         }
 }
 
@@ -12552,17 +12612,37 @@ SKEIN_INLINE result<void> schedule_books::add_place(place_id id, std::string nam
     place_of.emplace(id, p);
     open_place(p, needs_of(total), first_gpus(total.gpu.in_steps() / amount::steps));
     join(everywhere, p);
-    for (auto& c : constraints) {
-        const auto* label = c.labelled ? label_of(c.where) : nullptr;
-        if (label != nullptr &&
-            std::find(place.labels.begin(), place.labels.end(), *label) != place.labels.end())
-            join(*c.labelled, p);
-    }
+    join_labelled(p);
     count_cluster(place, 1);
     ++places_version;
     offer(p);
     grow(p);
     return {};
+}
+
+/// Where those look for it who ask for one of its labels, or take the nodes in turn.
+SKEIN_INLINE void schedule_books::join_labelled(std::uint32_t p) {
+    const auto& labels = all_places[p].labels;
+    for (auto& c : constraints) {
+        const auto* label = c.labelled ? label_of(c.where) : nullptr;
+        if (label != nullptr && std::find(labels.begin(), labels.end(), *label) != labels.end())
+            join(*c.labelled, p);
+        if (c.by_node) join_node(*c.by_node, p);
+    }
+}
+
+SKEIN_INLINE bool schedule_books::set_labels(place_id id, std::vector<std::string> labels) {
+    const auto found = place_of.find(id);
+    if (found == place_of.end()) return false;
+    auto& place = all_places[found->second];
+    for (std::size_t i = 1; i < place.in.size(); ++i) leave(*place.in[i].first, place.in[i].second);
+    place.in.resize(1); // the first is everywhere
+    place.labels = std::move(labels);
+    join_labelled(found->second);
+    ++places_version;
+    offer(found->second);
+    grow(found->second);
+    return true;
 }
 
 SKEIN_INLINE void schedule_books::open_place(std::uint32_t p, const needs& total, gpu_set gpus) {
@@ -12571,6 +12651,20 @@ SKEIN_INLINE void schedule_books::open_place(std::uint32_t p, const needs& total
     place.total_needs = total;
     place.gpus = gpus;
     place.now = room(total, gpus);
+}
+
+/// What a leaf has for new requests; nullptr: nothing, it is closed.
+inline void set_offer(place_domain& d, std::uint32_t leaf, const key_list* keys) {
+    if (keys != nullptr)
+        d.now.set(leaf, *keys);
+    else
+        d.now.close(leaf);
+    if (d.of == nullptr) return;
+    const auto most = d.now.most_of_each();
+    if (most[dim_order] == closed_key)
+        d.of->now.close(d.node_leaf);
+    else
+        d.of->now.set(d.node_leaf, most);
 }
 
 SKEIN_INLINE void schedule_books::join(place_domain& d, std::uint32_t p) {
@@ -12590,13 +12684,44 @@ SKEIN_INLINE void schedule_books::join(place_domain& d, std::uint32_t p) {
     place.in.emplace_back(&d, leaf);
 }
 
-SKEIN_INLINE void schedule_books::leave_all(std::uint32_t p) {
-    for (const auto& [domain, leaf] : all_places[p].in) {
-        domain->now.close(leaf);
-        domain->ever.close(leaf);
-        domain->members[leaf] = no_index;
-        domain->holes.push_back(leaf);
+/// Into the places of its node.
+SKEIN_INLINE void schedule_books::join_node(node_domain& all, std::uint32_t p) {
+    const auto& labels = all_places[p].labels;
+    const auto named = std::find_if(labels.begin(), labels.end(),
+                                    [](const auto& l) { return l.starts_with("node="); });
+    const auto node = named != labels.end() ? *named : fmt::format("place={}", all_places[p].id);
+    const auto [known, is_new] = all.leaf_of.try_emplace(node, 0);
+    if (is_new) {
+        known->second = static_cast<std::uint32_t>(all.nodes.size());
+        if (all.holes.empty()) {
+            all.nodes.emplace_back();
+        } else {
+            known->second = all.holes.back();
+            all.holes.pop_back();
+        }
+        all.now.reserve(static_cast<std::uint32_t>(all.nodes.size()), dims);
+        auto& made = all.nodes[known->second] = std::make_unique<place_domain>();
+        made->of = &all;
+        made->node_leaf = known->second;
     }
+    join(*all.nodes[known->second], p);
+}
+
+SKEIN_INLINE void schedule_books::leave(place_domain& d, std::uint32_t leaf) {
+    set_offer(d, leaf, nullptr);
+    d.ever.close(leaf);
+    d.members[leaf] = no_index;
+    d.holes.push_back(leaf);
+    auto* const all = d.of;
+    if (all == nullptr || d.holes.size() < d.members.size()) return;
+    const auto node = d.node_leaf; // nothing is left of it
+    std::erase_if(all->leaf_of, [&](const auto& n) { return n.second == node; });
+    all->holes.push_back(node);
+    all->nodes[node].reset();
+}
+
+SKEIN_INLINE void schedule_books::leave_all(std::uint32_t p) {
+    for (const auto& [domain, leaf] : all_places[p].in) leave(*domain, leaf);
     all_places[p].in.clear();
 }
 
@@ -12662,11 +12787,11 @@ SKEIN_INLINE bool schedule_books::is_open(const place_record& p) const {
 SKEIN_INLINE void schedule_books::offer(std::uint32_t p) {
     auto& place = all_places[p];
     if (!is_open(place)) {
-        for (const auto& [domain, leaf] : place.in) domain->now.close(leaf);
+        for (const auto& [domain, leaf] : place.in) set_offer(*domain, leaf, nullptr);
         return;
     }
     if (place.resuming_cpus == 0 && !place.kept.exists()) {
-        for (const auto& [domain, leaf] : place.in) domain->now.set(leaf, place.now.keys());
+        for (const auto& [domain, leaf] : place.in) set_offer(*domain, leaf, &place.now.keys());
         return;
     }
     auto offered = place.now.keys();
@@ -12678,7 +12803,7 @@ SKEIN_INLINE void schedule_books::offer(std::uint32_t p) {
             offered[n.dim] -= n.least;
         }
     }
-    for (const auto& [domain, leaf] : place.in) domain->now.set(leaf, offered);
+    for (const auto& [domain, leaf] : place.in) set_offer(*domain, leaf, &offered);
 }
 
 /// A place may have more room than before: what was blocked may fit.
@@ -12787,14 +12912,33 @@ SKEIN_INLINE std::uint32_t schedule_books::find(const queue_record& q) {
         const auto p = single_place(where.where);
         return p != no_index && allows(cls, p) ? p : no_index;
     }
-    const auto accept = [&](std::uint32_t leaf) {
-        return !is_avoided(where.where, domain->members[leaf]);
-    };
-    const bool spread = spreads(where.where) || options.policy == placement::spread;
+    if (where.by_node) return find_in_turn(*where.by_node, shape, where.where);
+    return find_in(*domain, shape, where.where);
+}
+
+SKEIN_INLINE std::uint32_t schedule_books::find_in(const place_domain& d, const shape_record& shape,
+                                                   const constraint& where) const {
+    const auto accept = [&](std::uint32_t leaf) { return !is_avoided(where, d.members[leaf]); };
     // What needs nothing would all be packed onto one place.
-    const auto leaf = spread || shape.all.empty() ? domain->now.most(shape.main, shape.all, accept)
-                                                  : domain->now.first(shape.all, accept);
-    return leaf == no_index ? no_index : domain->members[leaf];
+    const bool by_room = options.policy == placement::spread || shape.all.empty();
+    const auto leaf =
+        by_room ? d.now.most(shape.main, shape.all, accept) : d.now.first(shape.all, accept);
+    return leaf == no_index ? no_index : d.members[leaf];
+}
+
+/// On the node behind the last one, or the next after it that has room. Whoever asks takes it.
+SKEIN_INLINE std::uint32_t schedule_books::find_in_turn(node_domain& all, const shape_record& shape,
+                                                        const constraint& where) const {
+    auto found = no_index;
+    const auto accept = [&](std::uint32_t leaf) {
+        found = find_in(*all.nodes[leaf], shape, where);
+        return found != no_index;
+    };
+    auto leaf = all.now.first_from(all.next, shape.all, accept);
+    if (leaf == no_index) leaf = all.now.first(shape.all, accept); // from the beginning
+    if (leaf == no_index) return no_index;
+    all.next = leaf + 1;
+    return found;
 }
 
 /// What is kept free is there.
@@ -13633,6 +13777,11 @@ struct worker_group {
     std::vector<resources> bundles;
 };
 
+/// The label of a demand that takes the nodes in turn. No label of a node has an @ in it.
+inline constexpr std::string_view spread_label = "spread@";
+/// Where the label of a demand, which names no group, lets workers be.
+[[nodiscard]] constraint where_labelled(const std::string& label);
+
 /// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No label of a node
 /// begins so.
 [[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
@@ -13645,6 +13794,7 @@ struct worker_room {
     std::vector<std::string> labels; ///< of its node, and "node=n1"
     bool is_guest =
         false; ///< another program: it calls, finds and makes actors, and nothing runs there
+    bool labels_follow = false; ///< they are not known yet, see runtime::set_labels()
 };
 
 /// Brings workers to a driver's runtime. Its serve() must have ended before it is destroyed.
@@ -13775,6 +13925,11 @@ SKEIN_INLINE task<runtime*> worker_source::enter(std::string space) {
                             space))
         .with_hint("start one with skein head and skein join, and run the program with --address");
     co_return nullptr;
+}
+
+SKEIN_INLINE constraint where_labelled(const std::string& label) {
+    if (label.empty()) return {};
+    return label == spread_label ? constraint::spread() : constraint::labelled(label);
 }
 
 SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
@@ -20021,7 +20176,7 @@ SKEIN_INLINE print_lines print_to_standard_files(bool prefix) {
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 6;
+inline constexpr std::uint32_t cluster_version = 7;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -22215,32 +22370,89 @@ struct quantity {
     double value;
 };
 
-/// Where a task may run or an actor live; borrows its text. Made by label(), node_named() and placement groups
-/// (rt/placement_group.hpp).
+/// Where a task may run or an actor live; borrows its text. Made by label(), node_named(), group_named(), and from an
+/// actor_handle, a shared_actor or a placement_group; `spread` and `anywhere` are two.
 class location {
 public:
     constexpr location() noexcept = default; ///< any
     [[nodiscard]] constexpr std::string_view text() const noexcept { return text_; }
-    [[nodiscard]] constexpr bool is_any() const noexcept { return kind_ == kind::any; }
+    [[nodiscard]] constexpr bool is_any() const noexcept {
+        return kind_ == kind::any || kind_ == kind::anywhere;
+    }
+    /// It was said so, which a call without `.on` does not.
+    [[nodiscard]] constexpr bool is_anywhere() const noexcept { return kind_ == kind::anywhere; }
     [[nodiscard]] constexpr bool is_node() const noexcept { return kind_ == kind::node; }
     [[nodiscard]] constexpr bool is_group() const noexcept { return kind_ == kind::group; }
+    /// A placement group by its name, which is text().
+    [[nodiscard]] constexpr bool is_named_group() const noexcept {
+        return kind_ == kind::named_group;
+    }
+    [[nodiscard]] constexpr bool is_actor() const noexcept { return kind_ == kind::actor; }
+    [[nodiscard]] constexpr bool is_spread() const noexcept { return kind_ == kind::spread; }
     /// The number of a placement group; 0: it is none, or an empty one.
-    [[nodiscard]] constexpr std::uint64_t group() const noexcept { return group_; }
+    [[nodiscard]] constexpr std::uint64_t group() const noexcept {
+        return is_group() ? number_ : 0;
+    }
     /// Which of its bundles; -1: any.
     [[nodiscard]] constexpr int bundle() const noexcept { return bundle_; }
+    /// The actor where this is; none: it is no actor, or that of an empty handle.
+    [[nodiscard]] constexpr actor_id actor() const noexcept {
+        return is_actor() ? actor_id({incarnation_, number_}) : actor_id();
+    }
+    /// Of a placement group: tasks and actors that are made there are in it, too, if they name no place.
+    [[nodiscard]] constexpr bool has_children() const noexcept { return children_; }
+    [[nodiscard]] constexpr location with_children() const noexcept {
+        auto copy = *this;
+        copy.children_ = true;
+        return copy;
+    }
+    /// The same with a text of its own, for whoever keeps it longer than the expression that made it.
+    [[nodiscard]] constexpr location with_text(std::string_view text) const noexcept {
+        auto copy = *this;
+        copy.text_ = text;
+        return copy;
+    }
+
+    /// Where this actor is.
+    [[nodiscard]] static constexpr location beside(actor_id actor) noexcept {
+        location made({}, kind::actor);
+        made.incarnation_ = actor.value().incarnation;
+        made.number_ = actor.value().number;
+        return made;
+    }
+    /// On all nodes in turn.
+    [[nodiscard]] static constexpr location over_nodes() noexcept { return {{}, kind::spread}; }
+    /// Wherever there is room.
+    [[nodiscard]] static constexpr location everywhere() noexcept { return {{}, kind::anywhere}; }
+    /// In a placement group, by its number.
+    [[nodiscard]] static constexpr location in_group(std::uint64_t group, int bundle) noexcept {
+        location made({}, kind::group);
+        made.number_ = group;
+        made.bundle_ = bundle;
+        return made;
+    }
 
 private:
-    friend class placement_group;
     friend constexpr location label(std::string_view) noexcept;
     friend constexpr location node_named(std::string_view) noexcept;
-    enum class kind : std::uint8_t { any, label, node, group };
+    friend constexpr location group_named(std::string_view, int) noexcept;
+    enum class kind : std::uint8_t {
+        any,
+        anywhere,
+        label,
+        node,
+        group,
+        named_group,
+        actor,
+        spread
+    };
     constexpr location(std::string_view text, kind what) noexcept : text_(text), kind_(what) {}
-    constexpr location(std::uint64_t group, int bundle) noexcept
-        : kind_(kind::group), bundle_(bundle), group_(group) {}
     std::string_view text_;
     kind kind_ = kind::any;
+    bool children_ = false;
     int bundle_ = -1;
-    std::uint64_t group_ = 0;
+    std::uint64_t number_ = 0;      ///< of a group or an actor
+    std::uint64_t incarnation_ = 0; ///< of an actor's number
 };
 /// Nodes with this label, compared whole: "zone=a".
 [[nodiscard]] constexpr location label(std::string_view text) noexcept {
@@ -22251,13 +22463,29 @@ private:
     return {name, location::kind::node};
 }
 
+/// The placement group of that name, in any process of the program; one of its bundles, counted from 0, or any.
+[[nodiscard]] constexpr location group_named(std::string_view name, int bundle = -1) noexcept {
+    location made(name, location::kind::named_group);
+    made.bundle_ = bundle;
+    return made;
+}
+
+/// Wherever there is room: as if nothing were said, but not in the placement group of the call that makes this one.
+inline constexpr location anywhere = location::everywhere();
+
+/// The nodes in turn, each time the next one that has room: evenly, as well as that can be said beforehand. On one host it
+/// says nothing.
+inline constexpr location spread = location::over_nodes();
+
 /// Options of one call.
 struct call_options {
     quantity cpus = 1;        ///< cores a task occupies on its worker; 0: waits only, runs at once
     quantity gpus = 0;        ///< the worker sees these alone; more than one: a whole number
     std::uint64_t memory = 0; ///< bytes; counted, not enforced
     std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
-    location on{}; ///< which nodes, or a placement group; with methods: it is where the actor is
+    /// Which nodes: by label or name, all in turn (spread), that of an actor; or a placement group. With methods: it is
+    /// where the actor is.
+    location on{};
     /// Variables of its process beside those that it inherits, one a line: "OMP_NUM_THREADS=4\nTITLE=two words".
     std::string_view env{};
     std::string_view cwd{}; ///< working directory of its process: an absolute path, where that runs
@@ -22290,7 +22518,8 @@ struct actor_options {
     quantity gpus = 0; ///< its process sees these alone; more than one: a whole number
     std::uint64_t memory = 0;     ///< bytes; counted, not enforced
     std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
-    location on{};          ///< where it lives; alone: in a process of its own that holds nothing
+    location
+        on{}; ///< where it lives, see call_options; alone: in a process of its own that holds nothing
     std::string_view env{}; ///< variables of its process, and its folder: see call_options
     std::string_view cwd{};
     int restarts = 0; ///< times it is made again after its worker died; -1: for ever
@@ -22643,86 +22872,6 @@ struct actor_box {
 // A call is counted (not atomically: everything belongs to one loop). The runtime's slot table holds one
 // count from submit to done, refs hold the others.
 
-
-// ======== skein/rt/detail/byte_line.hpp
-// byte_line: small messages that wait, one behind the other in blocks: first in, first out. What has waited for long is in no
-// cache, and is read again in the order in which it lies in memory.
-//
-//     line.push(message);
-//     mut_byte_span first = line.take(size_of_the_first);       // who takes it knows how long it is
-//
-// Blocks grow with the line, so that thousands of short lines cost little, and clear() gives all of them back.
-
-
-#include <algorithm>
-#include <cstddef>
-#include <cstring>
-#include <memory>
-#include <vector>
-
-namespace skein::rt::detail {
-
-/// A queue of bytes that are taken in the pieces in which they came.
-class byte_line {
-public:
-    /// Of a piece.
-    static constexpr std::size_t most_bytes = 1024;
-
-    void push(byte_span piece) {
-        if (room_ < piece.size()) more(piece.size());
-        auto& last = blocks_.back();
-        std::memcpy(last.data.get() + (last.size - room_), piece.data(), piece.size());
-        room_ -= piece.size();
-    }
-    /// The first piece, which is of that size. It stays until the next call of push(), take() or clear().
-    [[nodiscard]] mut_byte_span take(std::size_t bytes) {
-        // Where it did not fit when it came, it is not now.
-        if (blocks_.front().size - at_ < bytes) {
-            blocks_.erase(blocks_.begin());
-            at_ = 0;
-        }
-        const mut_byte_span piece(blocks_.front().data.get() + at_, bytes);
-        at_ += bytes;
-        return piece;
-    }
-    /// What is some pieces further on is going to be taken soon.
-    void look_ahead() const noexcept {
-        constexpr std::size_t far = 256;
-        if (!blocks_.empty() && blocks_.front().size - at_ > far)
-            __builtin_prefetch(blocks_.front().data.get() + at_ + far);
-    }
-    /// Nothing waits any more: gives the memory back.
-    void clear() noexcept {
-        blocks_.clear();
-        at_ = room_ = 0;
-    }
-    /// Memory that it holds.
-    [[nodiscard]] std::size_t capacity() const noexcept {
-        std::size_t sum = 0;
-        for (const auto& one : blocks_) sum += one.size;
-        return sum;
-    }
-
-private:
-    static constexpr std::size_t first_block = 256, largest_block = std::size_t{16} << 10;
-
-    struct block {
-        std::unique_ptr<std::byte[]> data;
-        std::size_t size = 0;
-    };
-    [[gnu::noinline]] void more(std::size_t bytes) {
-        const std::size_t grown = blocks_.empty() ? first_block : 2 * blocks_.back().size;
-        const std::size_t size = std::max(std::min(grown, largest_block), bytes);
-        blocks_.push_back({std::make_unique_for_overwrite<std::byte[]>(size), size});
-        room_ = size;
-    }
-
-    std::vector<block> blocks_;
-    std::size_t at_ = 0;   ///< of the first piece, in the first block
-    std::size_t room_ = 0; ///< behind the last piece, in the last block
-};
-
-} // namespace skein::rt::detail
 
 // ======== skein/rt/detail/call_context.hpp
 // The context of a task in the runtime: which runtime it calls through, and which call it is part of.
@@ -23537,8 +23686,6 @@ public:
     std::uint16_t shape = 0; ///< its whole demand, a number of its runtime, see demand_table
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
     credit_taken taken;              ///< until its worker has begun it
-    std::uint32_t kept =
-        0; ///< bytes of its arguments in its lane's `arguments`; 0: they are in `body`
 
 protected:
     virtual result<void> take_value(byte_span value) = 0;
@@ -23575,7 +23722,6 @@ public:
     peer* on = nullptr;                          ///< where its calls go
     std::vector<counted_ptr<call_base>> waiting; ///< in order; [first_, end)
     std::size_t first = 0;
-    byte_line arguments;         ///< of those in `waiting` that say so, in their order
     std::optional<failure> lost; ///< why it is gone
     bool moving = false;         ///< it is being made, or made again: its calls wait
     bool asked = false;          ///< worker: the driver is to say where it is; `moving` till then
@@ -23583,16 +23729,9 @@ public:
     std::uint32_t holds = 0;     ///< worker: times its driver knows of the handles here
     std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number
     credit_line credit;
-    std::uint32_t returned = 0; ///< calls whose credit has come back since `waiting` was looked at
-    std::uint32_t ended = 0;    ///< about so many of `waiting` are done
+    std::uint32_t ended = 0;         ///< about so many of `waiting` are done
     std::vector<gate_line> gates;    ///< by number, as far as calls have waited for one
     std::unique_ptr<event> has_room; ///< set for a moment; made when somebody waits for it
-    /// Linked when credit has come back in this turn of the loop: at its end more is sent.
-    struct sending : turn_hook {
-        explicit sending(actor_state& of) noexcept : turn_hook(&sending::go), lane(of) {}
-        static void go(turn_hook& self);
-        actor_state& lane;
-    } sends{*this};
 
     [[nodiscard]] bool has_waiting() const noexcept {
         if (first != waiting.size()) return true;
@@ -24105,6 +24244,8 @@ public:
     /// The same for a worker that says where it is, or that serves one demand only.
     [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, obituary after,
                                           detail::claims page, worker_room room);
+    /// Driver: the labels of the worker on that connection, if they were not known when it came.
+    void set_labels(const net::channel& wire, const std::vector<std::string>& labels);
     /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what runs there has
     /// ended. False: it stays, for it has actors, or it has gone already.
     ///   errors  cancelled: it takes new work again
@@ -24209,12 +24350,8 @@ public:
     void kill_actor(actor_id id);
     void leave_actor();
 
-    // For placement_group; in detail/runtime_groups.ipp.
-
-    [[nodiscard]] counted_ptr<detail::group_state> make_group(
-        const std::vector<std::string>& bundles, group_strategy how);
-    void drop_group(detail::group_state& state) noexcept;
-    void end_group(detail::group_state& group, const error& why);
+    /// For placement_group; in detail/group_desk.hpp.
+    struct group_desk;
 
     /// The lane of a handle that is decoded here.
     [[nodiscard]] counted_ptr<detail::actor_state> borrow_actor(actor_id id,
@@ -24259,12 +24396,11 @@ public:
 
 private:
     friend struct detail::direct_books;
-    friend class detail::actor_state;
-    struct books;     // in detail/runtime_books.hpp
-    struct arrival;   // in detail/execution_books.hpp
-    struct execution; // the same
+    struct books; // in detail/runtime_books.hpp
+    struct arrival;
     struct losses;
     struct credits;
+    struct followers;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
@@ -24299,12 +24435,6 @@ private:
     void reply_handle(peer& to, slot_id id, actor_id actor);
 
     void set_demand(detail::call_base& call, const actor_options& how);
-    void join_group(detail::call_base& call);
-    [[nodiscard]] counted_ptr<detail::group_state> group_of(std::uint16_t shape) const;
-    void tell_drop(std::uint64_t number);
-    void refuse_group(std::uint64_t number, const error& why);
-    void forget_group(std::uint64_t number);
-    void fail_groups(const error& why);
     void keep_demand(const detail::call_base& call);
     void line_up(counted_ptr<detail::call_base> call);
     void actor_left(peer& at);
@@ -24317,6 +24447,7 @@ private:
     void resume_restarts(losses& lost);
     void make_again(actor_id id);
     void give_late_holds_back(actor_id restarted);
+    void arrived(const std::shared_ptr<peer>& from, const net::frame_view& f);
     task<void> run_backlog();
     void begin_turn();
     void end_turn();
@@ -24326,11 +24457,21 @@ private:
     [[nodiscard]] detail::call_context& context_for(const detail::lineage& who, actor_id actor,
                                                     const function_record& fn);
     void adopt_child(detail::call_base& call);
+    void execute_waiting(const arrival& one);
     void send_scratch(peer& to, std::uint16_t outcome, slot_id id);
+    void execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
+                 std::shared_ptr<detail::actor_box> box, time_point came);
+    void hold_back(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
+                   const detail::call_head& head, const function_record& fn,
+                   std::shared_ptr<detail::actor_box> box, time_point came);
+    task<void> execute_later(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
+                             std::shared_ptr<detail::actor_box> box, time_point came);
+    task<void> execute_in_turn(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
+                               const function_record* fn, std::shared_ptr<detail::actor_box> box,
+                               time_point came);
     void begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits, task<void> work);
     task<void> run_call(std::shared_ptr<peer> from, slot_id id, detail::running_call* running,
                         task<void> work);
-    void tell_soon(const std::shared_ptr<peer>& to, slot_id id);
     task<void> tell_started();
     void forward(peer& from, const net::frame_view& f);
     void set_demand(detail::call_base& call, const detail::call_head& head);
@@ -24360,6 +24501,8 @@ private:
     [[nodiscard]] static task<void> serve_caller(runtime* self, std::shared_ptr<net::channel> wire);
     void drop_caller(peer& caller);
     void cut_caller(std::uint64_t incarnation);
+    template <class F>
+    void for_each_caller(F what);
     void tell_driver_first() noexcept;
     [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome);
     void relay(peer& to, std::uint16_t outcome, slot_id id);
@@ -24405,7 +24548,7 @@ private:
     void tell_demand(detail::lease_line& line);
     peer* pick(const detail::call_base& call, bool& possible);
     void send(peer& to, counted_ptr<detail::call_base> call);
-    bool transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
+    void transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
     void account(peer& from, const detail::call_base& call);
     [[nodiscard]] bool take_back(detail::call_base& call);
     void feed(peer& idle);
@@ -24513,6 +24656,7 @@ inline void put_actor(wire::writer& to, actor_id id) {
 
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -24522,6 +24666,8 @@ inline void put_actor(wire::writer& to, actor_id id) {
 namespace skein::rt {
 
 class runtime;
+using peer_id = strong_id<struct peer_tag>;
+using slot_id = strong_id<struct slot_tag>;
 
 namespace detail {
 
@@ -24540,6 +24686,16 @@ public:
     bool is_gone = false;     ///< nothing of it is left
     std::optional<error> why; ///< it is over: what those in it are told
     event changed;
+    std::string name;        ///< empty: none
+    std::uint32_t holds = 0; ///< worker: times its driver knows of the handles here
+    /// Driver: workers that wait for it.
+    struct asker {
+        peer_id link;
+        slot_id slot;
+        call_id parent;       ///< the call that waits there; none
+        bool for_end = false; ///< until nothing of it is left, not until it is placed
+    };
+    std::vector<asker> askers;
 
 private:
     void last_use_gone() noexcept;
@@ -24553,8 +24709,15 @@ struct group_entry {
     bool is_gone = false;
 };
 
+/// A group that a worker holds, as its driver knows it.
+struct held_group {
+    counted_ptr<group_state> state;
+    std::uint32_t times = 0;
+};
+
 struct group_books {
     std::map<std::uint64_t, group_entry> entries;
+    std::map<std::string, std::uint64_t, std::less<>> names;
     std::uint64_t last = 0;
 
     /// Those that are held: what follows may end some of them.
@@ -24620,6 +24783,7 @@ struct actor_plan {
     std::optional<byte_buffer> snapshot;
     std::int32_t made_again = 0;
     std::uint16_t shape = 0; ///< what it holds, a number of its runtime; 0: nothing
+    actor_id beside;         ///< and where: where that actor is
 
     [[nodiscard]] bool lasts() const noexcept { return terms.restarts != 0; }
     [[nodiscard]] bool may_restart() const noexcept {
@@ -24637,6 +24801,9 @@ struct actor_entry {
     std::vector<peer_id> askers;                ///< workers that want to know where it is
     counted_ptr<call_base> making;              ///< its constructor, while that waits in a line
     counted_ptr<group_state> group;             ///< in which it lives
+    std::vector<counted_ptr<call_base>>
+        beside;               ///< that are to run where it is, until it is somewhere
+    bool is_followed = false; ///< some may stand in lines of its node
 
     [[nodiscard]] bool lasts() const noexcept { return plan && plan->lasts(); }
     [[nodiscard]] bool is_detached() const noexcept { return plan && plan->terms.is_detached; }
@@ -24715,6 +24882,8 @@ struct actor_books {
 //     left       it has ended by itself
 //     find       id = who asks, body = type and name                a reply brings its number
 //
+// Of placement groups, from a worker to its driver: group, body = group_question, detail/group_message.hpp.
+//
 // Workers call the actors of each other over links of their own, which carry call, cancel, reply, started and held alone;
 // what they need their driver for is in detail/direct_message.hpp.
 //
@@ -24753,6 +24922,7 @@ enum message : std::uint16_t {
     message_cut = 20,
     message_held = 21,
     message_passed = 22,
+    message_group = 23,
 };
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel
@@ -24802,25 +24972,6 @@ struct call_head {
         }
         if (!demand.empty()) put(to, demand);
         if (!retry_on.empty()) put(to, retry_on);
-    }
-    /// The same of a method without a deadline, straight from the call: most are such.
-    static void encode_method(wire::writer& to, const call_base& call, std::uint64_t incarnation,
-                              bool is_told) {
-        std::byte* const at = to.extend(is_told ? 80 : 32);
-        store_le(at, call.fn->index);
-        store_le(at + 4, static_cast<std::uint32_t>(call_kind::method) |
-                             (is_told ? std::uint32_t{told_bit} : 0U) |
-                             std::uint32_t{call.retries_left} << 8 |
-                             std::uint32_t{call.cpus} << 16);
-        store_le(at + 8, call.number);
-        put(at + 16, call.target.value());
-        if (!is_told) return;
-        const unique_number id{incarnation, call.number};
-        const auto* const parent = call.parent.get();
-        store_le(at + 32, incarnation);
-        store_le(at + 40, ~std::uint64_t{0}); // no deadline
-        put(at + 48, parent != nullptr ? parent->who.trace.value() : id);
-        put(at + 64, parent != nullptr ? parent->who.id.value() : unique_number{});
     }
     /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
     bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
@@ -25048,21 +25199,11 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
 
 namespace skein::rt {
 
-namespace detail {
-/// A call leaves: what is left of its deadline now goes into its head. In runtime_send.ipp.
-void stamp_deadline(const call_base& call, mut_byte_span body);
-} // namespace detail
-
 /// How much this process sends ahead of what has begun; in runtime_credits.ipp.
 struct runtime::credits {
-    /// Few enough that the actor does not run dry meanwhile, many enough that the way to the line costs little.
-    static constexpr std::uint32_t most_batch = 32;
-
     [[nodiscard]] static bool has(const books& of, const detail::credit_line& line) noexcept;
-    static void line_up(runtime& self, counted_ptr<detail::call_base> call);
-    [[nodiscard]] static mut_byte_span take_arguments(detail::actor_state& lane,
-                                                      detail::call_base& call) noexcept;
-    static void send(runtime& self, detail::actor_state& lane, counted_ptr<detail::call_base> call);
+    [[nodiscard]] static byte_buffer body_to_keep(books& of);
+    static void take_memory(books& of, byte_buffer body);
     [[nodiscard]] static bool is_spent(const books& of, const detail::actor_state& lane) noexcept;
     static void look_ahead(const detail::actor_state& lane) noexcept;
     [[nodiscard]] static bool stands_aside(const books& of, const detail::actor_state& lane,
@@ -25110,7 +25251,7 @@ namespace skein::rt::detail {
 /// What a call needs, and on which nodes.
 struct demand {
     resources need;
-    std::string label;      ///< of the nodes: "zone=a", "node=n1"; empty: any
+    std::string label;      ///< of the nodes: "zone=a", "node=n1"; empty: any; or spread_label
     task_environment env;   ///< of its process
     std::uint16_t cpus = 0; ///< need.cpu, rounded up; at least 1 if anything is needed at all
     bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do it
@@ -25119,7 +25260,19 @@ struct demand {
     bool for_life = false;   ///< of an actor: its worker serves nothing else, and ends with it
     std::uint64_t group = 0; ///< the placement group that the label names; 0: none
     int bundle = -1;         ///< of the group; -1: any
+    bool spreads = false;    ///< over the nodes in turn
+    bool captures =
+        false; ///< calls that are made there are in the group, too, if they name no place
+
+    /// Any worker may have it that has room.
+    [[nodiscard]] bool is_anywhere() const noexcept { return label.empty() || spreads; }
 };
+
+/// Where a task of a worker is to run, as the label in the text of its demand: "@*" wherever there is room, "@!7.12" where that
+/// actor is. As of a group ("@3", "@3/0"; with a + at the end for what is made there, too) no label of a node begins so.
+inline constexpr std::string_view anywhere_label = "@*";
+[[nodiscard]] std::string actor_label(actor_id actor);
+[[nodiscard]] bool parse_actor_label(std::string_view label, actor_id& actor);
 
 /// Numbers are given once and stay.
 class demand_table {
@@ -25138,6 +25291,9 @@ public:
     /// Of what text() says.
     [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text,
                                                        bool for_life = false);
+    /// The same with another label than the one there.
+    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text, bool for_life,
+                                                       std::string_view label);
     /// Gives the numbers of demands in a placement group back. Nobody may use them any more.
     void forget_group(std::uint64_t group);
     /// Calls use(number) for each demand in a placement group.
@@ -25150,6 +25306,12 @@ public:
     [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
     /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow, a line each.
     [[nodiscard]] std::string text(std::uint16_t number) const;
+    /// The same with another label.
+    [[nodiscard]] std::string text(std::uint16_t number, std::string_view label) const;
+    /// The label in such a text.
+    [[nodiscard]] static std::string_view label_in(std::string_view text) noexcept;
+    /// The number of the same demand on nodes with that label.
+    [[nodiscard]] result<std::uint16_t> number_on(std::uint16_t number, std::string_view label);
 
 private:
     std::deque<demand> all_;
@@ -25166,13 +25328,19 @@ private:
 
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
+#include <system_error>
 
 #include <fmt/format.h>
 
 namespace skein::rt::detail {
 
 inline constexpr std::size_t most_label_bytes = 256;
+
+[[nodiscard]] inline std::string label_as_text(const demand& one) {
+    return one.captures ? one.label + "+" : one.label;
+}
 
 /// What a demand's text has behind its resources: "@zone=a\n/data\nA=1".
 [[nodiscard]] SKEIN_INLINE std::string where_as_text(std::string_view label,
@@ -25181,6 +25349,21 @@ inline constexpr std::size_t most_label_bytes = 256;
     if (!label.empty()) out = fmt::format("@{}", label);
     if (!env.empty()) out += fmt::format("\n{}\n{}", env.folder, variables_as_text(env));
     return out;
+}
+
+SKEIN_INLINE std::string actor_label(actor_id actor) {
+    return fmt::format("@!{}.{}", actor.value().incarnation, actor.value().number);
+}
+
+SKEIN_INLINE bool parse_actor_label(std::string_view label, actor_id& actor) {
+    if (!label.starts_with("@!")) return false;
+    const auto* const last = label.data() + label.size();
+    unique_number id;
+    const auto [dot, bad] = std::from_chars(label.data() + 2, last, id.incarnation);
+    if (bad != std::errc() || dot == last || *dot != '.') return false;
+    const auto [end, none] = std::from_chars(dot + 1, last, id.number);
+    actor = actor_id(id);
+    return none == std::errc() && end == last && static_cast<bool>(actor);
 }
 
 SKEIN_INLINE demand_table::demand_table() {
@@ -25205,8 +25388,12 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
                      fmt::format("{} is not a number of cpus", to_string(need.cpu)))
             .with_hint(fmt::format("0 to {}", most_cpus));
     demand made;
+    made.captures = label.starts_with('@') && label.ends_with('+');
+    if (made.captures) label.remove_suffix(1);
     const bool in_group = parse_group_label(label, made.group, made.bundle);
-    if (label.size() > most_label_bytes || (!in_group && label.find_first_of("@\n") != label.npos))
+    made.spreads = label == spread_label;
+    const bool is_ours = in_group || made.spreads;
+    if (label.size() > most_label_bytes || (!is_ours && label.find_first_of("@\n") != label.npos))
         return error(errc::invalid_argument, fmt::format("{} is not a label", label))
             .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
     if (all_.size() == most && free_.empty())
@@ -25235,7 +25422,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
 SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
     for (std::size_t n = 0; n < all_.size(); ++n) {
         if (all_[n].group != group) continue;
-        numbers_.erase({all_[n].need, where_as_text(all_[n].label, all_[n].env), all_[n].for_life});
+        numbers_.erase(
+            {all_[n].need, where_as_text(label_as_text(all_[n]), all_[n].env), all_[n].for_life});
         all_[n] = {};
         free_.push_back(static_cast<std::uint16_t>(n));
     }
@@ -25256,9 +25444,18 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
     const bool in_group = how.on.group() != 0;
     if (how.on.is_group() && !in_group)
         return error(errc::invalid_argument, ".on is an empty placement_group");
-    if (!how.on.is_any() && !in_group && how.on.text().empty())
+    if (how.on.is_named_group())
+        return error(errc::invalid_argument, ".on names no placement_group");
+    if (how.on.is_actor() && !how.on.actor())
+        return error(errc::invalid_argument, ".on is an empty actor_handle");
+    const bool has_text =
+        !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
+    if (has_text && how.on.text().empty())
         return error(errc::invalid_argument,
                      fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
+    if (has_text && how.on.text().find('@') != std::string_view::npos)
+        return error(errc::invalid_argument, fmt::format("{} is not a label", how.on.text()))
+            .with_hint("none has an @ in it");
     auto env = parse_task_environment(how.env, how.cwd);
     if (!env) return env.error();
     resources need;
@@ -25279,140 +25476,137 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
         return e;
     }
     need.memory = how.memory;
-    if (how.on.is_any()) return number(need, {}, for_life, std::move(*env));
+    // The node of an actor is found when the call is placed.
+    if (how.on.is_any() || how.on.is_actor()) return number(need, {}, for_life, std::move(*env));
+    if (how.on.is_spread()) return number(need, spread_label, for_life, std::move(*env));
     std::string where(how.on.text());
     if (in_group) where = group_label(how.on.group(), how.on.bundle());
+    if (in_group && how.on.has_children()) where += '+';
     if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
     return number(need, where, for_life, std::move(*env));
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
                                                                 bool for_life) {
+    return number_of_text(text, for_life, label_in(text));
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
+                                                                bool for_life,
+                                                                std::string_view label) {
     const auto first = text.substr(0, text.find('\n'));
     auto rest = text.substr(std::min(first.size() + 1, text.size()));
     const auto folder = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
     auto env = parse_task_environment(rest, folder);
     if (!env) return env.error();
-    const auto at = first.find('@');
-    const auto need = parse_resources(first.substr(0, at));
+    const auto need = parse_resources(first.substr(0, first.find('@')));
     if (!need) return need.error();
-    return number(*need, at == first.npos ? std::string_view() : first.substr(at + 1), for_life,
-                  std::move(*env));
+    return number(*need, label, for_life, std::move(*env));
+}
+
+SKEIN_INLINE std::string_view demand_table::label_in(std::string_view text) noexcept {
+    const auto first = text.substr(0, text.find('\n'));
+    const auto at = first.find('@');
+    return at == first.npos ? std::string_view() : first.substr(at + 1);
 }
 
 SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
+    return text(number, label_as_text(all_[number]));
+}
+
+SKEIN_INLINE std::string demand_table::text(std::uint16_t number, std::string_view label) const {
     const auto& one = all_[number];
-    return to_string(one.need) + where_as_text(one.label, one.env);
+    return to_string(one.need) + where_as_text(label, one.env);
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number_on(std::uint16_t number,
+                                                           std::string_view label) {
+    const auto one = all_[number]; // a copy: the table may grow
+    return this->number(one.need, label, one.for_life, one.env);
 }
 
 } // namespace skein::rt::detail
 
-// ======== skein/rt/detail/execution_books.hpp
-// How a call that has come gets to run: one path for frames and for calls of this process that carry their arguments as
-// they are. Part of detail/runtime_books.hpp; bodies in detail/runtime_execution.ipp.
+// ======== skein/rt/detail/follower_books.hpp
+// Calls with `.on`, and those among them that are to run where an actor is: who waits for it, and who goes where it
+// goes. Bodies in runtime_followers.ipp.
 
 
-#include <cstddef>
-#include <memory>
-#include <utility>
+#include <vector>
 
 namespace skein::rt {
 
-/// A call or drop that waits: behind calls that have run for long, or for its turn at its actor.
-struct runtime::arrival {
-    std::shared_ptr<peer> from;
-    slot_id slot;
-    byte_buffer body;
-    bool is_drop = false;
-    time_point came{};
-    std::unique_ptr<detail::given_call> given; ///< instead of a body
+/// Its functions are part of runtime.
+struct runtime::followers {
+    using calls = std::vector<counted_ptr<detail::call_base>>;
+
+    static void set_demand(runtime& self, detail::call_base& call, call_options how);
+    [[nodiscard]] static bool take_location(runtime& self, detail::call_base& call, location& on);
+    static void follow(runtime& self, detail::call_base& call, actor_id of);
+    [[nodiscard]] static bool may_go(runtime& self, const counted_ptr<detail::call_base>& call);
+    static void actor_is_placed(runtime& self, actor_id id);
+    static void fail(const calls& all, const error& why);
 };
 
-/// What becomes of a call between its arrival and its first step. It may come in two forms, `framed` and `given`; all that
-/// they differ in stands there.
-struct runtime::execution {
-    /// Its head and arguments are bytes that somebody else keeps.
-    class framed {
-    public:
-        framed(byte_span body, time_point came) noexcept : body_(body), came_(came), in_(body) {}
-        /// Reads the head. False: it does not run, for its driver has taken it back.
-        [[nodiscard]] bool open(peer& from, slot_id id, bool is_first);
-        /// What only who sends frames could get wrong about the actor.
-        void check(const peer& from, const detail::actor_box& box) const;
-        void keep(arrival& in) const {
-            in.body = to_buffer(body_);
-            in.came = came_;
-        }
-        void run(detail::incoming_call& call) const { fn_->invoke(call); }
+} // namespace skein::rt
 
-        [[nodiscard]] const function_record& fn() const noexcept { return *fn_; }
-        [[nodiscard]] bool is_method() const noexcept {
-            return head_.kind == detail::call_kind::method;
-        }
-        [[nodiscard]] bool has_terms() const noexcept { return head_.retries != 0; }
-        [[nodiscard]] actor_id target() const noexcept { return head_.target; }
-        [[nodiscard]] const detail::lineage& who() const noexcept { return head_.who; }
-        [[nodiscard]] wire::reader& arguments() noexcept { return in_; }
+// ======== skein/rt/detail/group_desk.hpp
+// What runtimes do about placement groups: bodies in runtime_groups.ipp, of names and of workers in
+// runtime_group_desk.ipp.
 
-    private:
-        byte_span body_;
-        time_point came_;
-        wire::reader in_;
-        detail::call_head head_;
-        const function_record* fn_ = nullptr;
-    };
 
-    /// A method of an actor of this process, with its arguments as they are.
-    class given {
-    public:
-        explicit given(std::unique_ptr<detail::given_call> call) noexcept
-            : call_(std::move(call)), none_(byte_span()) {}
-        [[nodiscard]] static bool open(peer&, slot_id, bool) noexcept { return true; }
-        static void check(const peer&, const detail::actor_box&) noexcept {}
-        void keep(arrival& in) noexcept { in.given = std::move(call_); }
-        void run(detail::incoming_call& call) const { call_->run(call); }
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
-        [[nodiscard]] const function_record& fn() const noexcept { return *call_->fn; }
-        [[nodiscard]] static bool is_method() noexcept { return true; }
-        [[nodiscard]] static bool has_terms() noexcept { return false; }
-        [[nodiscard]] actor_id target() const noexcept { return call_->target; }
-        [[nodiscard]] const detail::lineage& who() const noexcept { return call_->who; }
-        [[nodiscard]] wire::reader& arguments() noexcept { return none_; }
+namespace skein::rt {
 
-    private:
-        std::unique_ptr<detail::given_call> call_;
-        wire::reader none_;
-    };
+namespace detail {
+struct group_question;
 
-    /// A call has come: it runs here and now, or behind those that wait already.
-    static void arrived(runtime& self, const std::shared_ptr<peer>& from, const net::frame_view& f);
-    static void arrived(runtime& self, const std::shared_ptr<peer>& from,
-                        std::unique_ptr<detail::given_call> arguments);
-    static void dropped(runtime& self, const std::shared_ptr<peer>& from, byte_span body);
-    static void run_waiting(runtime& self, arrival& one);
-    /// Those whose calls run here.
-    template <class F>
-    static void for_each_caller(const books& of, F what);
+/// A group by its name as a label in the call of a worker.
+[[nodiscard]] std::string named_group_label(const location& on);
+} // namespace detail
+
+/// Its functions are part of runtime.
+struct runtime::group_desk {
+    using state_ptr = counted_ptr<detail::group_state>;
+
+    // For placement_group.
+    [[nodiscard]] static state_ptr make(runtime& self, const std::vector<std::string>& bundles,
+                                        group_strategy how, std::string_view name,
+                                        bool get_if_exists);
+    [[nodiscard]] static task<state_ptr> look_up(runtime* self, std::string name);
+    [[nodiscard]] static task<void> ask_and_wait(state_ptr group, bool for_end);
+    [[nodiscard]] static bool is_elsewhere(const detail::group_state& group) noexcept;
+    static void drop(runtime& self, detail::group_state& state) noexcept;
+    static void end(runtime& self, detail::group_state& group, const error& why);
+
+    // For calls.
+    static void join(runtime& self, detail::call_base& call);
+    [[nodiscard]] static state_ptr of(const runtime& self, std::uint16_t shape);
+    [[nodiscard]] static std::optional<error> resolve(const runtime& self, location& on);
+    [[nodiscard]] static std::optional<error> resolve_label(const runtime& self,
+                                                            std::string& label);
+    static void keep(runtime& self, detail::call_base& call, std::uint64_t number);
+
+    static void changed(runtime& self, detail::group_state& state);
+    static void fail_all(runtime& self, const error& why);
+    static void on_question(runtime& self, peer& from, const net::frame_view& f);
+    [[nodiscard]] static state_ptr take_answer(runtime& self, byte_span answer);
 
 private:
-    template <class Form>
-    static void take(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call);
-    /// box: its actor, if it has waited for its turn.
-    template <class Form>
-    static void run(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call,
-                    std::shared_ptr<detail::actor_box> box);
-    static void enqueue(books& of, arrival one);
-    template <class F>
-    static void with_form(arrival& one, F what);
-    template <class Form>
-    static void hold_back(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call,
-                          std::shared_ptr<detail::actor_box> box);
-    [[nodiscard]] static task<void> run_later(runtime* self, arrival one,
-                                              std::shared_ptr<detail::actor_box> box);
-    [[nodiscard]] static task<void> run_in_turn(runtime* self, arrival one,
-                                                const function_record* fn,
-                                                std::shared_ptr<detail::actor_box> box);
+    [[nodiscard]] static error no_such(const runtime& self, std::string_view name);
+    static void tell_drop(runtime& self, std::uint64_t number);
+    static void refuse(runtime& self, std::uint64_t number, const error& why);
+    static void forget(runtime& self, std::uint64_t number);
+    static void forget_name(runtime& self, const detail::group_state& state);
+    static void ask(runtime& self, const counted_ptr<detail::call_base>& call,
+                    const detail::group_question& what, std::string name);
+    friend class runtime;
 };
 
 } // namespace skein::rt
@@ -25659,6 +25853,8 @@ struct call_base::rarities {
     std::optional<error> bad_options;
     std::optional<known_failures> retry_on;
     std::uint16_t failed_attempts = 0; ///< that ended with one of them
+    actor_id beside;                   ///< it is to run where that actor is
+    std::string label;                 ///< worker: where its driver is to have it run, if not ""
     duration limit = no_deadline;
     time_point until{};        ///< when the deadline is
     bool is_inherited = false; ///< the limit, from the call that made this one
@@ -25697,6 +25893,7 @@ struct peer {
     std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
     bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
+    bool labels_follow = false;        ///< they are not known yet
     error why{errc::closed, "closed"}; ///< once it has ended
     std::string ended_for;             ///< by force, and for which call
     call_id forced;                    ///< that call
@@ -25732,6 +25929,7 @@ struct peer {
     std::size_t prune_at = 2 * detail::claims::entries;
     std::vector<std::unique_ptr<detail::lease_share>> shares;
     std::uint32_t guests = 0; ///< cores of `busy` that calls have without a lease
+    std::map<std::uint64_t, detail::held_group> groups; ///< placement groups that it holds
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
     detail::id_map<slot_id, std::unique_ptr<detail::running_call>> running;
@@ -25832,6 +26030,7 @@ struct lease_books {
     void lend_now();
     [[nodiscard]] bool has_lent() const;
     [[nodiscard]] std::uint32_t cores_of(const call_base& call) const;
+    [[nodiscard]] static bool has_label(const peer& worker, const std::string& label);
     [[nodiscard]] bool any_has(const std::string& label) const;
     [[nodiscard]] static lease_share* share_of(const peer& at, const lease_line& line) noexcept;
     void add(peer& worker);
@@ -25850,7 +26049,8 @@ struct lease_books {
     bool take();
     void book(const grant& g);
     [[nodiscard]] bool lease_on(peer& worker, lease_line& line);
-    [[nodiscard]] peer* take_whole(const peers& links, std::uint32_t cpus);
+    [[nodiscard]] peer* take_whole(const peers& links, const demand& what);
+    void take_followers(actor_id of, std::vector<counted_ptr<call_base>>& into);
     void release_unused(lease_share& share);
     bool reclaim();
     void forget_idle_lines();
@@ -25914,6 +26114,16 @@ private:
 
 } // namespace detail
 
+/// A call or drop that waits behind calls that have run for long.
+struct runtime::arrival {
+    std::shared_ptr<peer> from;
+    slot_id slot;
+    byte_buffer body;
+    bool is_drop = false;
+    time_point came{};
+    std::unique_ptr<detail::given_call> given; ///< instead of a body
+};
+
 struct runtime::books {
     using call_line = std::deque<counted_ptr<detail::call_base>>;
     struct slot {
@@ -25929,8 +26139,8 @@ struct runtime::books {
     peer* upstream = nullptr;                 ///< of a worker
     std::uint64_t incarnation = 0, last_link = 0, last_actor = 0, last_call = 0;
     std::uint32_t last_line = 1, credit_calls = 0; ///< see credits
-    std::uint32_t credit_batch = 1; ///< that comes back before more is sent in a turn
     std::size_t credit_bytes = 0;
+    std::vector<byte_buffer> spare_bodies; ///< of calls that have left
     counted_ptr<detail::runtime_anchor> anchor;
     counted_ptr<detail::call_context> root,
         spare; ///< of tasks that are no call; for the next plain call
@@ -25969,17 +26179,6 @@ struct runtime::books {
     wire::writer scratch;
     std::unique_ptr<detail::direct_books> direct; ///< calls between workers
 
-    [[gnu::noinline]] void add_slot() {
-        free.push_back(static_cast<std::uint32_t>(slots.size()));
-        slots.emplace_back();
-    }
-    /// Takes the call out of a slot that has one.
-    [[nodiscard]] counted_ptr<detail::call_base> take_out(std::uint32_t index) {
-        auto& s = slots[index];
-        ++s.generation;
-        free.push_back(index);
-        return std::move(s.call);
-    }
     /// Something needs workers: the first time they are started.
     void begin_work() {
         if (!start_workers && !is_visiting) [[likely]]
@@ -25997,6 +26196,8 @@ struct runtime::books {
         leases.take_waiting(all);
         for (auto* line : {&creations, &queue})
             for (auto& call : std::exchange(*line, {})) all.push_back(std::move(call));
+        for (auto& [id, entry] : actors.entries)
+            for (auto& call : std::exchange(entry.beside, {})) all.push_back(std::move(call));
         return all;
     }
 };
@@ -26102,11 +26303,6 @@ SKEIN_INLINE void call_base::release_dependents() {
 SKEIN_INLINE void actor_state::last_use_gone() noexcept {
     if (owner != nullptr) owner->drop_actor(*this);
     delete this;
-}
-
-SKEIN_INLINE void actor_state::sending::go(turn_hook& self) {
-    auto& lane = static_cast<sending&>(self).lane;
-    if (lane.owner != nullptr && lane.returned > 0) lane.owner->drain(lane);
 }
 
 SKEIN_INLINE void call_base::rarities::force_timer::passed() {
@@ -26343,14 +26539,22 @@ struct direct_books {
     [[nodiscard]] byte_buffer body_of(byte_span bytes);
     void take_back(std::vector<loopback_frame> delivered);
 
-    /// Of a call whose arguments travel as they are; in detail/runtime_given.ipp.
+    // Calls whose arguments travel as they are; in detail/runtime_given.ipp.
     void give(counted_ptr<call_base> call, given_maker make);
+    void arrived(std::unique_ptr<given_call> given);
+    void execute(std::unique_ptr<given_call> given, std::shared_ptr<actor_box> box);
+    void execute_waiting(std::unique_ptr<given_call> given);
+    void hold_back(std::unique_ptr<given_call> given, std::shared_ptr<actor_box> box);
+    [[nodiscard]] task<void> execute_later(std::unique_ptr<given_call> given,
+                                           std::shared_ptr<actor_box> box);
+    [[nodiscard]] task<void> execute_in_turn(std::unique_ptr<given_call> given,
+                                             std::shared_ptr<actor_box> box);
 };
 
 /// The options of a link between two workers, for both sides.
 [[nodiscard]] net::connection_options direct_options(const runtime& self, const net::token& secret,
                                                      bool in_memory, const direct_hello& hello);
-/// The function that a call names; its head must fit it. In runtime_execution.ipp.
+/// The function that a call names; its head must fit it. In runtime_frames.ipp.
 [[nodiscard]] const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
                                                time_point came);
 
@@ -26397,7 +26601,6 @@ SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<boo
     books_->leases.incarnation = books_->incarnation;
     books_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
     books_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});
-    books_->credit_batch = std::min(books_->credit_calls / 2 + 1, credits::most_batch);
     books_->root = counted_ptr(new detail::call_context(books_->anchor));
     books_->direct = std::make_unique<detail::direct_books>(*this);
     (void)registry::instance(); // numbers the functions
@@ -26460,6 +26663,7 @@ SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
 // ---- calls of this process -------------------------------------------------------------------
 
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_options& how) {
+    if (!how.on.is_any() || how.on.is_anywhere()) return followers::set_demand(*this, call, how);
     auto& demands = books_->leases.demands;
     const auto number = demands.number(how);
     if (!number) {
@@ -26468,36 +26672,37 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_option
     }
     call.shape = *number;
     call.cpus = demands.at(*number).cpus;
-    join_group(call);
-}
-
-namespace detail {
-
-[[gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_options(call_base& call) {
-    const auto& bad = *call.rare->bad_options;
-    error why(bad.code(), fmt::format("{} did not run: {}", call.name(), bad.text()));
-    if (!bad.hint().empty()) why.with_hint(bad.hint());
-    call.fail({std::move(why), nullptr});
-}
-
-[[gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_one_more(call_base& call) {
-    error why(errc::exhausted,
-              fmt::format("{} did not run: {} calls of actor {} have no outcome yet, as many as "
-                          ".max_pending allows",
-                          call.name(), call.lane->max_pending, call.lane->id));
-    why.with_hint("wait for some of them first, or raise .max_pending");
-    call.fail({std::move(why), nullptr});
 }
 
 /// False: its deadline is over before it begins, and it has failed with that.
-[[gnu::noinline]] SKEIN_INLINE bool begin_deadline(call_base& call) {
+SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
+    call.owner = this;
+    call.number = ++books_->last_call;
+    ++books_->stats.submitted;
+    adopt_child(call);
+    if (call.rare && call.rare->bad_options) {
+        const auto& bad = *call.rare->bad_options;
+        error why(bad.code(), fmt::format("{} did not run: {}", call.name(), bad.text()));
+        if (!bad.hint().empty()) why.with_hint(bad.hint());
+        refuse(call, std::move(why));
+        return false;
+    }
+    if (call.lane && ++call.lane->pending > call.lane->max_pending && call.lane->max_pending != 0) {
+        refuse(call, error(errc::exhausted,
+                           fmt::format(
+                               "{} did not run: {} calls of actor {} have no outcome yet, as many "
+                               "as .max_pending allows",
+                               call.name(), call.lane->max_pending, call.lane->id))
+                         .with_hint("wait for some of them first, or raise .max_pending"));
+        return false;
+    }
+    if (!call.rare || call.rare->limit == no_deadline) return true;
     if (call.rare->limit <= duration::zero()) {
         const char* whose =
             call.rare->is_inherited ? "the deadline of the call that made it" : "its deadline";
-        call.fail(
-            {error(errc::timeout, fmt::format("{} did not run: {} was over when it was called",
-                                              call.name(), whose)),
-             nullptr});
+        refuse(call,
+               error(errc::timeout, fmt::format("{} did not run: {} was over when it was called",
+                                                call.name(), whose)));
         return false;
     }
     call.rare->deadline.emplace(call);
@@ -26505,26 +26710,6 @@ namespace detail {
     call.rare->until = deadline_after(here.exact_now(), call.rare->limit);
     here.set_timer(*call.rare->deadline, call.rare->until);
     return true;
-}
-
-} // namespace detail
-
-/// False: it does not run, and has failed.
-SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
-    call.owner = this;
-    call.number = ++books_->last_call;
-    ++books_->stats.submitted;
-    adopt_child(call);
-    if (call.rare && call.rare->bad_options) [[unlikely]] {
-        detail::refuse_options(call);
-        return false;
-    }
-    if (call.lane && ++call.lane->pending > call.lane->max_pending && call.lane->max_pending != 0)
-        [[unlikely]] {
-        detail::refuse_one_more(call);
-        return false;
-    }
-    return !call.rare || call.rare->limit == no_deadline || detail::begin_deadline(call);
 }
 
 /// A call made by a call: is cancelled with it, and ends no later.
@@ -26546,7 +26731,10 @@ namespace detail {
 SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
                               bool is_worker, const demand_table& demands) {
     std::string demand; // for the driver, which places the calls of workers
-    if (is_worker && call.shape > 1 && !demands.at(call.shape).is_simple)
+    const bool is_placed = call.rare && !call.rare->label.empty();
+    if (is_worker && is_placed)
+        demand = demands.text(call.shape, call.rare->label);
+    else if (is_worker && call.shape > 1 && !demands.at(call.shape).is_simple)
         demand = demands.text(call.shape);
     call_head head;
     head.function = call.fn != nullptr ? call.fn->index : 0;
@@ -26589,17 +26777,6 @@ SKEIN_INLINE void call_context::cancel_children(bool by_force) {
 
 } // namespace detail
 
-namespace detail {
-
-[[gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_arguments(call_base& call, const error& why) {
-    error told(why.code(), fmt::format("{} did not run: its arguments cannot be encoded: {}",
-                                       call.name(), why.text()));
-    if (!why.hint().empty()) told.with_hint(std::string(why.hint()));
-    call.fail({std::move(told), nullptr});
-}
-
-} // namespace detail
-
 /// Appends head and arguments; false: a codec threw, and the call has failed with that.
 SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call,
                                        detail::encoder encode) {
@@ -26610,18 +26787,17 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
     try {
         const encoding_guard guard;
         encoding_ = &call;
-        const bool is_worker = books_->upstream != nullptr;
-        if (call.kind == detail::call_kind::method && !call.rare) [[likely]] {
-            detail::call_head::encode_method(to, call, books_->incarnation,
-                                             is_worker || call.parent);
-        } else {
-            detail::encode_head(to, call, books_->incarnation, is_worker, books_->leases.demands);
-            if (call.rare && call.rare->terms) call.rare->terms->encode(to);
-        }
+        detail::encode_head(to, call, books_->incarnation, books_->upstream != nullptr,
+                            books_->leases.demands);
+        if (call.rare && call.rare->terms) call.rare->terms->encode(to);
         encode(to);
         return true;
     } catch (...) {
-        detail::refuse_arguments(call, to_error(std::current_exception()));
+        const error why = to_error(std::current_exception());
+        error told(why.code(), fmt::format("{} did not run: its arguments cannot be encoded: {}",
+                                           call.name(), why.text()));
+        if (!why.hint().empty()) told.with_hint(std::string(why.hint()));
+        call.fail({std::move(told), nullptr});
         return false;
     }
 }
@@ -26642,19 +26818,15 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
             auto& raw = *call;
             raw.slot = take_slot(std::move(call));
             credits::take(*books_, *lane.on, raw, books_->scratch.size());
-            if (books_->scratch.size() < limit::inline_bytes) [[likely]] {
-                (void)transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
-                return;
-            }
+            if (books_->scratch.size() < limit::inline_bytes) [[likely]]
+                return transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
             auto body = std::move(books_->scratch).take(); // its memory goes with it
-            (void)transmit(*lane.on, raw, body, &body);
-            return;
+            return transmit(*lane.on, raw, body, &body);
         }
     }
     books_->scratch.clear();
     if (!encode_call(books_->scratch, *call, encode)) return;
-    if (call->kind == detail::call_kind::method) return credits::line_up(*this, std::move(call));
-    call->body = detail::body_to_keep(books_->scratch);
+    call->body = credits::body_to_keep(*books_);
     call->state = detail::phase::queued;
     place(std::move(call));
 }
@@ -26715,9 +26887,15 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
     }
 }
 
-/// A call with its arguments encoded, of no actor's line: to its worker, or the queue.
+/// A call with its arguments encoded: to its worker, its lane, or the queue.
 SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
     if (books_->closing) return refuse(*call, is_closing(call->name()));
+    if (call->kind == detail::call_kind::method && call->lane) {
+        const auto lane = call->lane;
+        lane->waiting.push_back(call);
+        if (!credits::is_spent(*books_, *lane)) drain(*lane);
+        return credits::waits_here(*this, *call);
+    }
     if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
     if (call->kind == detail::call_kind::method) { // passed on for a worker
         auto* const found = books_->actors.find(call->target);
@@ -26730,6 +26908,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         return send(*found->where, std::move(call));
     }
     if (books_->given_up) return refuse(*call, *books_->given_up);
+    if (!followers::may_go(*this, call)) return;
     books_->begin_work();
     if (detail::lease_books::is_lined_up(*call)) {
         if (auto* to = books_->leases.straight_to(*call)) return send(*to, std::move(call));
@@ -26746,29 +26925,19 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
 /// Sends what is complete at the front of an actor's line.
 SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
     const counted_ptr<detail::actor_state> hold(&lane);
-    lane.returned = 0;
     if (lane.moving && !lane.asked && books_->upstream != nullptr) find_way(lane);
     credits::send_held(*this, lane);
     while (lane.first != lane.waiting.size()) {
         auto& front = lane.waiting[lane.first];
-        const bool is_done = front->is_done();
-        if (!is_done && (front->state == detail::phase::preparing || lane.moving || is_cut(lane)))
+        if (front->state == detail::phase::preparing || (lane.moving && !front->is_done()) ||
+            (is_cut(lane) && !front->is_done()))
             break;
-        const bool goes = !is_done && !lane.lost && lane.on != nullptr;
+        const bool goes = !front->is_done() && !lane.lost && lane.on != nullptr;
         const bool aside = goes && credits::stands_aside(*books_, lane, *front);
         if (goes && !aside && !credits::has(*books_, lane.credit)) break;
         auto call = std::exchange(front, {});
         ++lane.first;
-        if (is_done) {
-            (void)credits::take_arguments(lane, *call);
-            continue;
-        }
-        if (goes && !aside) {
-            credits::look_ahead(lane);
-            credits::send(*this, lane, std::move(call));
-            continue;
-        }
-        if (call->kept != 0) call->body = to_buffer(credits::take_arguments(lane, *call));
+        if (call->is_done()) continue;
         if (aside) {
             lane.gates[call->fn->group].waiting.push_back(std::move(call));
             continue;
@@ -26777,11 +26946,13 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
             call->fail({error(lane.lost->what.code(),
                               call->name() + " did not run: " + lane.lost->what.text()),
                         nullptr});
-        } else {
+        } else if (lane.on == nullptr) {
             refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
+        } else {
+            credits::look_ahead(lane);
+            send(*lane.on, std::move(call));
         }
     }
-    if (lane.first == lane.waiting.size()) lane.arguments.clear();
     constexpr std::size_t few = 64;
     if (lane.first == lane.waiting.size() ||
         (lane.first >= few && lane.first * 2 > lane.waiting.size())) {
@@ -26848,7 +27019,7 @@ SKEIN_INLINE void runtime::give_up(error why) {
         if (!call->is_done()) refuse(*call, why);
     for (auto& [shape, line] : books_->leases.lines)
         if (line.wanted > 0) tell_demand(line);
-    fail_groups(why);
+    group_desk::fail_all(*this, why);
 }
 
 // ---- actors ------------------------------------------------------------------------------------
@@ -27056,6 +27227,7 @@ SKEIN_INLINE void runtime::actor_is_placed(actor_id id) {
     for (const auto asker : std::exchange(entry->askers, {})) tell_where(asker, id, entry->where);
     give_late_holds_back(id);
     let_go(id);
+    followers::actor_is_placed(*this, id);
 }
 
 SKEIN_INLINE void runtime::send_waiting(actor_id id) {
@@ -27556,8 +27728,11 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}, which {}", f.kind, from->who,
                                 calls ? "calls actors here" : "is called"));
-    if (from->role != detail::peer_role::here || !books_->closing)
-        execution::arrived(*this, from, f); // looks at it
+    if (from->role == detail::peer_role::here) {
+        if (!books_->closing) arrived(from, f);
+        return;
+    }
+    arrived(from, f); // execute() looks at it
 }
 
 /// What only a driver says. False: it is nothing of that.
@@ -27682,10 +27857,10 @@ SKEIN_INLINE void detail::direct_books::deliver() {
         } const guard;
         if (!f.kept.empty()) runtime::executing_ = &self;
         try {
-            if (!f.given)
+            if (f.given)
+                arrived(std::move(f.given));
+            else
                 self.on_frame(here, view);
-            else if (!self.books_->closing)
-                runtime::execution::arrived(self, here, std::move(f.given));
         } catch (const error& e) { // as it would end a link
             if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
         }
@@ -27748,65 +27923,36 @@ SKEIN_INLINE bool runtime::credits::is_spent(const books& of,
     return lane.on != nullptr && !lane.moving && !lane.lost && !has(of, lane.credit);
 }
 
-/// A call whose arguments are encoded waits in its actor's line, or goes at once if nothing is in its way.
-SKEIN_INLINE void runtime::credits::line_up(runtime& self, counted_ptr<detail::call_base> call) {
-    auto& of = *self.books_;
-    auto& raw = *call;
-    auto& lane = *raw.lane;
-    if (of.closing) return self.refuse(raw, self.is_closing(raw.name()));
-    const auto written = of.scratch.bytes();
-    if (written.size() <= detail::byte_line::most_bytes) {
-        lane.arguments.push(written);
-        raw.kept = static_cast<std::uint32_t>(written.size());
-    } else {
-        raw.body = detail::body_to_keep(of.scratch);
-    }
-    raw.state = detail::phase::queued;
-    if (is_spent(of, lane)) { // the line holds it
-        lane.waiting.push_back(std::move(call));
-    } else {
-        lane.waiting.push_back(call);
-        self.drain(lane);
-    }
-    waits_here(self, raw);
+/// What was encoded, for a call that waits. Where each that leaves lets another one in, memory is used again.
+SKEIN_INLINE byte_buffer runtime::credits::body_to_keep(books& of) {
+    const auto size = of.scratch.size();
+    if (of.spare_bodies.empty() || size > of.spare_bodies.back().capacity() ||
+        2 * size < of.spare_bodies.back().capacity())
+        return detail::body_to_keep(of.scratch);
+    auto body = std::move(of.spare_bodies.back());
+    of.spare_bodies.pop_back();
+    const auto bytes = of.scratch.bytes();
+    body.assign(bytes.begin(), bytes.end());
+    return body;
 }
 
-/// The bytes of the first call of a line, until the next call is lined up or taken.
-SKEIN_INLINE mut_byte_span runtime::credits::take_arguments(detail::actor_state& lane,
-                                                            detail::call_base& call) noexcept {
-    if (call.kept == 0) return call.body;
-    return lane.arguments.take(std::exchange(call.kept, 0));
-}
-
-/// Sends a call that has waited in its actor's line. As runtime::send() does, for what can be in a line.
-SKEIN_INLINE void runtime::credits::send(runtime& self, detail::actor_state& lane,
-                                         counted_ptr<detail::call_base> call) {
-    auto& of = *self.books_;
-    auto& raw = *call;
-    peer& to = *lane.on;
-    const bool keeps = lane.lasts && of.upstream == nullptr;
-    if (keeps && raw.kept != 0) raw.body = to_buffer(take_arguments(lane, raw));
-    const bool is_small = raw.kept != 0;
-    auto large = is_small || keeps ? byte_buffer() : std::exchange(raw.body, {});
-    const mut_byte_span bytes = is_small ? take_arguments(lane, raw)
-                                : keeps  ? mut_byte_span(raw.body)
-                                         : mut_byte_span(large);
-    raw.slot = self.take_slot(std::move(call));
-    take(of, to, raw, bytes.size());
-    if (raw.rare) detail::stamp_deadline(raw, bytes);
-    if (self.transmit(to, raw, bytes, is_small || keeps ? nullptr : &large) || keeps) return;
-    raw.body = is_small ? to_buffer(bytes) : std::move(large);
+SKEIN_INLINE void runtime::credits::take_memory(books& of, byte_buffer body) {
+    constexpr std::size_t most = 1024, most_bytes = 256;
+    if (body.capacity() == 0 || body.capacity() > most_bytes || of.spare_bodies.size() >= most)
+        return;
+    of.spare_bodies.push_back(std::move(body));
 }
 
 /// Of many that wait the next ones are in no cache: they are fetched while others are sent.
 SKEIN_INLINE void runtime::credits::look_ahead(const detail::actor_state& lane) noexcept {
-    constexpr std::size_t far = 8, line = 64;
-    lane.arguments.look_ahead();
-    if (lane.waiting.size() - lane.first <= far) return;
+    constexpr std::size_t near = 4, far = 8, line = 64;
+    const auto left = lane.waiting.size() - lane.first;
+    if (left <= far) return;
     const auto* const later =
         reinterpret_cast<const std::byte*>(lane.waiting[lane.first + far].get());
     for (std::size_t at = 0; at < sizeof(detail::call_base); at += line)
         __builtin_prefetch(later + at);
+    __builtin_prefetch(lane.waiting[lane.first + near]->body.data());
 }
 
 /// It waits for its gate, and others need not wait for it.
@@ -27844,8 +27990,7 @@ SKEIN_INLINE detail::actor_state* runtime::credits::lane_of(books& of, actor_id 
     return known->credit.number == line ? known : nullptr;
 }
 
-/// Its executor has begun it, or never will. Gives the actor if something should go there now; else it goes, with what
-/// else comes back, at the end of the turn.
+/// Its executor has begun it, or never will. Gives the actor if something may go there now.
 SKEIN_INLINE counted_ptr<detail::actor_state> runtime::credits::give(
     books& of, peer& from, detail::call_base& call) noexcept {
     const auto taken = std::exchange(call.taken, {});
@@ -27859,9 +28004,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::credits::give(
     auto& line = std::exchange(call.held, false) ? lane->gates[call.fn->group].held : lane->credit;
     line.give(taken.bytes);
     if (!lane->has_waiting() && !lane->has_room) return {};
-    if (++lane->returned >= of.credit_batch) return counted_ptr<detail::actor_state>(lane);
-    loop::current().at_turn_end(lane->sends);
-    return {};
+    return counted_ptr<detail::actor_state>(lane);
 }
 
 /// It runs, and has suspended.
@@ -27955,7 +28098,7 @@ SKEIN_INLINE void runtime::credits::send_held(runtime& self, detail::actor_state
             if (!goes && !gate.waiting.front()->is_done()) break;
             auto call = std::move(gate.waiting.front());
             gate.waiting.pop_front();
-            if (!call->is_done()) send(self, lane, std::move(call));
+            if (!call->is_done()) self.send(*lane.on, std::move(call));
         }
     }
 }
@@ -27967,17 +28110,11 @@ SKEIN_INLINE void runtime::credits::forget(detail::actor_state& lane, detail::ca
     if (++lane.ended < few || 2 * std::size_t{lane.ended} < lane.waiting.size() - lane.first)
         return;
     lane.ended = 0;
-    detail::byte_line arguments;
     const auto is_done = [](const auto& one) { return one->is_done(); };
-    const auto begin = lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first);
-    for (auto at = begin; at != lane.waiting.end(); ++at) {
-        auto& one = **at;
-        if (one.kept == 0) continue;
-        const auto bytes = lane.arguments.take(one.kept);
-        if (!is_done(*at)) arguments.push(bytes);
-    }
-    lane.arguments = std::move(arguments);
-    lane.waiting.erase(std::remove_if(begin, lane.waiting.end(), is_done), lane.waiting.end());
+    lane.waiting.erase(
+        std::remove_if(lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first),
+                       lane.waiting.end(), is_done),
+        lane.waiting.end());
     for (auto& gate : lane.gates) std::erase_if(gate.waiting, is_done);
 }
 
@@ -28044,11 +28181,13 @@ namespace skein::rt {
 
 namespace detail {
 
+SKEIN_INLINE bool lease_books::has_label(const peer& worker, const std::string& label) {
+    return std::find(worker.labels.begin(), worker.labels.end(), label) != worker.labels.end();
+}
+
 SKEIN_INLINE bool lease_books::any_has(const std::string& label) const {
-    return std::any_of(workers.begin(), workers.end(), [&](const auto& one) {
-        const auto& labels = one.second->labels;
-        return std::find(labels.begin(), labels.end(), label) != labels.end();
-    });
+    return std::any_of(workers.begin(), workers.end(),
+                       [&](const auto& one) { return has_label(*one.second, label); });
 }
 
 /// Whether a line that has nothing anywhere is served by the workers that are there, or by workers of its own.
@@ -28062,7 +28201,7 @@ SKEIN_INLINE void lease_books::decide(lease_line& line) {
     const bool is_held = need.for_life || need.group != 0;
     if (largest == 0 && need.only_cpus && !is_held) return; // not known yet
     const bool is_shared = !is_held && need.only_cpus && line.cpus <= largest &&
-                           (need.label.empty() || any_has(need.label));
+                           (need.is_anywhere() || any_has(need.label));
     line.by = is_shared ? lease_line::service::shared : lease_line::service::own;
 }
 
@@ -28126,21 +28265,18 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
     asked.on = how.on;
     asked.env = how.env;
     asked.cwd = how.cwd;
-    const auto number = books_->leases.demands.number(asked, true);
-    if (!number) {
-        call.extra().bad_options = number.error();
-        return;
-    }
-    call.shape = *number;
-    if (books_->upstream == nullptr) join_group(call);
+    followers::set_demand(*this, call, asked);
 }
 
 /// Driver: an actor was declared; it holds what its constructor's call asks for.
 SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
     auto* const entry = books_->actors.find(call.target);
     if (entry == nullptr) return;
-    if (entry->plan) entry->plan->shape = call.shape;
-    entry->group = group_of(call.shape);
+    if (entry->plan) {
+        entry->plan->shape = call.shape;
+        if (call.rare) entry->plan->beside = call.rare->beside;
+    }
+    entry->group = group_desk::of(*this, call.shape);
 }
 
 /// Driver: to the end of its line.
@@ -28171,7 +28307,7 @@ SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
         while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
         return;
     }
-    if (const auto group = group_of(line.shape); group && group->why) {
+    if (const auto group = group_desk::of(*this, line.shape); group && group->why) {
         while (leases.front(line) != nullptr) {
             const auto call = leases.pop(line);
             refuse(*call,
@@ -28319,7 +28455,9 @@ struct runtime::losses {
     detail::loss_report report;
     std::vector<counted_ptr<detail::call_base>> moved; ///< go on at the new instance of their actor
     std::vector<actor_id> moving, orphaned;            ///< actors: made again; held by nobody else
-    std::map<actor_id, std::string> notes;             ///< of actors that were made again too often
+    std::vector<counted_ptr<detail::call_base>>
+        stranded;                          ///< were to run where an actor was that is lost
+    std::map<actor_id, std::string> notes; ///< of actors that were made again too often
     /// Of a link between workers: what its calls fail with.
     std::optional<errc> code;
     std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
@@ -28775,6 +28913,9 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
             call->fail({error(told.what.code(), call->name() + " did not run: " + told.what.text()),
                         nullptr});
     if (lane) fail_lane(*lane);
+    if (entry.is_followed) books_->leases.take_followers(id, entry.beside);
+    followers::fail(entry.beside, told.what);
+    if (!entry.beside.empty()) pump();
     for (const auto asker : entry.askers) tell_where(asker, id, nullptr);
     give_late_holds_back(id);
     const auto& making = entry.making; // it may wait for long for what nobody wants any more
@@ -28802,7 +28943,7 @@ SKEIN_INLINE void runtime::on_kill(actor_id id) {
     if (found == nullptr) return;
     (*found)->over = "was killed";
     books_->boxes.erase(id);
-    execution::for_each_caller(*books_, [&](peer& from) {
+    for_each_caller([&](peer& from) {
         from.running.for_each([&](slot_id, const auto& call) {
             if (call->context->actor != id) return;
             call->stop.request();
@@ -28909,7 +29050,8 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
         auto* const found = from->running.find(id);
         if (found != nullptr && fn->is_coroutine) { // a plain call replies at once
             (*found)->waits = false;
-            tell_soon(from, id);
+            books_->fresh.emplace_back(from, id);
+            if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
         }
         co_return true;
     }
@@ -28968,401 +29110,190 @@ SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
 
 } // namespace skein::rt
 
-// ======== skein/rt/detail/runtime_execution.ipp
-// Part of the bodies of rt/runtime.hpp: the calls that run here, whichever way their arguments came.
-//
-// Calls run in order, here and now, until they have taken so long that their replies should leave and a cancellation
-// should be heard: the rest waits for the next turn of the loop.
+// ======== skein/rt/detail/runtime_followers.ipp
+// Part of the bodies of rt/runtime.hpp: tasks and actors with `.on = handle`. When such a call is placed it gets the
+// label of the node where the actor is, and stands in a line as for any label. While the actor is being made, or made
+// again, its followers wait for it; when it moves, those in lines are taken out and follow; when it ends, they fail.
 
 
-#include <coroutine>
-#include <exception>
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace skein::rt {
 
-// ---- arriving ----------------------------------------------------------------------------------
-
-SKEIN_INLINE void runtime::execution::arrived(runtime& self, const std::shared_ptr<peer>& from,
-                                              const net::frame_view& f) {
-    framed call(f.body, loop::current().now());
-    take(self, from, slot_id(f.id), call);
-}
-
-SKEIN_INLINE void runtime::execution::arrived(runtime& self, const std::shared_ptr<peer>& from,
-                                              std::unique_ptr<detail::given_call> arguments) {
-    const auto id = arguments->slot;
-    given call(std::move(arguments));
-    take(self, from, id, call);
-}
-
-template <class Form>
-void runtime::execution::take(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
-                              Form& call) {
-    auto& of = *self.books_;
-    if (of.has_backlog) {
-        arrival one{from, id, {}, false, {}, {}};
-        call.keep(one);
-        return enqueue(of, std::move(one));
-    }
-    self.begin_turn();
-    run(self, from, id, call, nullptr);
-    self.end_turn();
-}
-
-/// The last handle of an actor is gone, after the calls that came before.
-SKEIN_INLINE void runtime::execution::dropped(runtime& self, const std::shared_ptr<peer>& from,
-                                              byte_span body) {
-    auto& of = *self.books_;
-    if (of.has_backlog) return enqueue(of, {from, slot_id(), to_buffer(body), true, {}, {}});
-    of.boxes.erase(detail::actor_of(body, from->who));
-}
-
-SKEIN_INLINE void runtime::execution::enqueue(books& of, arrival one) {
-    peer& from = *one.from;
-    of.backlog_bytes += one.body.size();
-    of.backlog.push_back(std::move(one));
-    of.backlog_full = of.backlog_full || of.backlog_bytes > limit::backlog_bytes;
-    if (of.backlog_full && from.wire && !std::exchange(from.is_paused, true))
-        from.wire->pause_reading();
-}
-
-/// A call runs; perhaps it is the first one of this turn of the loop.
-SKEIN_INLINE void runtime::begin_turn() {
-    if (books_->in_turn.is_linked()) return;
-    auto& here = loop::current();
-    books_->turn_began = here.coarse_now();
-    here.at_turn_end(books_->in_turn);
-}
-
-SKEIN_INLINE void runtime::end_turn() {
-    const auto lasted = loop::current().coarse_now() - books_->turn_began;
-    if (lasted < limit::call_turn || books_->closing) return;
-    books_->has_backlog = true;
-    books_->calls.spawn(run_backlog());
-}
-
 namespace detail {
 
-/// Resumes in the next turn of the loop, when replies have left and what has come was read.
-struct next_turn : turn_hook {
-    next_turn() noexcept
-        : turn_hook(
-              [](turn_hook& h) { loop::current().post(static_cast<next_turn&>(h).waiting); }) {}
-    static bool await_ready() noexcept { return false; }
-    void await_suspend(std::coroutine_handle<> h) noexcept {
-        waiting = h;
-        loop::current().at_turn_end(*this);
+/// Empty: the worker does not say where it is.
+[[nodiscard]] inline std::string node_label(const peer& worker) {
+    for (const auto& l : worker.labels)
+        if (l.starts_with("node=")) return l;
+    return {};
+}
+
+[[nodiscard]] inline error cannot_follow(const call_base& call, const error& why) {
+    error said(why.code(), fmt::format("{} {}: it is to run where actor {} is: {}", call.name(),
+                                       call.progress(), call.rare->beside, why.text()));
+    if (!why.hint().empty()) said.with_hint(why.hint());
+    return said;
+}
+
+/// Takes those that are to run where this actor is out of their lines.
+SKEIN_INLINE void lease_books::take_followers(actor_id of,
+                                              std::vector<counted_ptr<call_base>>& into) {
+    const auto follows = [&](const counted_ptr<call_base>& call) {
+        return !call->is_done() && call->rare && call->rare->beside == of;
+    };
+    const auto take_out = [&](std::deque<counted_ptr<call_base>>& from) {
+        const auto first = into.size();
+        for (const auto& call : from)
+            if (follows(call)) into.push_back(call);
+        if (into.size() == first) return;
+        std::erase_if(from, follows);
+        waiting -= into.size() - first;
+    };
+    for (auto& [shape, line] : lines) {
+        take_out(line.inner);
+        take_out(line.waiting);
     }
-    static void await_resume() noexcept {}
-    std::coroutine_handle<> waiting;
-};
+    std::erase_if(suspects, [&](const suspect& one) {
+        if (!follows(one.call)) return false;
+        into.push_back(one.call);
+        return true;
+    });
+}
 
 } // namespace detail
 
-SKEIN_INLINE task<void> runtime::run_backlog() {
-    auto& waiting = books_->backlog;
-    do {
-        detail::next_turn next;
-        co_await next;
-        co_await yield(); // behind the readers that this turn has woken
-        auto& here = loop::current();
-        const auto began = here.coarse_now();
-        while (!waiting.empty() && here.coarse_now() - began < limit::call_turn) {
-            auto one = std::move(waiting.front());
-            waiting.pop_front();
-            books_->backlog_bytes -= one.body.size();
-            if (!books_->closing) execution::run_waiting(*this, one); // else its driver has gone
-        }
-        if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
-            std::exchange(books_->backlog_full, false))
-            execution::for_each_caller(*books_, [](peer& one) {
-                if (std::exchange(one.is_paused, false)) one.wire->resume_reading();
-            });
-    } while (!waiting.empty());
-    books_->has_backlog = false;
-    execution::for_each_caller(*books_, [](peer& one) { one.unwanted.clear(); });
+/// What a task needs that says where it is to run.
+SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_base& call,
+                                                 call_options how) {
+    const bool for_life = call.kind == detail::call_kind::create;
+    auto& demands = self.books_->leases.demands;
+    if (!take_location(self, call, how.on)) return;
+    const auto number = demands.number(how, for_life);
+    if (!number) {
+        call.extra().bad_options = number.error();
+        return;
+    }
+    call.shape = *number;
+    if (!for_life) call.cpus = demands.at(*number).cpus;
+    if (self.books_->upstream == nullptr) group_desk::join(self, call);
 }
 
-template <class F>
-void runtime::execution::for_each_caller(const books& of, F what) {
-    if (of.upstream != nullptr) what(*of.upstream);
-    for (const auto& one : of.direct->callers) what(*one);
-    if (of.direct->here) what(*of.direct->here);
-}
-
-template <class F>
-void runtime::execution::with_form(arrival& one, F what) {
-    if (one.given) {
-        given call(std::move(one.given));
-        what(call);
+/// Leaves of a location what a demand is numbered by: names are looked up, and what only the driver knows is told to it
+/// with the call. False: there is no such place.
+SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_base& call,
+                                                    location& on) {
+    const bool is_driver = self.books_->upstream == nullptr;
+    if (on.is_actor() && on.actor()) {
+        follow(self, call, on.actor());
+    } else if (is_driver) {
+        auto why = group_desk::resolve(self, on);
+        if (why) call.extra().bad_options = std::move(why);
+        return !call.rare || !call.rare->bad_options;
+    } else if (on.is_group() && on.group() != 0) {
+        group_desk::keep(self, call, on.group());
+        call.extra().label = group_label(on.group(), on.bundle());
+        if (on.has_children()) call.extra().label += '+';
+    } else if (on.is_named_group() && !on.text().empty()) {
+        call.extra().label = detail::named_group_label(on);
     } else {
-        framed call(one.body, one.came);
-        what(call);
+        if (on.is_anywhere()) call.extra().label = detail::anywhere_label;
+        return true;
     }
+    on = {};
+    return !call.rare->bad_options;
 }
 
-/// What has waited behind calls that have run for long. It may have been cancelled meanwhile.
-SKEIN_INLINE void runtime::execution::run_waiting(runtime& self, arrival& one) {
-    peer& from = *one.from;
-    try {
-        if (one.is_drop) {
-            self.books_->boxes.erase(detail::actor_of(one.body, from.who));
-            return;
-        }
-        const bool is_wanted = from.unwanted.erase(one.slot) == 0;
-        with_form(one, [&](auto& call) {
-            if (is_wanted) return run(self, one.from, one.slot, call, nullptr);
-            if (!call.open(from, one.slot, true)) return;
-            error why(errc::cancelled, call.fn().name + " was cancelled; it did not run");
-            self.reply_failure(from, one.slot, {std::move(why), nullptr});
-        });
-    } catch (
-        const error& e) { // no call: as in the handler of a link, or of this process's own frames
-        if (from.role == detail::peer_role::here)
-            self.reply_failure(from, one.slot, {e, nullptr});
-        else
-            from.abort(e);
-    }
+/// The call is to run where that actor is, which it keeps, as an argument would, until it is over.
+SKEIN_INLINE void runtime::followers::follow(runtime& self, detail::call_base& call, actor_id of) {
+    if (self.books_->upstream != nullptr)
+        call.extra().label = detail::actor_label(of);
+    else
+        call.extra().beside = of;
+    const auto lane = self.books_->lanes.find(of);
+    if (lane == self.books_->lanes.end()) return;
+    using held = counted_ptr<detail::actor_state>;
+    call.keep(std::make_shared<held>(lane->second));
 }
 
-// ---- running -----------------------------------------------------------------------------------
-
-namespace detail {
-
-[[noreturn, gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_head(const std::string& who,
-                                                                     const function_record* fn) {
-    if (fn == nullptr)
-        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", who));
-    throw error(errc::malformed,
-                fmt::format("{} sends a call of {} that is none of its kind", who, fn->name));
-}
-
-/// The function that a call names; its head must fit it.
-SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
-                                              time_point came) {
-    const bool good = head.decode(in, from.incarnation, came);
-    const auto* fn = good ? registry::instance().at(head.function) : nullptr;
-    if (fn == nullptr) [[unlikely]]
-        refuse_head(from.who, fn);
-    const auto wanted = fn->is_constructor     ? call_kind::create
-                        : fn->actor != nullptr ? call_kind::method
-                                               : call_kind::task;
-    if (head.kind != wanted) [[unlikely]]
-        refuse_head(from.who, fn);
-    return *fn;
-}
-
-[[gnu::cold, gnu::noinline]] SKEIN_INLINE error wrong_actor(const std::string& who,
-                                                            const function_record& fn,
-                                                            actor_id actor,
-                                                            const std::type_info& type) {
-    return error(errc::malformed, fmt::format("{} calls {} of actor {}, which is a {}", who,
-                                              fn.name, actor, readable_name(type.name())));
-}
-
-[[gnu::cold, gnu::noinline]] SKEIN_INLINE failure actor_is_gone(const function_record& fn,
-                                                                actor_id actor) {
-    error gone(errc::not_found, fmt::format("{} did not run: actor {} is gone", fn.name, actor));
-    gone.with_hint("its last handle was dropped, or it was killed, or has left");
-    return {std::move(gone), nullptr};
-}
-
-[[noreturn, gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_direct(const peer& from, slot_id id,
-                                                                       const call_head& head,
-                                                                       const function_record& fn) {
-    if (head.kind != call_kind::method)
-        throw error(errc::malformed,
-                    fmt::format("{} calls {}, which is no method", from.who, fn.name));
-    if (head.who.id.value().incarnation != from.incarnation)
-        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
-    throw error(errc::malformed, fmt::format("a second call {} from {}", id, from.who));
-}
-
-/// A call of another worker is about to run. Throws if it is none that a worker may send.
-SKEIN_INLINE void check_direct(peer& from, slot_id id, const call_head& head,
-                               const function_record& fn) {
-    if (head.kind != call_kind::method || head.who.id.value().incarnation != from.incarnation ||
-        from.running.find(id) != nullptr) [[unlikely]]
-        refuse_direct(from, id, head, fn);
-}
-
-[[noreturn, gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_past(const peer& from,
-                                                                     actor_id actor) {
-    throw error(
-        errc::malformed,
-        fmt::format("{} calls actor {} past the driver, which keeps its calls", from.who, actor));
-}
-
-} // namespace detail
-
-SKEIN_INLINE bool runtime::execution::framed::open(peer& from, slot_id id, bool is_first) {
-    fn_ = &detail::read_head(in_, head_, from, came_);
-    if (!is_first) return true;
-    if (!from.page.begin()) { // its driver has taken it back
-        credits::pass_by(from, id, head_);
+/// Driver: gives the call the node of its actor. False: it waits for the actor to be somewhere, or has failed.
+SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
+                                             const counted_ptr<detail::call_base>& call) {
+    if (!call->rare || !call->rare->beside) return true;
+    const auto id = call->rare->beside;
+    auto& books = *self.books_;
+    auto* const entry = books.actors.find(id);
+    if (entry == nullptr) {
+        const auto lane = books.lanes.find(id);
+        const bool is_told = lane != books.lanes.end() && lane->second->lost;
+        const auto why =
+            is_told ? lane->second->lost->what
+                    : error(errc::not_found, fmt::format("actor {} is gone", id))
+                          .with_hint("it has ended, or it lives in a namespace or program other "
+                                     "than that of the call");
+        self.refuse(*call, detail::cannot_follow(*call, why));
         return false;
     }
-    if (from.role == detail::peer_role::accepted) detail::check_direct(from, id, head_, *fn_);
+    if (entry->where == nullptr || entry->where->labels_follow) {
+        entry->beside.push_back(call);
+        if (call->kind == detail::call_kind::create)
+            if (auto* const own = books.actors.find(call->target)) own->making = call;
+        return false;
+    }
+    auto& demands = books.leases.demands;
+    const auto number = demands.number_on(call->shape, detail::node_label(*entry->where));
+    if (!number) {
+        self.refuse(*call, detail::cannot_follow(*call, number.error()));
+        return false;
+    }
+    entry->is_followed = true;
+    call->shape = *number;
+    if (call->kind == detail::call_kind::task) call->cpus = demands.at(*number).cpus;
     return true;
 }
 
-SKEIN_INLINE void runtime::execution::framed::check(const peer& from,
-                                                    const detail::actor_box& box) const {
-    if (from.role == detail::peer_role::accepted && box.lasts) [[unlikely]]
-        detail::refuse_past(from, head_.target);
+/// Driver: those that have waited for it go on.
+SKEIN_INLINE void runtime::followers::actor_is_placed(runtime& self, actor_id id) {
+    auto* const entry = self.books_->actors.find(id);
+    if (entry == nullptr) return;
+    for (auto& call : std::exchange(entry->beside, {}))
+        if (!call->is_done()) self.place(std::move(call));
 }
 
-/// A plain call that has just arrived lets coroutine calls of its actor go first that have not started yet; coroutine
-/// calls start from the run queue, so in order.
-template <class Form>
-void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
-                             Form& call, std::shared_ptr<detail::actor_box> box) {
-    if (!call.open(*from, id, !box)) return;
-    const auto& fn = call.fn();
-    if (call.is_method() && !box) {
-        box = self.box_for(*from, id, fn, call.target());
-        if (!box) return;
-        call.check(*from, *box);
-        const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
-        if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
-            return hold_back(self, from, id, call, std::move(box));
+SKEIN_INLINE void runtime::set_labels(const net::channel& wire,
+                                      const std::vector<std::string>& labels) {
+    auto& leases = books_->leases;
+    std::vector<actor_id> here;
+    for (const auto& l : books_->links) {
+        if (l->wire.get() != &wire || l->labels == labels) continue;
+        l->labels = labels;
+        l->labels_follow = false;
+        if (leases.places.set_labels(detail::place_of(*l), labels)) {
+            ++leases.state;
+            leases.is_changed = true;
+        }
+        for (const auto& [id, entry] : books_->actors.entries)
+            if (entry.where == l.get()) here.push_back(id);
     }
-    if (box && box->over != nullptr) return self.reply_over(*from, id, fn, *box);
-    ++self.books_->stats.executed;
-    detail::incoming_call in{
-        self, from, id, fn, call.target(), call.arguments(), std::move(box), call.has_terms()};
-    struct executing_guard {
-        runtime* before = executing_;
-        ~executing_guard() { executing_ = before; }
-    } const guard;
-    executing_ = &self;
-    const task_context::use under(&self.context_for(call.who(), call.target(), fn));
-    call.run(in);
+    std::sort(here.begin(), here.end());
+    for (const auto id : here) followers::actor_is_placed(*this, id);
+    if (leases.waits()) pump_leases();
 }
 
-/// The actor of a call of a method. None: it is gone, and the caller has been told.
-SKEIN_INLINE std::shared_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
-                                                                 const function_record& fn,
-                                                                 actor_id actor) {
-    const auto* const found = books_->boxes.find(actor);
-    if (found == nullptr) [[unlikely]] {
-        reply_failure(from, id, detail::actor_is_gone(fn, actor));
-        return nullptr;
-    }
-    if (&(*found)->type != fn.actor && (*found)->type != *fn.actor) [[unlikely]]
-        throw detail::wrong_actor(from.who, fn, actor, (*found)->type);
-    return *found;
-}
-
-/// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
-SKEIN_INLINE detail::call_context& runtime::context_for(const detail::lineage& who, actor_id actor,
-                                                        const function_record& fn) {
-    auto& spare = books_->spare;
-    if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(books_->anchor));
-    spare->who = who;
-    spare->fn = &fn;
-    spare->actor = actor;
-    return *spare;
-}
-
-/// A plain call that may not start yet. Where it may wait for long, it can be cancelled, and its caller hears that it
-/// is held.
-template <class Form>
-void runtime::execution::hold_back(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
-                                   Form& call, std::shared_ptr<detail::actor_box> box) {
-    ++box->not_started;
-    const auto& fn = call.fn();
-    const auto kept = [&] {
-        arrival one{from, id, {}, false, {}, {}};
-        call.keep(one);
-        return one;
-    };
-    if (box->gate_of(fn.group).limit == 0) {
-        self.books_->calls.spawn(run_later(&self, kept(), std::move(box)));
-        return;
-    }
-    const task_context::use under(&self.context_for(call.who(), call.target(), fn));
-    self.begin_call(from, id, true, run_in_turn(&self, kept(), &fn, std::move(box)));
-    self.tell_soon(from, id);
-}
-
-SKEIN_INLINE task<void> runtime::execution::run_later(runtime* self, arrival one,
-                                                      std::shared_ptr<detail::actor_box> box) {
-    --box->not_started;
-    with_form(one, [&](auto& call) { run(*self, one.from, one.slot, call, std::move(box)); });
-    co_return;
-}
-
-SKEIN_INLINE task<void> runtime::execution::run_in_turn(runtime* self, arrival one,
-                                                        const function_record* fn,
-                                                        std::shared_ptr<detail::actor_box> box) {
-    auto turn = self->take_turn(one.from, one.slot, fn, box);
-    const bool may_start = co_await turn;
-    if (!may_start) co_return;
-    const detail::start_gate::seat seat(fn->group != 0 ? &box->gate_of(fn->group) : nullptr);
-    with_form(one, [&](auto& call) { run(*self, one.from, one.slot, call, box); });
-}
-
-SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
-    const bool waits = call.box && call.box->gate_of(call.fn.group).limit != 0;
-    begin_call(call.from, call.slot, waits, std::move(work));
-    tell_soon(call.from, call.slot);
-}
-
-SKEIN_INLINE void runtime::begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits,
-                                      task<void> work) {
-    if (from->running.find(id) != nullptr)
-        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from->who));
-    std::unique_ptr<detail::running_call> made(new detail::running_call);
-    auto& running = *made;
-    running.context = books_->spare;
-    running.waits = waits;
-    from->running.enter(id, std::move(made));
-    books_->calls.spawn(run_call(from, id, &running, std::move(work)));
-}
-
-SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id,
-                                          detail::running_call* running, task<void> work) {
-    auto* const outer = co_await skein::detail::current_cancel{};
-    running->stop.link(outer);
-    try {
-        skein::detail::await_under<void> inner(std::move(work), &running->stop);
-        co_await inner;
-    } catch (...) { // it could not even say so: the others that run here must not end for that
-        from->abort(to_error(std::current_exception()));
-    }
-    from->running.erase(id);
-}
-
-/// Whether it has started, or has to wait, is told to its caller, unless it is over by then.
-SKEIN_INLINE void runtime::tell_soon(const std::shared_ptr<peer>& to, slot_id id) {
-    books_->fresh.emplace_back(to, id);
-    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
-}
-
-/// Runs after the first steps of the calls that have just started: those that are not done by then
-/// have suspended, or wait for others before they start, and their submitter is told.
-SKEIN_INLINE task<void> runtime::tell_started() {
-    co_await yield();
-    for (const auto& [to, id] : std::exchange(books_->fresh, {})) {
-        auto* const found = to->running.find(id);
-        if (found == nullptr || (*found)->told || !to->is_open()) continue;
-        auto& is_told = (*found)->waits ? (*found)->held : (*found)->told;
-        if (std::exchange(is_told, true)) continue;
-        to->send((*found)->waits ? detail::message_held : detail::message_started, 0, id.value(),
-                 {});
-    }
-    co_return;
+/// Driver: their actor has ended.
+SKEIN_INLINE void runtime::followers::fail(const calls& all, const error& why) {
+    for (const auto& call : all)
+        if (!call->is_done()) call->fail({detail::cannot_follow(*call, why), nullptr});
 }
 
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_frames.ipp
-// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the replies that leave. The calls that run
-// here are in runtime_execution.ipp.
+// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the calls that run here.
 
 
 #include <coroutine>
@@ -29381,7 +29312,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
-        return books_->upstream == nullptr ? forward(*from, f) : execution::arrived(*this, from, f);
+        return books_->upstream == nullptr ? forward(*from, f) : arrived(from, f);
     case detail::message_started: return credits::on_started(*this, *from, slot_id(f.id));
     case detail::message_held: return credits::on_held(*this, *from, slot_id(f.id));
     case detail::message_passed:
@@ -29391,13 +29322,16 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
         return on_cancel(*from, slot_id(f.id), (f.flags & detail::flag_by_force) != 0);
     case detail::message_drop:
         if (books_->upstream == nullptr) break;
-        return execution::dropped(*this, from, f.body);
+        return arrived(from, f);
     case detail::message_snapshot:
     case detail::message_hold:
     case detail::message_release:
     case detail::message_kill:
     case detail::message_left:
     case detail::message_find: return on_actor_frame(*from, f);
+    case detail::message_group:
+        if (books_->upstream != nullptr) break;
+        return group_desk::on_question(*this, *from, f);
     default: break;
     }
     if (books_->upstream == nullptr ? on_worker_asks(*from, f) : on_driver_says(*from, f)) return;
@@ -29405,24 +29339,15 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
                 fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
 }
 
-namespace detail {
-
-[[noreturn, gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_answer(const peer& from,
-                                                                       const call_base& call) {
-    throw error(errc::malformed,
-                fmt::format("{} answers for {}, which was not sent to it", from.who, call.name()));
-}
-
-} // namespace detail
-
 /// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
 SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, slot_id id) {
     const auto index = static_cast<std::uint32_t>(id.value());
     if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32)
         return nullptr;
     auto* call = books_->slots[index].call.get();
-    if (call != nullptr && call->on != &from) [[unlikely]]
-        detail::refuse_answer(from, *call);
+    if (call != nullptr && call->on != &from)
+        throw error(errc::malformed, fmt::format("{} answers for {}, which was not sent to it",
+                                                 from.who, call->name()));
     return call;
 }
 
@@ -29431,13 +29356,13 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
     if (call_at(from, slot_id(f.id)) == nullptr) return;
-    settle(from, books_->take_out(static_cast<std::uint32_t>(f.id)), f);
+    settle(from, free_slot(slot_id(f.id)), f);
 }
 
 /// A call has its answer.
 SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> call,
                                   const net::frame_view& f) {
-    if (call->kind == detail::call_kind::task) account(from, *call);
+    account(from, *call);
     const auto lane = credits::give(*books_, from, *call);
     if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
         settle_create(from, *call, f.flags);
@@ -29453,7 +29378,7 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
     }
     if (lane) drain(*lane);
     if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();
-    if (books_->leases.crowded != 0 && from.busy == 0 && books_->upstream == nullptr) feed(from);
+    if (from.busy == 0 && books_->upstream == nullptr && books_->links.size() > 1) feed(from);
 }
 
 /// Driver: whether a task goes to the end of its line because of how it failed.
@@ -29493,13 +29418,68 @@ SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
         cancel(*found->second, by_force);
 }
 
+namespace detail {
+
+/// The function that a call names; its head must fit it.
+SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
+                                              time_point came) {
+    const auto& who = from.who;
+    const bool good = head.decode(in, from.incarnation, came);
+    const auto* fn = good ? registry::instance().at(head.function) : nullptr;
+    if (fn == nullptr)
+        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", who));
+    const auto wanted = fn->is_constructor     ? call_kind::create
+                        : fn->actor != nullptr ? call_kind::method
+                                               : call_kind::task;
+    if (head.kind != wanted)
+        throw error(errc::malformed,
+                    fmt::format("{} sends a call of {} that is none of its kind", who, fn->name));
+    return *fn;
+}
+
+SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn, actor_id actor,
+                               const std::type_info& type) {
+    return error(errc::malformed, fmt::format("{} calls {} of actor {}, which is a {}", who,
+                                              fn.name, actor, readable_name(type.name())));
+}
+
+} // namespace detail
+
+namespace detail {
+
+/// Of a call that says nothing of its place: that of the group of the call that has made it, if children are to be there.
+[[nodiscard]] inline std::string label_of_children(const demand_table& demands,
+                                                   const forwarded_call& call) {
+    const auto kind = static_cast<std::uint16_t>(call.origin().kind);
+    if (kind == 0 || !demands.at(kind).captures) return {};
+    return group_label(demands.at(kind).group, -1) + "+";
+}
+
+} // namespace detail
+
 /// As a worker asks for it.
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::call_head& head) {
     auto& demands = books_->leases.demands;
     const bool for_life = call.kind == detail::call_kind::create;
     const bool all_own = books_->leases.all_own; // then there are no workers for all
+    std::string label(detail::demand_table::label_in(head.demand));
+    if (label.empty())
+        label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
+    if (label == detail::anywhere_label) label.clear();
+    if (auto why = group_desk::resolve_label(*this, label)) {
+        call.extra().bad_options = std::move(why);
+        return;
+    }
+    if (actor_id beside; detail::parse_actor_label(label, beside)) {
+        call.extra().beside = beside;
+        label.clear();
+    }
+    const bool has_text = !head.demand.empty() || !label.empty();
+    const auto text = head.demand.empty() && !for_life && head.cpus > 0
+                          ? fmt::format("cpu={}", head.cpus)
+                          : std::string(head.demand);
     const auto number =
-        !head.demand.empty()  ? demands.number_of_text(head.demand, for_life)
+        has_text              ? demands.number_of_text(text, for_life, label)
         : for_life && all_own ? demands.number(resources{}, {}, true)
         : for_life            ? demands.number(std::uint16_t{0})
                    : demands.number(all_own && head.cpus == 0 ? std::uint16_t{1} : head.cpus);
@@ -29509,7 +29489,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     }
     call.shape = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
-    join_group(call);
+    group_desk::join(*this, call);
     if (for_life) keep_demand(call);
 }
 
@@ -29602,6 +29582,279 @@ SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_rec
     reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
 }
 
+/// Worker: a call or drop has come. Calls run in order, here and now, until they have taken so long that
+/// their replies should leave and a cancellation should be heard: the rest waits for the next turn.
+SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net::frame_view& f) {
+    const bool is_drop = f.kind == detail::message_drop;
+    if (books_->has_backlog) {
+        books_->backlog_bytes += f.body.size();
+        books_->backlog.push_back(
+            {from, slot_id(f.id), to_buffer(f.body), is_drop, loop::current().now(), {}});
+        books_->backlog_full = books_->backlog_full || books_->backlog_bytes > limit::backlog_bytes;
+        if (books_->backlog_full && from->wire && !std::exchange(from->is_paused, true))
+            from->wire->pause_reading();
+        return;
+    }
+    if (is_drop) {
+        books_->boxes.erase(detail::actor_of(f.body, from->who));
+        return;
+    }
+    begin_turn();
+    execute(from, slot_id(f.id), f.body, nullptr, loop::current().now());
+    end_turn();
+}
+
+/// A call runs; perhaps it is the first one of this turn of the loop.
+SKEIN_INLINE void runtime::begin_turn() {
+    if (books_->in_turn.is_linked()) return;
+    auto& here = loop::current();
+    books_->turn_began = here.coarse_now();
+    here.at_turn_end(books_->in_turn);
+}
+
+SKEIN_INLINE void runtime::end_turn() {
+    const auto lasted = loop::current().coarse_now() - books_->turn_began;
+    if (lasted < limit::call_turn || books_->closing) return;
+    books_->has_backlog = true;
+    books_->calls.spawn(run_backlog());
+}
+
+namespace detail {
+
+/// Resumes in the next turn of the loop, when replies have left and what has come was read.
+struct next_turn : turn_hook {
+    next_turn() noexcept
+        : turn_hook(
+              [](turn_hook& h) { loop::current().post(static_cast<next_turn&>(h).waiting); }) {}
+    static bool await_ready() noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> h) noexcept {
+        waiting = h;
+        loop::current().at_turn_end(*this);
+    }
+    static void await_resume() noexcept {}
+    std::coroutine_handle<> waiting;
+};
+
+} // namespace detail
+
+SKEIN_INLINE task<void> runtime::run_backlog() {
+    auto& waiting = books_->backlog;
+    do {
+        detail::next_turn next;
+        co_await next;
+        co_await yield(); // behind the readers that this turn has woken
+        auto& here = loop::current();
+        const auto began = here.coarse_now();
+        while (!waiting.empty() && here.coarse_now() - began < limit::call_turn) {
+            auto one = std::move(waiting.front());
+            waiting.pop_front();
+            books_->backlog_bytes -= one.body.size();
+            if (books_->closing) continue; // its driver has gone
+            if (one.given)
+                books_->direct->execute_waiting(std::move(one.given));
+            else
+                execute_waiting(one);
+        }
+        if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
+            std::exchange(books_->backlog_full, false))
+            for_each_caller([](peer& one) {
+                if (std::exchange(one.is_paused, false)) one.wire->resume_reading();
+            });
+    } while (!waiting.empty());
+    books_->has_backlog = false;
+    for_each_caller([](peer& one) { one.unwanted.clear(); });
+}
+
+/// Worker: those whose calls run here.
+template <class F>
+void runtime::for_each_caller(F what) {
+    if (books_->upstream != nullptr) what(*books_->upstream);
+    for (const auto& one : books_->direct->callers) what(*one);
+    if (books_->direct->here) what(*books_->direct->here);
+}
+
+/// A call whose turn has come; it may have been cancelled meanwhile.
+SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
+    try {
+        if (one.is_drop) {
+            books_->boxes.erase(detail::actor_of(one.body, one.from->who));
+            return;
+        }
+        if (one.from->unwanted.erase(one.slot) == 0)
+            return execute(one.from, one.slot, one.body, nullptr, one.came);
+        wire::reader in(one.body);
+        detail::call_head head;
+        const auto& fn = detail::read_head(in, head, *one.from, one.came);
+        if (!one.from->page.begin()) return credits::pass_by(*one.from, one.slot, head);
+        error why(errc::cancelled, fn.name + " was cancelled; it did not run");
+        reply_failure(*one.from, one.slot, {std::move(why), nullptr});
+    } catch (const error& e) { // no call: as in the handler of a link
+        one.from->abort(e);
+    }
+}
+
+namespace detail {
+
+/// A call of another worker is about to run. Throws if it is none that a worker may send.
+SKEIN_INLINE void check_direct(peer& from, slot_id id, const call_head& head,
+                               const function_record& fn) {
+    if (head.kind != call_kind::method)
+        throw error(errc::malformed,
+                    fmt::format("{} calls {}, which is no method", from.who, fn.name));
+    if (head.who.id.value().incarnation != from.incarnation)
+        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
+    if (from.running.find(id) != nullptr)
+        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from.who));
+}
+
+} // namespace detail
+
+/// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
+/// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
+/// start from the run queue, so in order.
+SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
+                                   std::shared_ptr<detail::actor_box> box, time_point came) {
+    wire::reader in(body);
+    detail::call_head head;
+    const auto& fn = detail::read_head(in, head, *from, came);
+    if (!box && !from->page.begin()) // its driver has taken it back
+        return credits::pass_by(*from, id, head);
+    const bool is_direct = from->role == detail::peer_role::accepted;
+    if (is_direct && !box) detail::check_direct(*from, id, head, fn);
+    if (head.kind == detail::call_kind::method && !box) {
+        box = box_for(*from, id, fn, head.target);
+        if (!box) return;
+        if (is_direct && box->lasts)
+            throw error(errc::malformed, fmt::format("{} calls actor {} past the driver, which "
+                                                     "keeps its calls",
+                                                     from->who, head.target));
+        const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
+        if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
+            return hold_back(from, id, body, head, fn, std::move(box), came);
+    }
+    if (box && box->over != nullptr) return reply_over(*from, id, fn, *box);
+    ++books_->stats.executed;
+    detail::incoming_call call{
+        *this, from, id, fn, head.target, in, std::move(box), head.retries != 0};
+    struct executing_guard {
+        runtime* before = executing_;
+        ~executing_guard() { executing_ = before; }
+    } const guard;
+    executing_ = this;
+    const task_context::use under(&context_for(head.who, head.target, fn));
+    fn.invoke(call);
+}
+
+/// The actor of a call of a method. None: it is gone, and the caller has been told.
+SKEIN_INLINE std::shared_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
+                                                                 const function_record& fn,
+                                                                 actor_id actor) {
+    const auto* const found = books_->boxes.find(actor);
+    if (found == nullptr) {
+        const error gone =
+            error(errc::not_found, fmt::format("{} did not run: actor {} is gone", fn.name, actor))
+                .with_hint("its last handle was dropped, or it was killed, or has left");
+        reply_failure(from, id, {gone, nullptr});
+        return nullptr;
+    }
+    if ((*found)->type != *fn.actor) throw detail::wrong_actor(from.who, fn, actor, (*found)->type);
+    return *found;
+}
+
+/// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
+SKEIN_INLINE detail::call_context& runtime::context_for(const detail::lineage& who, actor_id actor,
+                                                        const function_record& fn) {
+    auto& spare = books_->spare;
+    if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(books_->anchor));
+    spare->who = who;
+    spare->fn = &fn;
+    spare->actor = actor;
+    return *spare;
+}
+
+/// A plain call that may not start yet. Where it may wait for long, it can be cancelled.
+SKEIN_INLINE void runtime::hold_back(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
+                                     const detail::call_head& head, const function_record& fn,
+                                     std::shared_ptr<detail::actor_box> box, time_point came) {
+    ++box->not_started;
+    if (box->gate_of(fn.group).limit == 0) {
+        books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box), came));
+        return;
+    }
+    const task_context::use under(&context_for(head.who, head.target, fn));
+    begin_call(from, id, true,
+               execute_in_turn(from, id, to_buffer(body), &fn, std::move(box), came));
+    books_->fresh.emplace_back(from, id);
+    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
+}
+
+SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_id id,
+                                               byte_buffer body,
+                                               std::shared_ptr<detail::actor_box> box,
+                                               time_point came) {
+    --box->not_started;
+    execute(from, id, body, std::move(box), came);
+    co_return;
+}
+
+SKEIN_INLINE task<void> runtime::execute_in_turn(std::shared_ptr<peer> from, slot_id id,
+                                                 byte_buffer body, const function_record* fn,
+                                                 std::shared_ptr<detail::actor_box> box,
+                                                 time_point came) {
+    auto turn = take_turn(from, id, fn, box);
+    const bool may_start = co_await turn;
+    if (!may_start) co_return;
+    const detail::start_gate::seat seat(fn->group != 0 ? &box->gate_of(fn->group) : nullptr);
+    execute(from, id, body, box, came);
+}
+
+SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
+    const bool waits = call.box && call.box->gate_of(call.fn.group).limit != 0;
+    begin_call(call.from, call.slot, waits, std::move(work));
+    books_->fresh.emplace_back(call.from, call.slot);
+    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
+}
+
+SKEIN_INLINE void runtime::begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits,
+                                      task<void> work) {
+    if (from->running.find(id) != nullptr)
+        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from->who));
+    std::unique_ptr<detail::running_call> made(new detail::running_call);
+    auto& running = *made;
+    running.context = books_->spare;
+    running.waits = waits;
+    from->running.enter(id, std::move(made));
+    books_->calls.spawn(run_call(from, id, &running, std::move(work)));
+}
+
+SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id,
+                                          detail::running_call* running, task<void> work) {
+    auto* const outer = co_await skein::detail::current_cancel{};
+    running->stop.link(outer);
+    try {
+        skein::detail::await_under<void> inner(std::move(work), &running->stop);
+        co_await inner;
+    } catch (...) { // it could not even say so: the others that run here must not end for that
+        from->abort(to_error(std::current_exception()));
+    }
+    from->running.erase(id);
+}
+
+/// Runs after the first steps of the calls that have just started: those that are not done by then
+/// have suspended, or wait for others before they start, and their submitter is told.
+SKEIN_INLINE task<void> runtime::tell_started() {
+    co_await yield();
+    for (const auto& [to, id] : std::exchange(books_->fresh, {})) {
+        auto* const found = to->running.find(id);
+        if (found == nullptr || (*found)->told || !to->is_open()) continue;
+        auto& is_told = (*found)->waits ? (*found)->held : (*found)->told;
+        if (std::exchange(is_told, true)) continue;
+        to->send((*found)->waits ? detail::message_held : detail::message_started, 0, id.value(),
+                 {});
+    }
+    co_return;
+}
+
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_given.ipp
@@ -29678,1940 +29931,130 @@ SKEIN_INLINE void direct_books::give(counted_ptr<call_base> call, given_maker ma
     push(std::move(f));
 }
 
-} // namespace detail
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_groups.ipp
-// Part of the bodies of rt/runtime.hpp: placement groups. The source of workers finds places for them and says what
-// becomes of them; here is who holds them, and what waits for them. docs/design/0012-groups.md
-
-
-#include <algorithm>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-inline constexpr std::size_t most_bundles = 4096;
-
-SKEIN_INLINE void group_state::last_use_gone() noexcept {
-    if (owner != nullptr) owner->drop_group(*this);
-    delete this;
-}
-
-SKEIN_INLINE std::optional<error> misfit(const group_state& group, const resources& need,
-                                         int bundle) {
-    const auto count = group.bundles.size();
-    const auto asked = need.empty() ? std::string("nothing") : to_string(need);
-    if (bundle < 0) {
-        const bool any = std::any_of(group.bundles.begin(), group.bundles.end(),
-                                     [&](const auto& b) { return fits(need, b); });
-        if (any) return std::nullopt;
-        std::string all;
-        for (std::size_t b = 0; b < count && b < 8; ++b)
-            all += fmt::format("{}{{{}}}", b == 0 ? "" : " ", to_string(group.bundles[b]));
-        if (count > 8) all += fmt::format(" and {} more", count - 8);
-        return error(errc::invalid_argument,
-                     fmt::format("it asks for {}, which no bundle of placement group {} has: {}",
-                                 asked, group.number, all))
-            .with_hint("ask for less, or make a bundle larger; a task asks for .cpus = 1 if "
-                       "nothing is said");
-    }
-    const auto index = static_cast<std::size_t>(bundle);
-    if (index >= count)
-        return error(errc::invalid_argument,
-                     fmt::format("placement group {} has no bundle {}: there are {}", group.number,
-                                 bundle, count))
-            .with_hint("bundles are counted from 0");
-    if (fits(need, group.bundles[index])) return std::nullopt;
-    return error(errc::invalid_argument,
-                 fmt::format("it asks for {}, and bundle {} of placement group {} is {}", asked,
-                             bundle, group.number, to_string(group.bundles[index])))
-        .with_hint("ask for less, or make the bundle larger; a task asks for .cpus = 1 if nothing "
-                   "is said");
-}
-
-/// What a group asks for, read into `into`.
-[[nodiscard]] inline result<void> read_bundles(const std::vector<std::string>& texts,
-                                               std::vector<resources>& into) {
-    if (texts.empty() || texts.size() > most_bundles)
-        return error(errc::invalid_argument,
-                     fmt::format("a placement group of {} bundles", texts.size()))
-            .with_hint(fmt::format("1 to {}", most_bundles));
-    for (std::size_t b = 0; b < texts.size(); ++b) {
-        auto read = parse_resources(texts[b]);
-        result<void> good = read ? check_demand(*read) : result<void>(read.error());
-        if (good && read->empty())
-            good =
-                error(errc::invalid_argument, "it asks for nothing").with_hint("\"cpu=1,gpu=1\"");
-        if (!good) {
-            const auto& why = good.error();
-            error said(why.code(), fmt::format("bundle {} of a placement group, \"{}\": {}", b,
-                                               texts[b], why.text()));
-            if (!why.hint().empty()) said.with_hint(why.hint());
-            return said;
-        }
-        into.push_back(std::move(*read));
-    }
-    return {};
-}
-
-SKEIN_INLINE task<void> group_is_ready(counted_ptr<group_state> group) {
-    if (!group) throw error(errc::invalid_argument, "an empty placement_group is waited for");
-    while (!group->placed) {
-        if (group->why) throw *group->why;
-        if (group->owner == nullptr) throw error(errc::closed, "the runtime has ended");
-        group->changed.reset();
-        auto changed = group->changed.wait();
-        co_await changed;
-    }
-    if (group->why) throw *group->why;
-}
-
-SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
-    if (!group || group->owner == nullptr) co_return;
-    group->owner->end_group(
-        *group, error(errc::closed, fmt::format("placement group {} was removed", group->number)));
-    while (!group->is_gone && group->owner != nullptr) {
-        group->changed.reset();
-        auto changed = group->changed.wait();
-        co_await changed;
-    }
-}
-
-} // namespace detail
-
-SKEIN_INLINE counted_ptr<detail::group_state> runtime::make_group(
-    const std::vector<std::string>& bundles, group_strategy how) {
-    counted_ptr<detail::group_state> made(new detail::group_state);
-    auto& groups = books_->groups;
-    made->owner = this;
-    made->number = ++groups.last;
-    groups.entries[made->number].state = made.get();
-    const auto fail = [&](error why) {
-        group_refused(made->number, why);
-        return made;
-    };
-    if (books_->upstream != nullptr)
-        return fail(error(errc::not_supported, "a placement group is made by a worker")
-                        .with_hint("make it in the driver, and what runs in it there"));
-    if (auto read = detail::read_bundles(bundles, made->bundles); !read) return fail(read.error());
-    if (books_->given_up) return fail(*books_->given_up);
-    auto* const source = books_->leases.source;
-    if (source == nullptr || books_->closing)
-        return fail(error(errc::closed, "a placement group is made while there are no workers"));
-    books_->begin_work();
-    source->want_group({made->number, how, made->bundles});
-    return made;
-}
-
-/// What a call asks for must be in its group, which it keeps from now on.
-SKEIN_INLINE void runtime::join_group(detail::call_base& call) {
-    const auto& demand = books_->leases.demands.at(call.shape);
-    if (demand.group == 0) return;
-    auto& groups = books_->groups;
-    const auto found = groups.entries.find(demand.group);
-    if (found == groups.entries.end() || found->second.state == nullptr) {
-        call.extra().bad_options =
-            error(errc::not_found, fmt::format("there is no placement group {}", demand.group))
-                .with_hint("it ends with the last handle to it");
+/// As runtime::arrived() does with one that was encoded.
+SKEIN_INLINE void direct_books::arrived(std::unique_ptr<given_call> given) {
+    auto& books = *self.books_;
+    if (books.closing) return;
+    if (books.has_backlog) {
+        const auto id = given->slot;
+        books.backlog.push_back({here, id, {}, false, {}, std::move(given)});
         return;
     }
-    auto& state = *found->second.state;
-    if (state.why) {
-        call.extra().bad_options = *state.why;
-    } else if (auto why = detail::misfit(state, demand.need, demand.bundle)) {
-        call.extra().bad_options = std::move(*why);
-    } else {
-        using held = counted_ptr<detail::group_state>;
-        call.keep(std::make_shared<held>(&state));
-    }
+    self.begin_turn();
+    execute(std::move(given), nullptr);
+    self.end_turn();
 }
 
-/// Driver: the group in which an actor with this demand lives, if it is one.
-SKEIN_INLINE counted_ptr<detail::group_state> runtime::group_of(std::uint16_t shape) const {
-    const auto number = books_->leases.demands.at(shape).group;
-    if (number == 0) return {};
-    const auto found = books_->groups.entries.find(number);
-    if (found == books_->groups.entries.end()) return {};
-    return counted_ptr<detail::group_state>(found->second.state);
-}
-
-/// Nobody holds it any more.
-SKEIN_INLINE void runtime::drop_group(detail::group_state& state) noexcept {
-    const auto found = books_->groups.entries.find(state.number);
-    if (found == books_->groups.entries.end()) return;
-    found->second.state = nullptr;
-    tell_drop(state.number);
-    forget_group(state.number);
-}
-
-SKEIN_INLINE void runtime::tell_drop(std::uint64_t number) {
-    auto& entry = books_->groups.entries.at(number);
-    auto* const source = books_->leases.source;
-    if (entry.is_gone || std::exchange(entry.dropped, true)) return;
-    if (source == nullptr || books_->closing) {
-        entry.is_gone = true; // all ends
-        return;
-    }
-    source->drop_group(number);
-}
-
-SKEIN_INLINE void runtime::end_group(detail::group_state& group, const error& why) {
-    const counted_ptr<detail::group_state> hold(&group);
-    if (group.why) return;
-    group.why = why;
-    group.placed = false;
-    group.changed.set();
-    std::vector<actor_id> inside;
-    for (const auto& [id, entry] : books_->actors.entries)
-        if (entry.group.get() == &group) inside.push_back(id);
-    std::sort(inside.begin(), inside.end());
-    for (const auto id : inside) {
-        const failure told{error(why.code(), fmt::format("actor {} has ended: {}", id, why.text())),
-                           nullptr};
-        end_actor(id, detail::message_kill, &told);
-    }
-    refuse_group(group.number, why);
-    tell_drop(group.number);
-    if (books_->groups.entries.at(group.number).is_gone) group.is_gone = true;
-}
-
-/// What waits for a place in it fails.
-SKEIN_INLINE void runtime::refuse_group(std::uint64_t number, const error& why) {
-    std::vector<std::uint16_t> kinds;
-    books_->leases.demands.for_each_in_group(number, [&](auto kind) { kinds.push_back(kind); });
-    for (const auto kind : kinds) refuse_demand(kind, why);
-}
-
-/// Its numbers serve others when nobody uses them any more.
-SKEIN_INLINE void runtime::forget_group(std::uint64_t number) {
-    auto& groups = books_->groups;
-    const auto found = groups.entries.find(number);
-    if (found == groups.entries.end() || found->second.state != nullptr || !found->second.is_gone)
-        return;
-    auto& leases = books_->leases;
-    bool used = false;
-    leases.demands.for_each_in_group(number, [&](auto kind) {
-        const auto line = leases.lines.find(kind);
-        if (line == leases.lines.end()) return;
-        (void)leases.front(line->second);
-        used = used || !line->second.is_empty() || line->second.held > 0 ||
-               line->second.parents > 0 || line->second.out > 0;
-    });
-    if (used) return; // at the end of a program: what is left is settled in another order
-    leases.demands.for_each_in_group(number, [&](auto kind) { leases.lines.erase(kind); });
-    leases.demands.forget_group(number);
-    groups.entries.erase(found);
-}
-
-// ---- what the source of workers says -----------------------------------------------------------
-
-SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
-    const auto found = books_->groups.entries.find(number);
-    if (found == books_->groups.entries.end() || found->second.state == nullptr) return;
-    auto& state = *found->second.state;
-    if (state.why) return;
-    state.placed = on;
-    state.changed.set();
-}
-
-SKEIN_INLINE void runtime::group_refused(std::uint64_t number, const error& why) {
-    const auto found = books_->groups.entries.find(number);
-    if (found == books_->groups.entries.end()) return;
-    found->second.is_gone = true;
-    if (auto* const state = found->second.state; state != nullptr) end_group(*state, why);
-    group_gone(number);
-}
-
-SKEIN_INLINE void runtime::group_gone(std::uint64_t number) {
-    const auto found = books_->groups.entries.find(number);
-    if (found == books_->groups.entries.end()) return;
-    found->second.is_gone = true;
-    if (auto* const state = found->second.state; state != nullptr) {
-        state->is_gone = true;
-        state->changed.set();
-    }
-    forget_group(number);
-}
-
-/// Driver: the program ends, or there are no workers for it.
-SKEIN_INLINE void runtime::fail_groups(const error& why) {
-    for (const auto& group : books_->groups.held()) {
-        if (!books_->closing) {
-            end_group(*group, why);
-            continue;
-        }
-        if (!group->why) group->why = why;
-        group->is_gone = books_->groups.entries.at(group->number).is_gone = true;
-        group->changed.set();
-    }
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_handles.ipp
-// Part of the bodies of rt/runtime.hpp: who holds handles to actors.
-//
-// An actor ends when nobody holds a handle to it. The driver counts for each link how often it was told, or has told,
-// that there are handles; a worker says `release` with the same count when its last one is gone. So a handle that is
-// on its way to a worker is never lost to a release that crosses it.
-
-
-#include <algorithm>
-#include <vector>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
-    books_->lanes.erase(lane.id);
-    if (books_->upstream == nullptr) return let_go(lane.id);
-    if (lane.holds == 0) {
-        books_->actors.borrowed.erase(lane.id);
-        return;
-    }
-    if (!books_->upstream->wire->is_open()) return;
-    tell_driver_first();
-    wire::writer body;
-    detail::put_actor(body, lane.id);
-    body.fixed(lane.holds);
-    books_->upstream->wire->send(detail::message_release, 0, 0, body.bytes(), {});
-}
-
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::borrow_actor(actor_id id,
-                                                                    std::uint32_t max_pending) {
-    const bool is_new = !books_->lanes.contains(id);
-    auto lane = actor_lane(id);
-    if (is_new) lane->max_pending = max_pending;
-    if (is_new && books_->upstream != nullptr) books_->actors.borrowed.insert(id);
-    return lane;
-}
-
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::hold_actor(actor_id id,
-                                                                  std::uint32_t max_pending) {
-    auto lane = borrow_actor(id, max_pending);
-    if (books_->upstream == nullptr) return lane;
-    ++lane->holds;
-    books_->actors.borrowed.erase(id);
-    return lane;
-}
-
-SKEIN_INLINE bool runtime::has_borrowed() const noexcept {
-    return !books_->actors.borrowed.empty();
-}
-
-SKEIN_INLINE void runtime::lend_actor(actor_id id) {
-    auto& lent = books_->actors.lent;
-    if (std::find(lent.begin(), lent.end(), id) == lent.end()) lent.push_back(id);
-}
-
-/// Worker: a call is answered, and there are handles that came as arguments.
-SKEIN_INLINE void runtime::tell_holds() {
-    auto& borrowed = books_->actors.borrowed;
-    std::vector<actor_id> all(borrowed.begin(), borrowed.end());
-    borrowed.clear();
-    std::sort(all.begin(), all.end());
-    for (const auto id : all) {
-        books_->lanes.at(id)->holds = 1;
-        send_actor(*books_->upstream, detail::message_hold, id);
-    }
-}
-
-SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id) {
-    if (!to.wire->is_open()) return;
-    wire::writer body;
-    detail::put_actor(body, id);
-    to.wire->send(kind, 0, 0, body.bytes(), {});
-}
-
-/// Driver: a worker gets a handle, and holds it from now on.
-SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
-    auto& entry = books_->actors.entries.at(actor);
-    entry.add_hold(to.number);
-    const auto max_pending = entry.plan ? entry.plan->terms.max_pending : 0;
-    reply(to, id, [&](wire::writer& w) {
-        detail::put_actor(w, actor);
-        w.fixed(max_pending);
-    });
-}
-
-/// The value of a call has handles in it: who gets it holds them before who gave it can let go.
-SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
-                                      const net::frame_view& f) {
-    detail::lending_reply parts;
-    if (!parts.decode(f.body))
-        throw error(errc::malformed, fmt::format("a reply that cannot be read from {}", from.who));
-    if (books_->upstream == nullptr && call.nested) {
-        auto& passed = static_cast<detail::forwarded_call&>(call);
-        passed.lends = true;
-        if (passed.origin().up)
-            for (const auto id : parts.actors)
-                if (auto* const entry = books_->actors.find(id))
-                    entry->add_hold(passed.origin().number);
-        return call.finish_with_bytes(f.body);
-    }
-    std::vector<counted_ptr<detail::actor_state>> lanes;
-    for (const auto id : parts.actors) lanes.push_back(hold_actor(id, 0));
-    struct executing_guard {
-        runtime* before = executing_;
-        ~executing_guard() { executing_ = before; }
-    } const guard;
-    executing_ = this;
-    call.finish_with_bytes(parts.value);
-}
-
-SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
-    return books_->lanes.contains(id) || !entry.holders.empty() || !entry.waiting.empty() ||
-           entry.is_detached();
-}
-
-/// Driver: a handle is gone; it may have been the last one.
-SKEIN_INLINE void runtime::let_go(actor_id id) {
-    const auto* const entry = books_->actors.find(id);
-    if (entry != nullptr && !is_held(id, *entry)) end_actor(id, detail::message_drop, nullptr);
-}
-
-SKEIN_INLINE void runtime::on_release(peer& from, byte_span body) {
-    wire::reader in(body);
-    actor_id id;
-    std::uint32_t times = 0;
-    if (!detail::get_actor_id(in, id) || !in.fixed(times) || !in.finish())
-        throw error(errc::malformed,
-                    fmt::format("a release that cannot be read from {}", from.who));
-    auto* const entry = books_->actors.find(id);
-    if (entry == nullptr) return;
-    if (!entry->remove_holds(from.number, times))
-        throw error(errc::malformed,
-                    fmt::format("{} gives handles to actor {} back that it has not", from.who, id));
-    let_go(id);
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_leases.ipp
-// Part of the bodies of rt/runtime.hpp: the lines in which tasks wait for cores, and the leases over which they
-// leave. A line asks the scheduler for one lease at a time, sends as many tasks over it as the worker takes ahead of
-// time, and keeps it until another line waits. Then it ends its turn, gives the lease back and asks again.
-//
-// Nothing here looks at all workers for each task: the leases of a line are in lists by the room they have, and
-// change their list when a task goes or ends there.
-
-
-#include <algorithm>
-#include <limits>
-#include <string>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-inline constexpr std::uint32_t most_cpus = std::numeric_limits<std::uint16_t>::max();
-/// The tag of a request for all that a worker has; others carry the cpus of their line.
-inline constexpr std::uint64_t whole_tag = std::uint64_t{most_cpus} + 1;
-/// Lists of workers are searched so far for the one with the least to do.
-inline constexpr int most_looked_at = 8;
-
-/// Puts the leases of a line on a worker into the list where they belong now.
-inline void file(lease_share& share) {
-    const auto& at = *share.at;
-    auto room = lease_line::nowhere;
-    if (share.line->by == lease_line::service::own)
-        room = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
-    else if (share.out < share.leases.size())
-        room = at.guests == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
-    else if (share.out < share.leases.size() * at.window)
-        room = lease_line::ahead;
-    share.unlink();
-    if (room != lease_line::nowhere) share.line->with[room].push_back(share);
-}
-
-SKEIN_INLINE lease_line& lease_books::line_of(std::uint16_t shape) {
-    auto& line = lines[shape];
-    if (line.need != nullptr) return line;
-    line.need = &demands.at(shape);
-    line.shape = shape;
-    line.cpus = line.need->cpus;
-    return line;
-}
-
-SKEIN_INLINE lease_share* lease_books::share_of(const peer& at, const lease_line& line) noexcept {
-    for (const auto& share : at.shares)
-        if (share->line == &line) return share.get();
-    return nullptr;
-}
-
-SKEIN_INLINE lease_share& lease_books::share_for(peer& at, lease_line& line) {
-    if (auto* const known = share_of(at, line)) return *known;
-    auto& made = *at.shares.emplace_back(std::make_unique<lease_share>());
-    made.at = &at;
-    made.line = &line;
-    return made;
-}
-
-SKEIN_INLINE void lease_books::add(peer& worker) {
-    if (worker.is_guest) return; // no place
-    if (worker.kind != 0) {
-        auto& line = line_of(static_cast<std::uint16_t>(worker.kind));
-        line.by = lease_line::service::own;
-        auto& share = share_for(worker, line);
-        share.leases.emplace_back(); // of no scheduler: it lasts as long as the worker
-        ++line.held;
-        file(share);
-        return;
-    }
-    resources total;
-    total.cpu = amount(static_cast<int>(std::min(worker.capacity, most_cpus)));
-    const auto name = fmt::format("worker {}", worker.number);
-    const auto added = places.add_place(place_of(worker), name, total, worker.labels);
-    SKEIN_CHECK(added, "{} is no place: {}", worker.who, added.error().what());
-    workers[place_of(worker)] = &worker;
-    largest = std::max(largest, worker.capacity);
-    ++state;
-    is_changed = true;
-    lend_now();
-}
-
-/// What it had is gone with it.
-SKEIN_INLINE void lease_books::remove(peer& worker) {
-    if (workers.erase(place_of(worker)) == 0 && worker.kind == 0) return;
-    if (worker.lent) worker_idle.set();
-    if (worker.kind == 0) (void)places.remove_place(place_of(worker));
-    for (const auto& share : worker.shares) {
-        share->line->held -= share->leases.size();
-        if (worker.kind != 0)
-            share->line->out -= std::min<std::size_t>(share->line->out, share->out);
-    }
-    worker.shares.clear();
-    parents.erase_if([&](call_id, const parent& one) {
-        if (one.at != &worker) return false;
-        auto& line = line_of(one.call->shape);
-        --line.parents;
-        if (worker.kind != 0 && one.children > 0) resting -= std::min(resting, cores_of(*one.call));
-        return true;
-    });
-    for (auto& [shape, line] : lines) { // whoever had its label may have gone
-        if (line.by != lease_line::service::shared || line.held > 0 || line.need->label.empty())
-            continue;
-        withdraw(line);
-        line.by = lease_line::service::undecided;
-    }
-    if (worker.kind != 0) return;
-    worker.whole = {};
-    largest = 0;
-    for (const auto& [place, other] : workers) largest = std::max(largest, other->capacity);
-    ++state;
-    is_changed = true;
-    lend_now();
-}
-
-/// Whether new tasks go there.
-SKEIN_INLINE void lease_books::retire(peer& worker, bool on) {
-    worker.retiring = on;
-    (void)places.drain(place_of(worker), on || worker.lent);
-    for (const auto& share : worker.shares) release_unused(*share);
-    ++state;
-    is_changed = true;
-}
-
-/// To the end of its line. A suspect waits for a worker with nothing to do, behind what waits now.
-SKEIN_INLINE void lease_books::push(counted_ptr<call_base> call) {
-    if (call->alone != 0) {
-        suspects.push_back({std::move(call), gone + waiting});
-        return;
-    }
-    auto& line = line_of(call->shape);
-    (call->nested ? line.inner : line.waiting).push_back(std::move(call));
-    ++waiting;
-}
-
-/// To the front of their lines.
-SKEIN_INLINE void lease_books::run_again(const std::vector<counted_ptr<call_base>>& calls) {
-    for (auto at = calls.rbegin(); at != calls.rend(); ++at) {
-        if ((*at)->alone != 0) {
-            push(*at);
-            continue;
-        }
-        auto& line = line_of((*at)->shape);
-        ((*at)->nested ? line.inner : line.waiting).push_front(*at);
-        ++waiting;
-    }
-}
-
-SKEIN_INLINE counted_ptr<call_base> lease_books::pop(lease_line& line) {
-    auto& queue = line.next();
-    auto call = std::move(queue.front());
-    queue.pop_front();
-    --waiting;
-    ++gone;
-    return call;
-}
-
-/// The first task of a line that has no outcome yet.
-SKEIN_INLINE call_base* lease_books::front(lease_line& line) {
-    while (!line.is_empty() && line.next().front()->is_done()) (void)pop(line);
-    return line.is_empty() ? nullptr : line.next().front().get();
-}
-
-SKEIN_INLINE void lease_books::take_waiting(std::vector<counted_ptr<call_base>>& into) {
-    for (auto& [cpus, line] : lines) {
-        withdraw(line);
-        while (front(line) != nullptr) into.push_back(pop(line));
-    }
-    for (auto& one : std::exchange(suspects, {})) into.push_back(std::move(one.call));
-}
-
-SKEIN_INLINE request_id lease_books::submit(request r) {
-    is_changed = true;
-    return places.submit(r).value();
-}
-
-/// For one lease of a line.
-SKEIN_INLINE request_id lease_books::request_room(const lease_line& line, const constraint& where) {
-    request r;
-    r.demand = line.need->need;
-    r.where = where;
-    if (where == constraint() && !line.need->label.empty())
-        r.where = constraint::labelled(line.need->label);
-    r.tag = line.shape;
-    return submit(std::move(r));
-}
-
-/// A line wants one more lease. True: it has one more; else its request waits in the scheduler, or there was no
-/// room before and nothing has changed.
-SKEIN_INLINE bool lease_books::ask(lease_line& line) {
-    if (!line.asked) {
-        if (line.full_at == state) return false;
-        line.asked = request_room(line, {});
-        ++asking;
-    }
-    if (take()) again = true; // another line may have one, too
-    if (!line.asked) return true;
-    line.full_at = state;
-    return false;
-}
-
-SKEIN_INLINE void lease_books::withdraw(lease_line& line) {
-    if (!line.asked) return;
-    (void)places.cancel(std::exchange(line.asked, {}));
-    --asking;
-    if (!std::exchange(line.stands, false)) return;
-    ++state; // a worker may have been kept free for it
-    is_changed = true;
-}
-
-/// Books what the scheduler grants. True: there are new leases.
-SKEIN_INLINE bool lease_books::take() {
-    if (!std::exchange(is_changed, false)) return false;
-    std::vector<grant> granted;
-    std::vector<notice> notices; // nothing is asked for that no worker could hold
-    places.take_grants(granted);
-    places.take_notices(notices);
-    for (const auto& g : granted) book(g);
-    return !granted.empty();
-}
-
-SKEIN_INLINE void lease_books::book(const grant& g) {
-    auto& at = *workers.at(g.place);
-    if (g.tag == whole_tag) {
-        at.whole = g.id;
-        return;
-    }
-    auto& line = lines.at(static_cast<std::uint16_t>(g.tag));
-    if (line.asked == g.id) {
-        line.asked = {};
-        line.stands = false;
-        --asking;
-    }
-    auto& share = share_for(at, line);
-    share.leases.push_back(g.id);
-    share.turn += at.window;
-    ++line.held;
-    file(share);
-}
-
-/// One more lease on this worker. False: it has no room for it.
-SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
-    const auto id = request_room(line, constraint::on(place_of(worker)));
-    (void)take();
-    return !places.cancel(id);
-}
-
-/// A worker with nothing to do and so many cpus, all of which belong to the next call there; nullptr: there is none.
-SKEIN_INLINE peer* lease_books::take_whole(const peers& links, std::uint32_t cpus) {
-    for (const auto& l : links) {
-        if (!l->up || l->retiring || l->lent || l->kind != 0 || l->is_guest || l->busy != 0 ||
-            l->alone != nullptr || l->capacity < cpus)
-            continue;
-        for (const auto& share : l->shares) release_unused(*share);
-        request all;
-        all.demand.cpu = amount(static_cast<int>(std::min(l->capacity, most_cpus)));
-        all.where = constraint::on(place_of(*l));
-        all.tag = whole_tag;
-        const auto id = submit(std::move(all));
-        if (take()) again = true;
-        if (!places.cancel(id)) return l.get();
-    }
-    return nullptr;
-}
-
-SKEIN_INLINE void lease_books::release_unused(lease_share& share) {
-    if (share.line->by == lease_line::service::own) return;
-    while (share.leases.size() > share.out) {
-        (void)places.release(share.leases.back());
-        share.leases.pop_back();
-        --share.line->held;
-        ++state;
-        is_changed = true;
-    }
-    if (share.leases.empty()) share.turn = 0;
-    file(share);
-}
-
-/// A line waits: the others give back what they do not use. True: there was something.
-SKEIN_INLINE bool lease_books::reclaim() {
-    if (lines.size() < 2) return false; // one line has nobody to give it to
-    const auto before = state;
-    for (auto& [cpus, line] : lines) {
-        if (line.by == lease_line::service::own) continue;
-        for (const auto room : {lease_line::unused, lease_line::beside}) {
-            intrusive_list<lease_share, lease_share> all;
-            all.splice_back(line.with[room]);
-            while (!all.empty()) {
-                auto& share = all.pop_front();
-                if (line.is_empty() || (share.turn == 0 && others_wait(line)))
-                    release_unused(share);
-                else
-                    file(share);
-            }
-        }
-    }
-    return state != before;
-}
-
-/// Lines that have nothing go when there are many.
-SKEIN_INLINE void lease_books::forget_idle_lines() {
-    for (auto at = lines.begin(); lines.size() > 16 && at != lines.end();) {
-        const auto* line = &at->second;
-        if (!line->is_empty() || line->asked || line->held > 0 || line->parents > 0 ||
-            line->wanted > 0) {
-            ++at;
-            continue;
-        }
-        for (const auto& [place, worker] : workers)
-            std::erase_if(worker->shares, [&](const auto& share) { return share->line == line; });
-        at = lines.erase(at);
-    }
-}
-
-/// The least busy of the workers that a line's next task may go to now.
-SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) const {
-    const bool is_last_turn = others_wait(line) && line.by != lease_line::service::own;
-    peer* best = nullptr;
-    int seen = 0;
-    line.with[where].for_each_while([&](const lease_share& share) {
-        auto* const at = share.at;
-        const bool is_open = at->up && !at->retiring && !at->lent && at->alone == nullptr &&
-                             (share.turn > 0 || !is_last_turn) &&
-                             (at->guests == 0 || at->busy + line.cpus <= at->capacity * at->window);
-        if (is_open && (best == nullptr || at->busy < best->busy)) best = at;
-        return ++seen < most_looked_at;
-    });
-    for (; best == nullptr && seen > 0; --seen) // the next ones another time
-        line.with[where].push_back(line.with[where].pop_front());
-    return best;
-}
-
-/// Where a task may go at once, past no other one: its demand is the only one, nothing waits, and its line has what
-/// it can have. nullptr: it stands in line.
-SKEIN_INLINE peer* lease_books::straight_to(const call_base& call) {
-    if (lines.size() != 1 || waiting > 0 || asking > 0 || pumping || call.alone != 0 ||
-        !suspects.empty())
-        return nullptr;
-    auto& [shape, line] = *lines.begin();
-    if (shape != call.shape || is_changed || line.by != lease_line::service::shared) return nullptr;
-    auto* to = pick(line, lease_line::unused);
-    if (to == nullptr && line.full_at != state) return nullptr; // there may be more leases
-    if (to == nullptr) to = pick(line, lease_line::beside);
-    if (to == nullptr) to = pick(line, lease_line::ahead);
-    if (to != nullptr) ++gone;
-    return to;
-}
-
-SKEIN_INLINE call_id lease_books::id_of(const call_base& call) const {
-    if (call.nested) return static_cast<const forwarded_call&>(call).id;
-    return call_id({incarnation, call.number});
-}
-
-/// So many cores of a worker are asked for.
-SKEIN_INLINE void lease_books::occupy(peer& at, std::uint32_t cores) noexcept {
-    crowded += (cores > at.capacity ? 1U : 0U);
-    crowded -= (at.busy > at.capacity ? 1U : 0U);
-    at.busy = cores;
-    if (cores == 0 && at.lent) worker_idle.set();
-}
-
-/// Before it goes. A suspect has its worker as a whole.
-SKEIN_INLINE void lease_books::sent(peer& to, call_base& call) {
-    if (call.cpus == 0 || (is_leased(call) && to.alone == &call)) return;
-    if (!is_leased(call)) {
-        to.guests += call.cpus;
-        for (const auto& share : to.shares) file(*share);
-        return;
-    }
-    auto& line = line_of(call.shape);
-    auto* share = share_of(to, line);
-    SKEIN_CHECK(share != nullptr, "{} was sent without a lease", call.name());
-    ++share->out;
-    if (to.kind != 0) ++line.out;
-    if (share->turn > 0) --share->turn;
-    file(*share);
-    if (call.fn == nullptr || !call.fn->is_coroutine) return; // the others cannot wait
-    parents.enter(id_of(call), {&call, &to, 0});
-    ++line.parents;
-}
-
-/// A task has called another one: it leaves its cores to others until all that it has called is over.
-SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
-    auto* const found = parents.find(id);
-    if (found == nullptr || found->at != &at) return;
-    if (found->children++ > 0) return;
-    const auto [call, where, children] = *found;
-    if (where->kind != 0) { // what else it has nobody can use meanwhile
-        resting += cores_of(*call);
-        if (source != nullptr) source->rests(*where->wire, true);
-        return lend_now();
-    }
-    auto& share = share_for(*where, line_of(call->shape));
-    share.out -= std::min<std::uint32_t>(share.out, 1);
-    file(share);
-    occupy(*where, where->busy - std::min<std::uint32_t>(where->busy, call->cpus));
-}
-
-/// It goes on, whoever has its cores meanwhile; nobody new gets any until that is made good.
-SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
-    auto* const found = parents.find(id);
-    if (found == nullptr || found->at != &at) return;
-    if (found->children == 0 || --found->children > 0) return;
-    const auto [call, where, children] = *found;
-    if (where->kind != 0) {
-        resting -= std::min(resting, cores_of(*call));
-        if (source != nullptr) source->rests(*where->wire, false);
-        return lend_now();
-    }
-    auto& share = share_for(*where, line_of(call->shape));
-    ++share.out;
-    file(share);
-    occupy(*where, where->busy + call->cpus);
-}
-
-/// A call leaves its worker. True: it had its cores until now.
-SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
-    if (!is_leased(call) || call.fn == nullptr || !call.fn->is_coroutine) return true;
-    const auto id = id_of(call);
-    const auto* const found = parents.find(id);
-    if (found == nullptr) return true; // its worker is lost
-    bool had_cores = found->children == 0;
-    if (!had_cores && found->at->kind != 0) {
-        resting -= std::min(resting, cores_of(call));
-        if (source != nullptr) source->rests(*found->at->wire, false);
-        lend_now();
-        had_cores = true;
-    }
-    parents.erase(id);
-    --line_of(call.shape).parents;
-    return had_cores;
-}
-
-/// An actor goes to a worker that is for it alone.
-SKEIN_INLINE void lease_books::settle_in(peer& at) {
-    auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
-    if (share == nullptr) return;
-    ++share->out;
-    ++share->line->out;
-    file(*share);
-}
-
-/// The actor has ended: nobody follows it there.
-SKEIN_INLINE void lease_books::spend(peer& at) {
-    at.spent = true;
-    auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
-    if (share == nullptr) return;
-    auto& line = *share->line;
-    line.held -= share->leases.size();
-    line.out -= std::min<std::size_t>(line.out, share->out);
-    share->leases.clear();
-    share->out = 0;
-    file(*share);
-}
-
-SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call, bool had_cores) {
-    if (!is_leased(call)) {
-        from.guests -= std::min<std::uint32_t>(from.guests, call.cpus);
-    } else if (call.alone != 0) {
-        (void)places.release(std::exchange(from.whole, {}));
-        ++state;
-        is_changed = true;
-    } else if (auto* share = share_of(from, line_of(call.shape)); share != nullptr && had_cores) {
-        share->out -= std::min<std::uint32_t>(share->out, 1);
-        if (from.kind != 0) share->line->out -= std::min<std::size_t>(share->line->out, 1);
-    }
-    for (const auto& share : from.shares) file(*share); // its pace may be another, too
-}
-
-} // namespace detail
-
-/// Sends what waits in lines as far as there are leases, and asks for more.
-SKEIN_INLINE void runtime::pump_leases() {
-    auto& leases = books_->leases;
-    leases.again = true;
-    if (leases.pumping) return; // a call that failed has let another one go
-    struct pumping_guard {
-        bool& is_on;
-        ~pumping_guard() { is_on = false; }
-    } const guard{leases.pumping};
-    leases.pumping = true;
-    while (std::exchange(leases.again, false)) {
-        if (!leases.suspects.empty()) try_suspects();
-        for (auto& [shape, line] : leases.lines)
-            if (!line.is_empty() || line.asked || line.wanted > 0) use_leases(line);
-        if (leases.asking > 0 && leases.reclaim()) leases.again = true;
-        if (leases.take()) leases.again = true;
-    }
-    leases.forget_idle_lines();
-}
-
-/// A lease without a task comes first, then a new one, also of what other lines do not use; then what a worker takes
-/// ahead of time.
-SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
-    using detail::lease_line;
-    auto& leases = books_->leases;
-    leases.decide(line);
-    if (line.by == lease_line::service::undecided) return;
-    if (line.by == lease_line::service::own) return use_own_workers(line);
-    while (leases.front(line) != nullptr) {
-        auto* to = leases.pick(line, lease_line::unused);
-        if (to == nullptr && (leases.ask(line) || (leases.reclaim() && leases.ask(line)))) continue;
-        if (to == nullptr) to = leases.pick(line, lease_line::beside);
-        if (to == nullptr) to = leases.pick(line, lease_line::ahead);
-        if (to == nullptr) break;
-        send(*to, leases.pop(line));
-    }
-    if (line.is_empty()) return leases.withdraw(line);
-    if (!line.asked) { // there was no room before: stand in line for what comes
-        line.asked = leases.request_room(line, {});
-        ++leases.asking;
-    }
-    line.stands = true;
-}
-
-/// A task beside which a worker died takes nobody along the next time: it gets a worker of its own. When those that
-/// wait have passed it so often that it is one of them again, it goes like any other.
-SKEIN_INLINE void runtime::try_suspects() {
-    auto& leases = books_->leases;
-    for (auto n = leases.suspects.size(); n > 0 && leases.largest > 0; --n) {
-        auto one = std::move(leases.suspects.front());
-        leases.suspects.pop_front();
-        auto& call = *one.call;
-        if (call.is_done()) continue;
-        if (call.cpus > leases.largest) { // the larger workers have gone meanwhile
-            call.alone = 0;
-            leases.push(std::move(one.call));
-            leases.again = true;
-            continue;
-        }
-        if (leases.gone >= one.turn) {
-            if (auto* to = leases.take_whole(books_->links, call.cpus)) {
-                send(*to, std::move(one.call));
-                continue;
-            }
-            one.turn = leases.gone + leases.waiting;
-            if (leases.waiting > 0 && --call.alone == 0) {
-                leases.run_again({one.call});
-                continue;
-            }
-        }
-        leases.suspects.push_back(std::move(one));
-    }
-}
-
-SKEIN_INLINE void runtime::refuse_impossible(detail::call_base& call) {
-    refuse(call,
-           error(errc::exhausted, fmt::format("{} asks for {}, more than any worker has",
-                                              call.name(), books_->leases.demands.text(call.shape)))
-               .with_hint("start fewer workers with more cores each, or lower .cpus"));
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_meetings.ipp
-// Part of the bodies of rt/runtime.hpp: what a driver does for workers that call the actors of each other: it says
-// where these are and how a worker ended, and passes on replies that belong behind something it has to know.
-
-
-#include <algorithm>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-SKEIN_INLINE peer* runtime::link_of(std::uint64_t incarnation) const {
-    for (const auto& l : books_->links)
-        if (l->incarnation == incarnation) return l.get();
-    return nullptr;
-}
-
-SKEIN_INLINE peer* runtime::link_at(peer_id number) const {
-    for (const auto& l : books_->links)
-        if (l->number == number) return l.get();
-    return nullptr;
-}
-
-/// What only a worker says. False: it is nothing of that.
-SKEIN_INLINE bool runtime::on_worker_asks(peer& from, const net::frame_view& f) {
-    switch (f.kind) {
-    case detail::message_where: on_where(from, f); return true;
-    case detail::message_lost: on_lost(from, f.id); return true;
-    case detail::message_relay: pass_on(from, f); return true;
-    case detail::message_waits: on_waits(from, f); return true;
-    case detail::message_busy: from.calls_directly = f.flags != 0; return true;
-    default: return false;
-    }
-}
-
-// ---- where actors are --------------------------------------------------------------------------
-
-SKEIN_INLINE void runtime::on_where(peer& from, const net::frame_view& f) {
-    const auto asked = wire::decode<detail::where_question>(f.body);
-    if (!asked)
-        throw error(errc::malformed,
-                    fmt::format("a question that cannot be read from {}", from.who));
-    const actor_id id(asked->actor);
-    auto* const entry = books_->actors.find(id);
-    if (entry == nullptr || entry->lasts() || !asked->is_cut_off) {
-        if (entry != nullptr && entry->where == nullptr && !entry->lasts())
-            return entry->askers.push_back(from.number); // it is being made
-        return tell_where(from.number, id, entry != nullptr ? entry->where : nullptr);
-    }
-    // Calls over its last link must not come behind those that go through here.
-    if (entry->where != nullptr && entry->where->is_open())
-        entry->where->send(detail::message_cut, 0, from.incarnation, {});
-    detail::where_answer answer;
-    answer.actor = id.value();
-    answer.verdict = static_cast<std::uint8_t>(detail::whereabouts::through_driver);
-    if (from.is_open()) from.send(detail::message_there, 0, 0, wire::encode(answer));
-}
-
-namespace detail {
-
-/// Where `asker` reaches `where`, best first.
-SKEIN_INLINE std::vector<std::string> addresses_for(const peer& asker, const peer& where) {
-    std::vector<std::string> out;
-    const bool same_host = asker.wire->peer().host == where.wire->peer().host;
-    if (same_host && !where.near_address.empty()) out.push_back(where.near_address);
-    auto far = net::address::parse(where.far_address);
-    if (!far || (far->is_loopback() && !same_host)) return out;
-    if (far->kind == net::scheme::tcp && far->host == "*") far->host = where.wire->peer_host();
-    if (!far->host.empty()) out.push_back(to_string(*far));
-    return out;
-}
-
-} // namespace detail
-
-/// where: nullptr: it has ended, or it is one that is made again.
-SKEIN_INLINE void runtime::tell_where(peer_id asker, actor_id id, peer* where) {
-    auto* const to = link_at(asker);
-    if (to == nullptr || !to->is_open()) return;
-    const auto* const entry = books_->actors.find(id);
-    auto verdict = detail::whereabouts::gone;
-    detail::where_answer answer;
-    answer.actor = id.value();
-    if (entry != nullptr) {
-        verdict = detail::whereabouts::through_driver;
-        if (!entry->lasts() && where != nullptr) {
-            if (where != to) answer.addresses = detail::addresses_for(*to, *where);
-            if (where == to || !answer.addresses.empty()) verdict = detail::whereabouts::at_worker;
-            answer.incarnation = where->incarnation;
-            answer.who = where->who;
-        }
-    }
-    if (!answer.addresses.empty() && std::find(where->told_where.begin(), where->told_where.end(),
-                                               asker) == where->told_where.end())
-        where->told_where.push_back(asker);
-    answer.verdict = static_cast<std::uint8_t>(verdict);
-    to->send(detail::message_there, 0, 0, wire::encode(answer));
-}
-
-// ---- how workers end ---------------------------------------------------------------------------
-
-/// The link of two workers broke: one of them may have died, which its own link tells in a moment.
-SKEIN_INLINE void runtime::on_lost(peer& from, std::uint64_t incarnation) {
-    auto* const at = link_of(incarnation);
-    if (at == nullptr || books_->closing) return; // it was told already
-    const bool is_new = at->asks_for_end.empty();
-    at->asks_for_end.push_back(from.number);
-    if (is_new) books_->direct->tasks.spawn(say_it_lives(this, incarnation));
-}
-
-SKEIN_INLINE task<void> runtime::say_it_lives(runtime* self, std::uint64_t incarnation) {
-    co_await sleep_for(time_constants::lan().suspect_after);
-    auto* const at = self->link_of(incarnation);
-    if (at != nullptr && at->up) self->tell_end(*at, false, {});
-}
-
-SKEIN_INLINE void runtime::tell_end(peer& of, bool has_ended, const std::string& how) {
-    auto to = std::exchange(of.asks_for_end, {});
-    if (has_ended) to.insert(to.end(), of.told_where.begin(), of.told_where.end());
-    std::sort(to.begin(), to.end());
-    to.erase(std::unique(to.begin(), to.end()), to.end());
-    const auto body = wire::encode(detail::worker_end{of.incarnation, has_ended, how});
-    for (const auto number : to)
-        if (auto* const l = link_at(number); l != nullptr && l->is_open())
-            l->send(detail::message_end, 0, 0, body);
-}
-
-// ---- what belongs in order ---------------------------------------------------------------------
-
-/// A reply of one worker to another. The handles in it are held by who gets it from now on.
-SKEIN_INLINE void runtime::pass_on(peer& from, const net::frame_view& f) {
-    wire::reader in(f.body);
-    detail::relay_head head;
-    detail::lending_reply parts;
-    const bool good = head.decode(in) && f.flags <= detail::reply_lends &&
-                      (f.flags != detail::reply_lends || parts.decode(in.rest()));
-    if (!good)
-        throw error(errc::malformed, fmt::format("a reply that cannot be read from {}", from.who));
-    auto* const to = link_of(head.worker);
-    if (to == nullptr || !to->is_open()) return;
-    for (const auto id : parts.actors)
-        if (auto* const entry = books_->actors.find(id)) entry->add_hold(to->number);
-    wire::writer body;
-    detail::relay_head{from.incarnation}.encode(body);
-    body.raw(in.rest());
-    net::frame out;
-    out.kind = detail::message_relay;
-    out.flags = f.flags;
-    out.id = f.id;
-    out.body = std::move(body).take();
-    to->send(std::move(out));
-}
-
-/// A task leaves its cores to others while it waits for direct calls.
-SKEIN_INLINE void runtime::on_waits(peer& from, const net::frame_view& f) {
-    wire::reader in(f.body);
-    unique_number id;
-    if (!in.fixed(id.incarnation) || !in.fixed(id.number) || !in.finish())
-        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from.who));
-    if (f.flags != 0)
-        books_->leases.begin_wait(from, call_id(id));
-    else
-        books_->leases.end_wait(from, call_id(id));
-    if (books_->leases.waits()) pump_leases();
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_peers.ipp
-// Part of the bodies of rt/runtime.hpp: links to other processes, and what one takes along when it ends.
-
-
-#include <algorithm>
-#include <map>
-#include <string>
-#include <string_view>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel> wire,
-                                                   detail::claims page) {
-    auto l = std::make_shared<peer>();
-    l->wire = std::move(wire);
-    l->page = std::move(page);
-    l->number = peer_id(++books_->last_link);
-    const auto& who = l->wire->peer();
-    l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
-    if (const auto hello = wire::decode<detail::worker_hello>(who.extra)) {
-        l->capacity = std::max<std::uint32_t>(1, hello->cpus);
-        l->incarnation = hello->incarnation;
-        if (!hello->shares_memory && books_->upstream == nullptr) l->page = {};
-        l->near_address = hello->near_address;
-        l->far_address = hello->far_address;
-    }
-    return l;
-}
-
-/// Frames that have come already are handled inside this call. What hears them holds the peer, until its wire has ended.
-SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
-    const std::weak_ptr<peer> weak = l;
-    l->wire->set_closed_handler([weak](const error* why) {
-        if (const auto here = weak.lock()) {
-            here->orderly = why == nullptr;
-            if (why != nullptr) here->why = *why;
-            here->up = false;
-            here->ended.set();
-            here->wire->set_handler(nullptr);
-        }
-    });
-    l->wire->set_handler([this, l](const net::frame_view& f) { on_frame(l, f); });
-    if (!l->up) l->wire->set_handler(nullptr); // it had ended before
-}
-
-/// False: its calls and actors would be taken for those of another process.
-SKEIN_INLINE bool runtime::has_own_incarnation(const peer& newcomer) const {
-    const auto its = newcomer.incarnation;
-    if (its == 0 || its == books_->incarnation) return false;
-    return std::none_of(books_->links.begin(), books_->links.end(),
-                        [&](const auto& l) { return l->incarnation == its; });
-}
-
-SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
+/// Its turn has come behind calls that have run for long; it may have been cancelled meanwhile.
+SKEIN_INLINE void direct_books::execute_waiting(std::unique_ptr<given_call> given) {
+    const auto id = given->slot;
     try {
-        co_await l->ended.wait();
-        if (l->up && l->spent) {
-            auto parting = part_from(l);
-            co_await parting;
-        }
-    } catch (const error&) { // cancelled
-        l->wire->abort(cancelled_error());
-        l->up = false;
-    }
-}
-
-/// The actor that a worker was for has ended: what still runs there ends, then the process.
-SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
-    const auto runs = [&] {
-        return std::any_of(books_->slots.begin(), books_->slots.end(),
-                           [&](const auto& s) { return s.call && s.call->on == l.get(); });
-    };
-    for (auto pause = std::chrono::milliseconds(1); l->up && runs();
-         pause = std::min(2 * pause, std::chrono::milliseconds(50)))
-        co_await sleep_for(pause);
-    if (!l->up) co_return;
-    auto goodbye = l->wire->close();
-    co_await goodbye;
-}
-
-SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, obituary after,
-                                              detail::claims page) {
-    return serve_worker(std::move(wire), std::move(after), std::move(page), worker_room{});
-}
-
-SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, obituary after,
-                                              detail::claims page, worker_room room) {
-    SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
-    auto l = attach(std::move(wire), std::move(page));
-    l->kind = room.kind;
-    l->labels = std::move(room.labels);
-    l->is_guest = room.is_guest;
-    if (!has_own_incarnation(*l)) {
-        l->wire->abort(
-            error(errc::malformed, l->who + " does not say which process it is, or says that it is "
-                                            "another one"));
-        co_return;
-    }
-    books_->links.push_back(l);
-    books_->leases.add(*l);
-    listen_to(l);
-    pump();
-    feed(*l);
-    auto ended = wait_end(l);
-    co_await ended;
-
-    std::string how = l->orderly ? "it left" : l->why.what();
-    try {
-        if (after) {
-            auto asked = after(*l);
-            auto sure = shield(std::move(asked));
-            auto said = co_await sure;
-            if (!said.empty()) how = std::move(said);
-        }
-    } catch (...) { // its calls are settled all the same
-        how +=
-            fmt::format(" (its end was not seen: {})", to_error(std::current_exception()).what());
-    }
-    if (!l->ended_for.empty()) how = fmt::format("{}: {}", l->ended_for, how);
-    std::erase(books_->links, l);
-    lose(*l, how);
-    tell_end(*l, true, fmt::format("{} was lost: {}", l->who, how));
-    if (const auto why = books_->given_up)
-        give_up(*why); // what would run again has nobody to run it
-    pump();
-}
-
-/// Whether a call of this process has gone there and has no outcome.
-SKEIN_INLINE bool runtime::has_calls(const peer& at) const {
-    if (at.busy != 0 || !at.forwarded.empty() || at.calls_directly) return true;
-    return std::any_of(books_->slots.begin(), books_->slots.end(),
-                       [&](const auto& s) { return s.call && s.call->on == &at; });
-}
-
-SKEIN_INLINE bool runtime::is_idle(const std::shared_ptr<net::channel>& wire) const {
-    const auto found = std::find_if(books_->links.begin(), books_->links.end(),
-                                    [&](const auto& l) { return l->wire == wire; });
-    return found == books_->links.end() ||
-           ((*found)->actors == 0 && !(*found)->spent && !has_calls(**found));
-}
-
-SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
-    const auto found = std::find_if(books_->links.begin(), books_->links.end(),
-                                    [&](const auto& l) { return l->wire == wire; });
-    if (found == books_->links.end() || !(*found)->up || (*found)->actors > 0 || (*found)->spent)
-        co_return false;
-    auto l = *found;
-    books_->leases.retire(*l, true);
-    if (books_->leases.waits()) pump_leases();
-    try {
-        for (auto pause = std::chrono::milliseconds(1); l->up && has_calls(*l);
-             pause = std::min(2 * pause, std::chrono::milliseconds(50)))
-            co_await sleep_for(pause);
-    } catch (const error&) {
-        if (l->up && l->ended_for.empty()) books_->leases.retire(*l, false);
-        pump();
-        throw;
-    }
-    if (!l->up) co_return false;
-    auto goodbye = wire->close();
-    co_await goodbye;
-    co_return true;
-}
-
-SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire,
-                                              detail::claims page) {
-    SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
-    auto l = attach(std::move(wire), std::move(page));
-    books_->upstream = l.get();
-    for (const auto& door : books_->direct->doors)
-        books_->direct->tasks.spawn(serve_door(this, door.get()));
-    listen_to(l);
-    auto ended = wait_end(l);
-    co_await ended;
-
-    std::string how = "the driver has gone";
-    if (books_->after_keeper) {
-        auto asked = shield(end_of_keeper(l));
-        how = co_await asked;
-    }
-    books_->closing = true;
-    if (!l->orderly) // nobody is told that what is cancelled now was cancelled: it was lost
-        for (const auto& one : books_->direct->callers)
-            one->abort(error(errc::closed, "the driver has gone"));
-    books_->calls.cancel();
-    try {
-        auto joined = books_->calls.join();
-        auto sure = shield(std::move(joined));
-        co_await sure;
-    } catch (...) { // a call's own errors were told to the driver
-    }
-    auto parted = leave_others();
-    co_await parted;
-    lose(*l, how);
-    close_lanes();
-    books_->boxes.clear();
-    books_->upstream = nullptr;
-}
-
-namespace detail {
-
-/// Who cannot be reached now is not waited for: its agent ends it.
-SKEIN_INLINE task<void> say_goodbye(net::channel::handle to) {
-    if (!to->is_connected()) to->abort(error(errc::closed, "the program has ended"));
-    auto closing = to->close();
-    co_await closing;
-}
-
-} // namespace detail
-
-SKEIN_INLINE task<void> runtime::close() {
-    books_->closing = true;
-    books_->leases.worker_idle.set();
-    const error why(errc::closed, "the program ended before the call was done");
-    books_->start_workers = {};
-    for (const auto& call : books_->take_waiting())
-        if (!call->is_done()) refuse(*call, why);
-    fail_groups(why);
-    for (std::size_t i = 0; i < books_->slots.size(); ++i) {
-        const auto call = books_->slots[i].call;
-        if (call && !call->is_done()) call->fail({why, nullptr});
-    }
-    credits::fail_all(*this, why);
-    scope goodbyes;
-    auto open = books_->links;
-    for (const auto& l : open) goodbyes.spawn(detail::say_goodbye(l->wire));
-    auto joined = goodbyes.join();
-    auto sure = shield(std::move(joined));
-    co_await sure;
-    auto parted = leave_others();
-    co_await parted;
-}
-
-/// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
-SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
-    if (books_->upstream == nullptr && !books_->closing) ++books_->stats.workers_lost;
-    l.up = false;
-    books_->leases.remove(l);
-    books_->leases.occupy(l, 0);
-
-    // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
-    l.running.for_each([](slot_id, const auto& call) {
-        call->stop.request();
-        call->context->cancel_children(false);
-    });
-    std::vector<counted_ptr<detail::call_base>> orphans;
-    if (!l.spent) // else they go on, as all calls do that nobody waits for
-        for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
-    for (const auto& call : orphans) {
-        const auto by = static_cast<const detail::forwarded_call&>(*call).asker();
-        if (!call->is_done()) cancel(*call, l.forced && by == l.forced);
-    }
-
-    losses lost;
-    lost.summary = books_->keeper_end ? std::string(books_->keeper_end->text())
-                                      : fmt::format("{} was lost: {}", l.who, how);
-    if (books_->upstream == nullptr) begin_restarts(l, lost);
-    take_lost(l, lost);
-
-    // The actors are gone before any call fails: what that sets free must not go to the dead link.
-    std::vector<counted_ptr<detail::actor_state>> gone;
-    for (const auto& [id, lane] : books_->lanes)
-        if (lane->on == &l) gone.emplace_back(lane);
-    std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
-    for (const auto& lane : gone) {
-        credits::leave(*books_, *lane);
-        lane->lost =
-            failure{error(errc::worker_lost, lost.summary + lost.note_of(lane->id)), nullptr};
-    }
-    fail_lost(lost);
-    for (const auto& lane : gone) fail_lane(*lane);
-    for (const auto id : lost.orphaned) let_go(id);
-    run_again(lost);
-    resume_restarts(lost);
-    if (l.kind != 0) tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
-}
-
-/// Takes the calls that were at the link out of their slots.
-SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
-    if (books_->upstream == nullptr) l.page.close(l.sent);
-    for (auto& s : books_->slots) {
-        if (!s.call || s.call->on != &l) continue;
-        auto call = free_slot(s.call->slot);
-        if (call->is_done()) continue;
-        // What it had not begun did not run, and is no attempt.
-        if (call->state == detail::phase::sent && books_->upstream == nullptr &&
-            !l.page.has_begun(call->order))
-            call->state = detail::phase::queued;
-        const bool sent = call->state != detail::phase::queued;
-        const bool is_task = call->kind == detail::call_kind::task;
-        if (books_->upstream == nullptr && !books_->closing && !detail::is_unwanted(*call) &&
-            is_task && (call->retries_left > 0 || (!sent && !call->body.empty()))) {
-            if (sent) {
-                --call->retries_left;
-                ++call->lost_attempts;
-                // A coroutine may only have been there: it shares its worker with all others that run.
-                if (call->order == l.page.last_begun() && !call->fn->is_coroutine && l.kind == 0) {
-                    into.suspect = call;
-                    call->alone = detail::call_base::most_passes;
-                }
-            }
-            into.report.add(detail::loss_report::runs_again, call->name());
-            into.again.push_back(std::move(call));
-            continue;
-        }
-        if (take_moved(call, sent, into)) continue;
-        if (sent && is_task) ++call->lost_attempts;
-        into.report.add(call->progress(), call->name());
-        into.dead.push_back(std::move(call));
-    }
-}
-
-SKEIN_INLINE void runtime::fail_lost(losses& lost) {
-    for (const auto& call : lost.dead) {
-        const auto code = detail::is_unwanted(*call)                       ? errc::cancelled
-                          : lost.code                                      ? *lost.code
-                          : books_->keeper_end                             ? errc::worker_lost
-                          : books_->upstream != nullptr || books_->closing ? errc::closed
-                                                                           : errc::worker_lost;
-        const auto name = call->name();
-        std::string text = fmt::format("{} {}: {}", name, call->progress(), lost.summary);
-        if (call->kind == detail::call_kind::method) text += lost.note_of(call->target);
-        if (call->lost_attempts > 1)
-            text +=
-                fmt::format("; {} attempts were made, each lost its worker", call->lost_attempts);
-        text += lost.report.others(call->progress(), name);
-        call->fail({error(code, std::move(text)), nullptr});
-    }
-}
-
-/// Calls that run again go first in their lines. What may have killed the worker comes last, so that it takes nobody
-/// along the next time.
-SKEIN_INLINE void runtime::run_again(const losses& lost) {
-    std::vector<counted_ptr<detail::call_base>> urgent, others;
-    for (const auto& call : lost.again) {
-        ++books_->stats.retried;
-        call->on = nullptr;
-        call->state = detail::phase::queued;
-        if (call == lost.suspect) continue;
-        (detail::lease_books::is_leased(*call) ? others : urgent).push_back(call);
-    }
-    auto& queue = books_->queue;
-    if (lost.suspect && !detail::lease_books::is_leased(*lost.suspect))
-        urgent.push_back(lost.suspect);
-    queue.insert(queue.begin(), urgent.begin(), urgent.end());
-    books_->leases.run_again(others);
-    if (lost.suspect && detail::lease_books::is_leased(*lost.suspect))
-        books_->leases.push(lost.suspect);
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_restarts.ipp
-// Part of the bodies of rt/runtime.hpp: actors that are made again when their worker dies.
-//
-// The driver keeps their constructor's arguments and the state that came last. Calls keep their arguments until they
-// have an outcome: those that their worker had not begun, and those with retries, go first in the line of the new
-// instance, in the order in which they were sent.
-
-
-#include <algorithm>
-#include <map>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-/// The body of a constructor's call.
-SKEIN_INLINE void encode_remake(wire::writer& to, const actor_plan& plan) {
-    auto terms = plan.terms;
-    terms.has_snapshot = plan.snapshot.has_value();
-    terms.snapshot_bytes = plan.snapshot ? plan.snapshot->size() : 0;
-    terms.encode(to);
-    to.raw(plan.arguments);
-    if (plan.snapshot) to.raw(*plan.snapshot);
-}
-
-} // namespace detail
-
-/// Driver: an actor's constructor leaves for a worker; what it takes to do so again stays here.
-SKEIN_INLINE void runtime::remember_plan(detail::call_base& call) {
-    auto* const entry = books_->actors.find(call.target);
-    if (entry == nullptr || !entry->lasts() || entry->plan->fn != nullptr) return;
-    wire::reader in(call.body);
-    detail::call_head head;
-    detail::actor_terms terms;
-    if (!head.decode(in, 0, {}) || !terms.decode(in)) return; // it was written or read here
-    entry->plan->fn = call.fn;
-    entry->plan->arguments = to_buffer(in.rest());
-}
-
-/// Driver: the call may have to be sent once more.
-SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
-    if (call.kind == detail::call_kind::task || books_->upstream != nullptr) return false;
-    if (call.lane) return call.lane->lasts;
-    const auto* const entry = books_->actors.find(call.target);
-    return entry != nullptr && entry->lasts();
-}
-
-/// Driver: the actors that lived at the link end or are being made again, and its handles are gone.
-SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
-    auto& actors = books_->actors;
-    std::vector<actor_id> here, elsewhere;
-    for (const auto& [id, entry] : actors.entries)
-        (entry.where == &l ? here : elsewhere).push_back(id);
-    std::sort(here.begin(), here.end());
-    std::sort(elsewhere.begin(), elsewhere.end());
-    for (const auto id : here) {
-        auto& entry = actors.entries.at(id);
-        const auto lane = books_->lanes.find(id);
-        const bool wanted =
-            !books_->closing && entry.lasts() &&
-            (lane != books_->lanes.end() || entry.is_held_besides(l.number) || entry.is_detached());
-        if (wanted && entry.plan->may_restart()) {
-            entry.where = nullptr;
-            ++entry.plan->made_again;
-            into.moving.push_back(id);
-            if (lane == books_->lanes.end()) continue;
-            credits::leave(*books_, *lane->second);
-            lane->second->moving = true;
-            continue;
-        }
-        if (wanted)
-            into.notes[id] = fmt::format("; the actor was made again {} times, as .restarts allows",
-                                         entry.plan->made_again);
-        if (entry.plan) actors.names.erase(entry.plan->terms.name);
-        actors.entries.erase(id);
-    }
-    if (!into.moving.empty()) {
-        actors.late_holds[l.number] = into.moving;
-        return;
-    }
-    for (const auto id : elsewhere) actors.entries.at(id).remove_all_holds(l.number);
-    into.orphaned = std::move(elsewhere);
-}
-
-/// True: a constructor or method that was at a lost worker goes on elsewhere.
-SKEIN_INLINE bool runtime::take_moved(const counted_ptr<detail::call_base>& call, bool sent,
-                                      losses& into) {
-    if (books_->upstream != nullptr || books_->closing || call->body.empty() ||
-        call->kind == detail::call_kind::task || detail::is_unwanted(*call))
-        return false;
-    auto* const entry = books_->actors.find(call->target);
-    if (entry == nullptr || !entry->lasts() || entry->where != nullptr) return false;
-    auto& plan = *entry->plan;
-    if (sent && call->kind == detail::call_kind::create) {
-        if (!plan.may_restart()) return false;
-        ++plan.made_again;
-    } else if (sent) {
-        if (call->lost_attempts >= plan.terms.call_retries) return false;
-        ++call->lost_attempts;
-    }
-    into.report.add(detail::loss_report::runs_again, call->name());
-    into.moved.push_back(call);
-    return true;
-}
-
-/// What began before the loss of a link goes on: at the front of the lines, in order.
-SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
-    std::sort(lost.moved.begin(), lost.moved.end(),
-              [](auto& a, auto& b) { return a->order < b->order; });
-    std::map<actor_id, std::vector<counted_ptr<detail::call_base>>> own, passed;
-    for (auto& call : lost.moved) {
-        if (call->is_done()) continue;
-        ++books_->stats.retried;
-        call->on = nullptr;
-        call->state = detail::phase::queued;
-        if (call->kind == detail::call_kind::create)
-            line_up(std::move(call));
-        else
-            (call->lane ? own : passed)[call->target].push_back(std::move(call));
-    }
-    for (auto& [id, calls] : own) {
-        const auto lane = calls.front()->lane;
-        auto& line = lane->waiting;
-        line.insert(line.begin() + static_cast<std::ptrdiff_t>(lane->first), calls.begin(),
-                    calls.end());
-        credits::sort(*lane); // some may have overtaken others of a full group
-        drain(*lane);
-    }
-    for (auto& [id, calls] : passed) {
-        if (auto* const entry = books_->actors.find(id)) {
-            entry->waiting.insert(entry->waiting.begin(), calls.begin(), calls.end());
-            continue;
-        }
-        for (auto& call : calls) place(std::move(call)); // it has ended
-    }
-    for (const auto id : lost.moving) make_again(id);
-}
-
-SKEIN_INLINE void runtime::make_again(actor_id id) {
-    auto* const entry = books_->actors.find(id);
-    if (entry == nullptr || entry->where != nullptr) return;
-    const task_context::use none(nullptr); // it belongs to no call
-    counted_ptr<detail::call_base> call(new detail::remake_call);
-    call->fn = entry->plan->fn;
-    call->kind = detail::call_kind::create;
-    call->target = id;
-    call->shape = entry->plan->shape;
-    call->retries_left = 1; // there are terms
-    if (!prepare(*call)) return;
-    wire::writer body;
-    detail::encode_head(body, *call, books_->incarnation, false, books_->leases.demands);
-    detail::encode_remake(body, *entry->plan);
-    call->body = std::move(body).take();
-    call->state = detail::phase::queued;
-    line_up(std::move(call));
-}
-
-/// An actor is there again, or not to be expected any more: what others hold of what it had, ends.
-SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
-    auto& actors = books_->actors;
-    std::vector<peer_id> over;
-    for (auto& [link, waiting_for] : actors.late_holds) {
-        std::erase(waiting_for, restarted);
-        if (waiting_for.empty()) over.push_back(link);
-    }
-    for (const auto link : over) {
-        actors.late_holds.erase(link);
-        std::vector<actor_id> all;
-        for (auto& [id, entry] : actors.entries) {
-            entry.remove_all_holds(link);
-            all.push_back(id);
-        }
-        std::sort(all.begin(), all.end());
-        for (const auto id : all) let_go(id);
-    }
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_send.ipp
-// Part of the bodies of rt/runtime.hpp: which worker a call goes to, and how it gets there.
-
-
-#include <algorithm>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-/// Where a new actor, or a task that needs no free core, goes now; nullptr: nowhere yet, or (possible = false) never.
-SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) {
-    peer* best = nullptr;
-    std::uint32_t largest = 0;
-    bool any = false;
-    for (const auto& l : books_->links) {
-        if (!l->up || l->kind != 0 || l->is_guest) continue;
-        any = true;
-        largest = std::max(largest, l->capacity);
-        if (call.cpus > l->capacity || l->retiring) continue;
-        if (call.kind == detail::call_kind::task && call.cpus == 0 &&
-            !credits::has(*books_, l->credit))
-            continue;
-        if (call.kind == detail::call_kind::create) {
-            if (best == nullptr || l->actors < best->actors) best = l.get();
-            continue;
-        }
-        if (best == nullptr || l->busy < best->busy ||
-            (l->busy == best->busy && l->credit.calls < best->credit.calls))
-            best = l.get();
-    }
-    possible = !any || call.cpus <= largest;
-    // An actor stays where it is put: rather wait for a worker that is about to come.
-    if (best != nullptr && call.kind == detail::call_kind::create && best->actors > 0 &&
-        workers() < books_->expected)
-        return nullptr;
-    return best;
-}
-
-SKEIN_INLINE void runtime::pump() {
-    pump(detail::call_kind::create);
-    pump(detail::call_kind::task);
-    if (books_->leases.waits()) pump_leases();
-}
-
-SKEIN_INLINE void runtime::pump(detail::call_kind which) {
-    auto& line = which == detail::call_kind::create ? books_->creations : books_->queue;
-    while (!line.empty()) {
-        auto& front = line.front();
-        if (front->is_done()) {
-            line.pop_front();
-            continue;
-        }
-        bool possible = true;
-        auto* where = pick(*front, possible);
-        if (where == nullptr && possible) return;
-        auto call = std::move(front);
-        line.pop_front();
-        if (where == nullptr) {
-            refuse_impossible(*call);
-        } else {
-            send(*where, std::move(call));
-        }
-    }
-}
-
-SKEIN_INLINE slot_id runtime::take_slot(counted_ptr<detail::call_base> call) {
-    auto& of = *books_;
-    if (of.free.empty()) [[unlikely]]
-        of.add_slot();
-    const auto index = of.free.back();
-    of.free.pop_back();
-    auto& slot = of.slots[index];
-    slot.call = std::move(call);
-    return slot_id(std::uint64_t{slot.generation} << 32 | index);
-}
-
-/// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
-SKEIN_INLINE counted_ptr<detail::call_base> runtime::free_slot(slot_id id) {
-    const auto index = static_cast<std::uint32_t>(id.value());
-    if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32 ||
-        !books_->slots[index].call)
-        return {};
-    return books_->take_out(index);
-}
-
-namespace detail {
-
-/// What is left of the time when the call leaves, not when it was made.
-SKEIN_INLINE void stamp_deadline(const call_base& call, mut_byte_span body) {
-    if (!call.rare || call.rare->until == time_point{}) return;
-    const auto left = call.rare->until - loop::current().exact_now();
-    const std::size_t at = call_head::left_at(call.kind);
-    if (body.size() < at + sizeof(std::int64_t)) return;
-    store_le(body.data() + at, static_cast<std::uint64_t>(std::max<std::int64_t>(left.count(), 0)));
-}
-
-} // namespace detail
-
-SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
-    auto& raw = *call;
-    raw.slot = take_slot(std::move(call));
-    if (raw.kind == detail::call_kind::task && books_->upstream == nullptr) {
-        if (to.busy == 0) {
-            to.mark = loop::current().now();
-            to.finished = 0;
-        }
-        books_->leases.occupy(to, to.busy + raw.cpus);
-        if (raw.alone != 0 && raw.cpus > 0) to.alone = &raw;
-        books_->leases.sent(to, raw);
-    } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
-        ++to.actors;
-        if (to.kind != 0) books_->leases.settle_in(to);
-    }
-    credits::take(*books_, to, raw, raw.body.size());
-    detail::stamp_deadline(raw, raw.body);
-    // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
-    // when it was taken back; and one that was not sent.
-    const bool keep = raw.kind == detail::call_kind::task && books_->upstream == nullptr &&
-                      (raw.retries_left > 0 || to.page);
-    if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) remember_plan(raw);
-    if (keep || keeps_body(raw)) {
-        (void)transmit(to, raw, raw.body, nullptr);
-    } else {
-        auto body = std::exchange(raw.body, {});
-        if (!transmit(to, raw, body, &body)) raw.body = std::move(body);
-    }
-}
-
-/// False: the link has just broken; the call stays in its slot, as one that did not run, until that is settled.
-SKEIN_INLINE bool runtime::transmit(peer& to, detail::call_base& call, byte_span body,
-                                    byte_buffer* owned) {
-    call.on = &to;
-    call.state = detail::phase::queued;
-    if (!to.is_open()) return false;
-    try {
-        if (owned != nullptr && owned->size() >= limit::inline_bytes) {
-            net::frame f;
-            f.kind = detail::message_call;
-            f.id = call.slot.value();
-            f.body = std::move(*owned);
-            to.send(std::move(f));
-        } else {
-            to.send(detail::message_call, 0, call.slot.value(), body);
-        }
-        call.state = detail::phase::sent;
-        if (to.role != detail::peer_role::program && !call.direct) direct_call_began(call);
-        call.order = ++to.sent;
-        if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
-            to.remember_task({call.slot, call.order});
+        if (here->unwanted.erase(id) == 0) return execute(std::move(given), nullptr);
+        error why(errc::cancelled, given->fn->name + " was cancelled; it did not run");
+        self.reply_failure(*here, id, {std::move(why), nullptr});
     } catch (const error& e) {
-        if (e.code() != errc::too_large) return false; // closed or reset
-        const auto held = free_slot(call.slot);
-        account(to, call);
-        (void)credits::give(*books_, to, call);
-        if (call.kind == detail::call_kind::create && books_->upstream == nullptr) actor_left(to);
-        call.fail({e, nullptr});
+        self.reply_failure(*here, id, {e, nullptr});
     }
-    return true;
 }
 
-/// A task has left its worker: its cores are free, and the worker's pace is known better.
-SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
-    if (books_->upstream != nullptr || call.kind != detail::call_kind::task) return;
-    if (!from.tasks.empty() && from.tasks.front().order == call.order) from.tasks.pop_front();
-    if (from.alone == &call) from.alone = nullptr;
-    if (call.cpus == 0) return;
-    auto& leases = books_->leases;
-    const bool had_cores = leases.forget_parent(call);
-    if (had_cores) leases.occupy(from, from.busy - std::min<std::uint32_t>(from.busy, call.cpus));
-    const auto now = loop::current().now();
-    ++from.finished;
-    if (now > from.mark) {
-        const double each = to_seconds(now - from.mark) / from.finished;
-        from.service = each < from.service ? each : (from.service + each) / 2;
-        from.window = static_cast<std::uint32_t>(std::clamp(1e-3 / from.service, 1.0, 1024.0));
-        from.mark = now;
-        from.finished = 0;
+/// box: the actor, if the call has waited for its turn. See runtime::execute().
+SKEIN_INLINE void direct_books::execute(std::unique_ptr<given_call> given,
+                                        std::shared_ptr<actor_box> box) {
+    auto& fn = *given->fn;
+    if (!box) {
+        box = self.box_for(*here, given->slot, fn, given->target);
+        if (!box) return;
+        const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
+        if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
+            return hold_back(std::move(given), std::move(box));
     }
-    leases.settled(from, call, had_cores);
-    if (from.kind != 0) tell_demand(leases.line_of(call.shape));
+    if (box->over != nullptr) return self.reply_over(*here, given->slot, fn, *box);
+    ++self.books_->stats.executed;
+    wire::reader no_bytes{byte_span()};
+    incoming_call call{self, here, given->slot, fn, given->target, no_bytes, std::move(box)};
+    struct executing_guard {
+        runtime* before = runtime::executing_;
+        ~executing_guard() { runtime::executing_ = before; }
+    } const guard;
+    runtime::executing_ = &self;
+    const task_context::use under(&self.context_for(given->who, given->target, fn));
+    given->run(call);
 }
 
-/// True: a call that was sent has not begun and never will; it is out of its slot and of its worker's books.
-SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
-    if (books_->upstream != nullptr || call.state != detail::phase::sent || call.on == nullptr ||
-        call.kind == detail::call_kind::create || !call.on->page.take_back(call.order))
-        return false;
-    const auto held = free_slot(call.slot);
-    account(*call.on, call);
-    credits::keep(call);
-    call.on = nullptr;
-    call.state = detail::phase::queued;
-    return true;
-}
-
-/// A worker has nothing to do and nothing that waits may go there: it gets half of what waits at the one where most
-/// does. The guess how long tasks take was wrong then, or one of them is much longer than the others.
-SKEIN_INLINE void runtime::feed(peer& idle) {
-    if (books_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.kind != 0 ||
-        idle.is_guest || idle.busy != 0 || books_->closing)
+/// A plain call that may not start yet. See runtime::hold_back().
+SKEIN_INLINE void direct_books::hold_back(std::unique_ptr<given_call> given,
+                                          std::shared_ptr<actor_box> box) {
+    ++box->not_started;
+    if (box->gate_of(given->fn->group).limit == 0) {
+        self.books_->calls.spawn(execute_later(std::move(given), std::move(box)));
         return;
-    auto& leases = books_->leases;
-    peer* most = nullptr;
-    for (const auto& l : books_->links)
-        if (l.get() != &idle && l->busy > l->capacity &&
-            (most == nullptr || l->tasks.size() > most->tasks.size()))
-            most = l.get();
-    if (most == nullptr) return;
-    for (auto& share : idle.shares) leases.release_unused(*share);
-    std::vector<counted_ptr<detail::call_base>> moved;
-    bool more = true; // leases to be had
-    const std::size_t half = (most->prune_tasks() + 1) / 2;
-    while (!most->tasks.empty() &&
-           moved.size() < half) { // the last ones: the first ones are about to run
-        const auto last = most->tasks.back();
-        most->tasks.pop_back();
-        const auto index = static_cast<std::uint32_t>(last.slot.value());
-        const auto& held = books_->slots[index];
-        if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
-        const counted_ptr<detail::call_base> call(held.call.get());
-        if (call->cpus > idle.capacity || call->alone != 0 || call->is_done() ||
-            (call->cpus == 0 && !credits::has(*books_, idle.credit)))
-            continue;
-        if (detail::lease_books::is_leased(*call)) {
-            auto& line = leases.line_of(call->shape);
-            if (line.by != detail::lease_line::service::shared || !line.need->label.empty())
-                continue;
-            more = more && leases.lease_on(idle, line);
-            const auto* share = leases.share_of(idle, line);
-            if (share == nullptr || share->leases.empty()) { // it is kept for another
-                most->tasks.push_back(last);
-                break;
-            }
-        }
-        if (!take_back(*call)) break; // the worker is there already
-        moved.push_back(call);
     }
-    while (!moved.empty()) {
-        send(idle, std::move(moved.back()));
-        moved.pop_back();
-    }
-    if (leases.waits()) pump_leases();
+    const auto id = given->slot;
+    const task_context::use under(&self.context_for(given->who, given->target, *given->fn));
+    self.begin_call(here, id, true, execute_in_turn(std::move(given), std::move(box)));
+    auto& books = *self.books_;
+    books.fresh.emplace_back(here, id); // its caller hears that it is held
+    if (books.fresh.size() == 1) books.calls.spawn(self.tell_started());
 }
+
+SKEIN_INLINE task<void> direct_books::execute_later(std::unique_ptr<given_call> given,
+                                                    std::shared_ptr<actor_box> box) {
+    --box->not_started;
+    execute(std::move(given), std::move(box));
+    co_return;
+}
+
+SKEIN_INLINE task<void> direct_books::execute_in_turn(std::unique_ptr<given_call> given,
+                                                      std::shared_ptr<actor_box> box) {
+    const auto& fn = *given->fn;
+    auto turn = self.take_turn(here, given->slot, &fn, box);
+    const bool may_start = co_await turn;
+    if (!may_start) co_return;
+    const start_gate::seat seat(fn.group != 0 ? &box->gate_of(fn.group) : nullptr);
+    execute(std::move(given), box);
+}
+
+} // namespace detail
 
 } // namespace skein::rt
 
-// ======== skein/rt/detail/runtime_spaces.ipp
-// Part of the bodies of rt/runtime.hpp: namespaces, whose actors outlive the programs that made them. Their keeper is a
-// driver without an app; programs are its guests: workers on which nothing runs. docs/design/0018-detached-actors.md
+// ======== skein/rt/detail/runtime_group_desk.ipp
+// Part of the bodies of rt/runtime.hpp: the names of placement groups, and the groups that workers hold. A worker's handle
+// stands for one hold at its driver, which counts how often it has told of it, as for actors (runtime_handles.ipp): so a
+// group that is on its way to a worker is not lost to a release that crosses it. docs/design/0012-groups.md
 
+
+// ======== skein/rt/detail/group_message.hpp
+// What a worker asks its driver about placement groups, and the answer: frames of the kind message_group.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::rt::detail {
+
+enum class group_matter : std::uint8_t {
+    find = 0,    ///< the group of that name, which the worker holds from now on; a reply has it
+    ready = 1,   ///< a reply comes when all its bundles have places
+    remove = 2,  ///< it ends; a reply comes when nothing of it is left
+    release = 3, ///< so often it was told of it, and there is no handle any more; no reply
+};
+
+struct group_question {
+    std::uint8_t matter = 0; ///< a group_matter
+    std::uint64_t number = 0;
+    std::uint64_t incarnation = 0, call = 0; ///< the id of the call that waits; 0: none
+    std::uint32_t times = 0;
+    std::string name;
+};
+
+struct group_answer {
+    std::uint64_t number = 0;
+    bool placed = false;
+    std::vector<std::string> bundles;
+};
+
+} // namespace skein::rt::detail
 
 // ======== skein/rt/ref.hpp
 // ref<T>: the value of a remote call, now or later.
@@ -31943,11 +30386,9 @@ protected:
             value.emplace();
             return {};
         } else {
-            wire::reader in(bytes);
-            auto decoded = wire::detail::fresh<T>();
-            if (!wire::detail::read(in, decoded) || !in.finish()) [[unlikely]]
-                return in.status();
-            value.emplace(std::move(decoded));
+            auto decoded = wire::decode<T>(bytes);
+            if (!decoded) return decoded.error();
+            value.emplace(std::move(*decoded));
             return {};
         }
     }
@@ -32057,7 +30498,2295 @@ template <class T>
 
 
 
-// ======== skein/rt/detail/runtime_spaces.ipp, continued
+// ======== skein/rt/detail/runtime_group_desk.ipp, continued
+#include <charconv>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// The question for a name.
+class group_call final : public ref_state<void> {
+public:
+    counted_ptr<group_state> found;
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        found = runtime::group_desk::take_answer(*owner, bytes);
+        if (!found)
+            return error(errc::malformed, "an answer about a placement group cannot be read");
+        return ref_state<void>::take_value({});
+    }
+};
+
+/// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with what is made there.
+SKEIN_INLINE std::string named_group_label(const location& on) {
+    const auto bundle = on.bundle() < 0 ? std::string() : fmt::format("{}", on.bundle());
+    return fmt::format("@={}{}/{}", bundle, on.has_children() ? "+" : "", on.text());
+}
+
+} // namespace detail
+
+// ---- names -------------------------------------------------------------------------------------
+
+SKEIN_INLINE error runtime::group_desk::no_such(const runtime& self, std::string_view name) {
+    constexpr std::size_t shown = 5;
+    const auto& names = self.books_->groups.names;
+    std::string list;
+    std::size_t n = 0;
+    for (const auto& [other, number] : names) {
+        if (n++ == shown) break;
+        list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", other);
+    }
+    if (names.size() > shown) list += fmt::format(" and {} more", names.size() - shown);
+    return error(errc::not_found,
+                 fmt::format("there is no placement group named \"{}\"; {}{}", name,
+                             names.empty() ? "none has a name" : "there are: ", list))
+        .with_hint("a group has its name from its options until it is removed, or nobody holds it");
+}
+
+SKEIN_INLINE void runtime::group_desk::forget_name(runtime& self,
+                                                   const detail::group_state& state) {
+    auto& names = self.books_->groups.names;
+    const auto found = names.find(state.name);
+    if (found != names.end() && found->second == state.number) names.erase(found);
+}
+
+/// Driver: a name becomes a number.
+SKEIN_INLINE std::optional<error> runtime::group_desk::resolve(const runtime& self, location& on) {
+    if (!on.is_named_group()) return std::nullopt;
+    const auto& names = self.books_->groups.names;
+    const auto found = names.find(on.text());
+    if (found == names.end()) return no_such(self, on.text());
+    const bool children = on.has_children();
+    on = location::in_group(found->second, on.bundle());
+    if (children) on = on.with_children();
+    return std::nullopt;
+}
+
+/// The same of the label in a worker's call.
+SKEIN_INLINE std::optional<error> runtime::group_desk::resolve_label(const runtime& self,
+                                                                     std::string& label) {
+    if (!label.starts_with("@=")) return std::nullopt;
+    const auto slash = std::min(label.find('/'), label.size());
+    auto which = std::string_view(label).substr(2, slash - 2);
+    const bool children = which.ends_with('+');
+    if (children) which.remove_suffix(1);
+    int bundle = -1;
+    const auto* const last = which.data() + which.size();
+    const auto [read_to, bad] = std::from_chars(which.data(), last, bundle);
+    if (slash == label.size() || (!which.empty() && (bad != std::errc() || read_to != last)))
+        return error(errc::invalid_argument, fmt::format("{} is not a label", label));
+    auto on = group_named(std::string_view(label).substr(slash + 1), bundle);
+    if (auto why = resolve(self, on)) return why;
+    label = group_label(on.group(), bundle) + (children ? "+" : "");
+    return std::nullopt;
+}
+
+SKEIN_INLINE task<runtime::group_desk::state_ptr> runtime::group_desk::look_up(runtime* self,
+                                                                               std::string name) {
+    auto& books = *self->books_;
+    if (books.upstream == nullptr) {
+        const auto found = books.groups.names.find(name);
+        if (found == books.groups.names.end()) throw no_such(*self, name);
+        co_return state_ptr(books.groups.entries.at(found->second).state);
+    }
+    counted_ptr<detail::group_call> call(new detail::group_call);
+    detail::group_question what;
+    what.matter = static_cast<std::uint8_t>(detail::group_matter::find);
+    what.name = name;
+    ask(*self, call, what, fmt::format("get_placement_group(\"{}\")", name));
+    const ref<void> answered(call);
+    co_await answered;
+    co_return call->found;
+}
+
+// ---- a worker's side ---------------------------------------------------------------------------
+
+SKEIN_INLINE bool runtime::group_desk::is_elsewhere(const detail::group_state& group) noexcept {
+    return group.owner != nullptr && group.owner->books_->upstream != nullptr && group.holds > 0;
+}
+
+/// Worker: asks the driver; the call has its answer.
+SKEIN_INLINE void runtime::group_desk::ask(runtime& self,
+                                           const counted_ptr<detail::call_base>& call,
+                                           const detail::group_question& what, std::string name) {
+    call->extra().name = std::move(name);
+    if (!self.prepare(*call)) return;
+    auto told = what;
+    if (call->parent) {
+        told.incarnation = call->parent->who.id.value().incarnation;
+        told.call = call->parent->who.id.value().number;
+    }
+    auto& up = *self.books_->upstream;
+    call->slot = self.take_slot(call);
+    call->on = &up;
+    call->state = detail::phase::queued;
+    if (!up.wire->is_open()) return; // until the link is settled
+    up.wire->send(detail::message_group, 0, call->slot.value(), wire::encode(told), {});
+    call->state = detail::phase::sent;
+}
+
+/// Worker: until the group has its places, or nothing of it is left.
+SKEIN_INLINE task<void> runtime::group_desk::ask_and_wait(state_ptr group, bool for_end) {
+    counted_ptr<detail::ref_state<void>> call(new detail::ref_state<void>);
+    detail::group_question what;
+    what.matter = static_cast<std::uint8_t>(for_end ? detail::group_matter::remove
+                                                    : detail::group_matter::ready);
+    what.number = group->number;
+    const counted_ptr<detail::call_base> asked(call.get());
+    ask(*group->owner, asked, what,
+        fmt::format("{} of placement group {}", for_end ? "the end" : "the wait", group->number));
+    const ref<void> answered(call);
+    co_await answered;
+    group->placed = !for_end;
+}
+
+SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::take_answer(runtime& self,
+                                                                             byte_span answer) {
+    const auto read = wire::decode<detail::group_answer>(answer);
+    if (!read || read->number == 0) return {};
+    auto& entry = self.books_->groups.entries[read->number];
+    state_ptr state(entry.state);
+    if (!state) {
+        state = state_ptr(new detail::group_state);
+        state->owner = &self;
+        state->number = read->number;
+        for (const auto& text : read->bundles) {
+            auto bundle = parse_resources(text);
+            state->bundles.push_back(bundle ? std::move(*bundle) : resources());
+        }
+        entry.state = state.get();
+    }
+    ++state->holds;
+    state->placed = read->placed;
+    return state;
+}
+
+/// A call that is to run in it keeps it until it is over.
+SKEIN_INLINE void runtime::group_desk::keep(runtime& self, detail::call_base& call,
+                                            std::uint64_t number) {
+    const auto& entries = self.books_->groups.entries;
+    const auto found = entries.find(number);
+    if (found == entries.end() || found->second.state == nullptr) {
+        call.extra().bad_options =
+            error(errc::not_found, fmt::format("there is no placement group {}", number))
+                .with_hint("it ends with the last handle to it");
+    } else if (found->second.state->why) {
+        call.extra().bad_options = *found->second.state->why;
+    } else {
+        call.keep(std::make_shared<state_ptr>(found->second.state));
+    }
+}
+
+// ---- the driver's side -------------------------------------------------------------------------
+
+namespace detail {
+
+[[nodiscard]] inline group_question read_question(const peer& from, byte_span body) {
+    auto read = wire::decode<group_question>(body);
+    if (!read || read->matter > static_cast<std::uint8_t>(group_matter::release))
+        throw error(errc::malformed,
+                    fmt::format("a question about a placement group that cannot be read from {}",
+                                from.who));
+    return std::move(*read);
+}
+
+} // namespace detail
+
+/// A worker asks, or gives back what it holds.
+SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
+                                                   const net::frame_view& f) {
+    using matter = detail::group_matter;
+    const auto what = detail::read_question(from, f.body);
+    auto& groups = self.books_->groups;
+    const slot_id slot(f.id);
+    if (what.matter == static_cast<std::uint8_t>(matter::find)) {
+        const auto found = groups.names.find(what.name);
+        if (found == groups.names.end())
+            return self.reply_failure(from, slot, {no_such(self, what.name), nullptr});
+        auto& held = from.groups[found->second];
+        if (!held.state) held.state = state_ptr(groups.entries.at(found->second).state);
+        ++held.times;
+        detail::group_answer answer;
+        answer.number = found->second;
+        answer.placed = held.state->placed;
+        for (const auto& b : held.state->bundles) answer.bundles.push_back(to_string(b));
+        return self.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
+    }
+    const auto held = from.groups.find(what.number);
+    if (held == from.groups.end())
+        throw error(errc::malformed, fmt::format("{} asks about placement group {}, which it does "
+                                                 "not hold",
+                                                 from.who, what.number));
+    if (what.matter == static_cast<std::uint8_t>(matter::release)) {
+        if (held->second.times < what.times || what.times == 0)
+            throw error(errc::malformed, fmt::format("{} gives handles to placement group {} back "
+                                                     "that it has not",
+                                                     from.who, what.number));
+        held->second.times -= what.times;
+        if (held->second.times == 0) from.groups.erase(held);
+        return;
+    }
+    const auto state = held->second.state;
+    const bool for_end = what.matter == static_cast<std::uint8_t>(matter::remove);
+    const call_id parent({what.incarnation, what.call});
+    state->askers.push_back({from.number, slot, parent, for_end});
+    self.books_->leases.begin_wait(from, parent); // its core is others' meanwhile
+    if (for_end)
+        end(self, *state,
+            error(errc::closed, fmt::format("placement group {} was removed", state->number)));
+    changed(self, *state);
+    if (self.books_->leases.waits()) self.pump_leases();
+}
+
+/// What a group is has changed: whoever waits for that hears of it.
+SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_state& state) {
+    const state_ptr hold(&state);
+    state.changed.set();
+    auto& leases = self.books_->leases;
+    const auto is_inside = [&](const peer& worker) {
+        return worker.kind != 0 &&
+               leases.demands.at(static_cast<std::uint16_t>(worker.kind)).group == state.number;
+    };
+    std::vector<detail::group_state::asker> rest;
+    for (const auto& one : std::exchange(state.askers, {})) {
+        auto* const to = self.link_at(one.link);
+        if (to == nullptr) continue; // it is lost
+        const bool is_over = state.why.has_value();
+        const bool is_answered =
+            one.for_end ? state.is_gone || (is_over && is_inside(*to)) : is_over || state.placed;
+        if (!is_answered) {
+            rest.push_back(one);
+            continue;
+        }
+        leases.end_wait(*to, one.parent);
+        if (is_over && !one.for_end)
+            self.reply_failure(*to, one.slot, {*state.why, nullptr});
+        else
+            self.reply(*to, one.slot, [](wire::writer&) {});
+    }
+    state.askers.insert(state.askers.begin(), rest.begin(), rest.end());
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_groups.ipp
+// Part of the bodies of rt/runtime.hpp: placement groups. The source of workers finds places for them and says what
+// becomes of them; here is who holds them, and what waits for them. docs/design/0012-groups.md
+
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+inline constexpr std::size_t most_bundles = 4096;
+inline constexpr std::size_t longest_group_name = 255;
+
+SKEIN_INLINE void group_state::last_use_gone() noexcept {
+    if (owner != nullptr) runtime::group_desk::drop(*owner, *this);
+    delete this;
+}
+
+SKEIN_INLINE std::optional<error> misfit(const group_state& group, const resources& need,
+                                         int bundle) {
+    const auto count = group.bundles.size();
+    const auto asked = need.empty() ? std::string("nothing") : to_string(need);
+    if (bundle < 0) {
+        const bool any = std::any_of(group.bundles.begin(), group.bundles.end(),
+                                     [&](const auto& b) { return fits(need, b); });
+        if (any) return std::nullopt;
+        std::string all;
+        for (std::size_t b = 0; b < count && b < 8; ++b)
+            all += fmt::format("{}{{{}}}", b == 0 ? "" : " ", to_string(group.bundles[b]));
+        if (count > 8) all += fmt::format(" and {} more", count - 8);
+        return error(errc::invalid_argument,
+                     fmt::format("it asks for {}, which no bundle of placement group {} has: {}",
+                                 asked, group.number, all))
+            .with_hint("ask for less, or make a bundle larger; a task asks for .cpus = 1 if "
+                       "nothing is said");
+    }
+    const auto index = static_cast<std::size_t>(bundle);
+    if (index >= count)
+        return error(errc::invalid_argument,
+                     fmt::format("placement group {} has no bundle {}: there are {}", group.number,
+                                 bundle, count))
+            .with_hint("bundles are counted from 0");
+    if (fits(need, group.bundles[index])) return std::nullopt;
+    return error(errc::invalid_argument,
+                 fmt::format("it asks for {}, and bundle {} of placement group {} is {}", asked,
+                             bundle, group.number, to_string(group.bundles[index])))
+        .with_hint("ask for less, or make the bundle larger; a task asks for .cpus = 1 if nothing "
+                   "is said");
+}
+
+/// What a group asks for, read into `into`.
+[[nodiscard]] inline result<void> read_bundles(const std::vector<std::string>& texts,
+                                               std::vector<resources>& into) {
+    if (texts.empty() || texts.size() > most_bundles)
+        return error(errc::invalid_argument,
+                     fmt::format("a placement group of {} bundles", texts.size()))
+            .with_hint(fmt::format("1 to {}", most_bundles));
+    for (std::size_t b = 0; b < texts.size(); ++b) {
+        auto read = parse_resources(texts[b]);
+        result<void> good = read ? check_demand(*read) : result<void>(read.error());
+        if (good && read->empty())
+            good =
+                error(errc::invalid_argument, "it asks for nothing").with_hint("\"cpu=1,gpu=1\"");
+        if (!good) {
+            const auto& why = good.error();
+            error said(why.code(), fmt::format("bundle {} of a placement group, \"{}\": {}", b,
+                                               texts[b], why.text()));
+            if (!why.hint().empty()) said.with_hint(why.hint());
+            return said;
+        }
+        into.push_back(std::move(*read));
+    }
+    return {};
+}
+
+SKEIN_INLINE task<void> group_is_ready(counted_ptr<group_state> group) {
+    if (!group) throw error(errc::invalid_argument, "an empty placement_group is waited for");
+    if (!group->why && runtime::group_desk::is_elsewhere(*group)) {
+        auto asked = runtime::group_desk::ask_and_wait(group, false);
+        co_await asked;
+        co_return;
+    }
+    while (!group->placed) {
+        if (group->why) throw *group->why;
+        if (group->owner == nullptr) throw error(errc::closed, "the runtime has ended");
+        group->changed.reset();
+        auto changed = group->changed.wait();
+        co_await changed;
+    }
+    if (group->why) throw *group->why;
+}
+
+SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
+    if (!group || group->owner == nullptr) co_return;
+    const error why(errc::closed, fmt::format("placement group {} was removed", group->number));
+    if (!group->why && runtime::group_desk::is_elsewhere(*group)) {
+        group->why = why; // what is put into it from here fails at once
+        auto asked = runtime::group_desk::ask_and_wait(group, true);
+        co_await asked;
+        co_return;
+    }
+    runtime::group_desk::end(*group->owner, *group, why);
+    while (!group->is_gone && group->owner != nullptr) {
+        group->changed.reset();
+        auto changed = group->changed.wait();
+        co_await changed;
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
+    runtime& self, const std::vector<std::string>& bundles, group_strategy how,
+    std::string_view name, bool get_if_exists) {
+    auto& books = *self.books_;
+    auto& groups = books.groups;
+    state_ptr made(new detail::group_state);
+    made->owner = &self;
+    const bool is_worker = books.upstream != nullptr;
+    constexpr std::uint64_t none_of_the_driver = std::uint64_t{1} << 63;
+    made->number = ++groups.last + (is_worker ? none_of_the_driver : 0);
+    const auto enter = [&] { groups.entries[made->number].state = made.get(); };
+    const auto fail = [&](const error& why) {
+        enter();
+        self.group_refused(made->number, why);
+        return made;
+    };
+    if (is_worker)
+        return fail(
+            error(errc::not_supported, "not supported: a placement group is made by a worker")
+                .with_hint("make it in the driver with a name: get_placement_group() and "
+                           "group_named() find it in workers"));
+    if (name.size() > detail::longest_group_name || name.find('\n') != name.npos)
+        return fail(
+            error(errc::invalid_argument,
+                  fmt::format("the name of a placement group has {} bytes or a line break",
+                              name.size()))
+                .with_hint(fmt::format("one line, at most {} bytes", detail::longest_group_name)));
+    if (const auto known = groups.names.find(name); known != groups.names.end()) {
+        if (get_if_exists) return state_ptr(groups.entries.at(known->second).state);
+        return fail(error(errc::already_exists,
+                          fmt::format("there is a placement group named \"{}\" already", name))
+                        .with_hint("get_placement_group gives it; .get_if_exists = true makes it "
+                                   "only if it is missing"));
+    }
+    if (get_if_exists && name.empty())
+        return fail(error(errc::invalid_argument, ".get_if_exists needs a .name"));
+    if (auto read = detail::read_bundles(bundles, made->bundles); !read) return fail(read.error());
+    if (books.given_up) return fail(*books.given_up);
+    auto* const source = books.leases.source;
+    if (source == nullptr || books.closing)
+        return fail(error(errc::closed, "a placement group is made while there are no workers"));
+    enter();
+    made->name = name;
+    if (!name.empty()) groups.names.emplace(name, made->number);
+    books.begin_work();
+    source->want_group({made->number, how, made->bundles});
+    return made;
+}
+
+/// What a call asks for must be in its group, which it keeps from now on.
+SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& call) {
+    const auto& demand = self.books_->leases.demands.at(call.shape);
+    if (demand.group == 0) return;
+    keep(self, call, demand.group);
+    if (call.extra().bad_options) return;
+    const auto& state = *self.books_->groups.entries.at(demand.group).state;
+    call.extra().bad_options = detail::misfit(state, demand.need, demand.bundle);
+}
+
+/// Driver: the group in which an actor with this demand lives, if it is one.
+SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::of(const runtime& self,
+                                                                    std::uint16_t shape) {
+    const auto& books_ = self.books_;
+    const auto number = books_->leases.demands.at(shape).group;
+    if (number == 0) return {};
+    const auto found = books_->groups.entries.find(number);
+    if (found == books_->groups.entries.end()) return {};
+    return counted_ptr<detail::group_state>(found->second.state);
+}
+
+/// Nobody holds it here any more.
+SKEIN_INLINE void runtime::group_desk::drop(runtime& self, detail::group_state& state) noexcept {
+    auto& books = *self.books_;
+    const auto found = books.groups.entries.find(state.number);
+    if (found == books.groups.entries.end()) return;
+    found->second.state = nullptr;
+    if (books.upstream != nullptr || state.holds > 0) { // the driver's
+        books.groups.entries.erase(found);
+        if (state.holds == 0 || books.upstream == nullptr || !books.upstream->wire->is_open())
+            return;
+        self.tell_driver_first();
+        detail::group_question what;
+        what.matter = static_cast<std::uint8_t>(detail::group_matter::release);
+        what.number = state.number;
+        what.times = state.holds;
+        books.upstream->wire->send(detail::message_group, 0, 0, wire::encode(what), {});
+        return;
+    }
+    forget_name(self, state);
+    tell_drop(self, state.number);
+    forget(self, state.number);
+}
+
+SKEIN_INLINE void runtime::group_desk::tell_drop(runtime& self, std::uint64_t number) {
+    auto& books = *self.books_;
+    auto& entry = books.groups.entries.at(number);
+    auto* const source = books.leases.source;
+    if (entry.is_gone || std::exchange(entry.dropped, true)) return;
+    if (source == nullptr || books.closing) {
+        entry.is_gone = true; // all ends
+        return;
+    }
+    source->drop_group(number);
+}
+
+SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& group,
+                                           const error& why) {
+    const state_ptr hold(&group);
+    if (group.why) return;
+    group.why = why;
+    group.placed = false;
+    forget_name(self, group);
+    changed(self, group);
+    std::vector<actor_id> inside;
+    for (const auto& [id, entry] : self.books_->actors.entries)
+        if (entry.group.get() == &group) inside.push_back(id);
+    std::sort(inside.begin(), inside.end());
+    for (const auto id : inside) {
+        const failure told{error(why.code(), fmt::format("actor {} has ended: {}", id, why.text())),
+                           nullptr};
+        self.end_actor(id, detail::message_kill, &told);
+    }
+    refuse(self, group.number, why);
+    tell_drop(self, group.number);
+    if (!self.books_->groups.entries.at(group.number).is_gone) return;
+    group.is_gone = true;
+    changed(self, group);
+}
+
+/// What waits for a place in it fails.
+SKEIN_INLINE void runtime::group_desk::refuse(runtime& self, std::uint64_t number,
+                                              const error& why) {
+    std::vector<std::uint16_t> kinds;
+    self.books_->leases.demands.for_each_in_group(number,
+                                                  [&](auto kind) { kinds.push_back(kind); });
+    for (const auto kind : kinds) self.refuse_demand(kind, why);
+}
+
+/// Its numbers serve others when nobody uses them any more.
+SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t number) {
+    auto& groups = self.books_->groups;
+    const auto found = groups.entries.find(number);
+    if (found == groups.entries.end() || found->second.state != nullptr || !found->second.is_gone)
+        return;
+    auto& leases = self.books_->leases;
+    bool used = false;
+    leases.demands.for_each_in_group(number, [&](auto kind) {
+        const auto line = leases.lines.find(kind);
+        if (line == leases.lines.end()) return;
+        (void)leases.front(line->second);
+        used = used || !line->second.is_empty() || line->second.held > 0 ||
+               line->second.parents > 0 || line->second.out > 0;
+    });
+    if (used) return; // at the end of a program: what is left is settled in another order
+    leases.demands.for_each_in_group(number, [&](auto kind) { leases.lines.erase(kind); });
+    leases.demands.forget_group(number);
+    groups.entries.erase(found);
+}
+
+// ---- what the source of workers says -----------------------------------------------------------
+
+SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
+    const auto found = books_->groups.entries.find(number);
+    if (found == books_->groups.entries.end() || found->second.state == nullptr) return;
+    auto& state = *found->second.state;
+    if (state.why) return;
+    state.placed = on;
+    group_desk::changed(*this, state);
+}
+
+SKEIN_INLINE void runtime::group_refused(std::uint64_t number, const error& why) {
+    const auto found = books_->groups.entries.find(number);
+    if (found == books_->groups.entries.end()) return;
+    found->second.is_gone = true;
+    if (auto* const state = found->second.state; state != nullptr)
+        group_desk::end(*this, *state, why);
+    group_gone(number);
+}
+
+SKEIN_INLINE void runtime::group_gone(std::uint64_t number) {
+    const auto found = books_->groups.entries.find(number);
+    if (found == books_->groups.entries.end()) return;
+    found->second.is_gone = true;
+    if (const group_desk::state_ptr state(found->second.state); state) {
+        state->is_gone = true;
+        group_desk::changed(*this, *state);
+    }
+    group_desk::forget(*this, number);
+}
+
+/// Driver: the program ends, or there are no workers for it.
+SKEIN_INLINE void runtime::group_desk::fail_all(runtime& self, const error& why) {
+    auto& books = *self.books_;
+    for (const auto& group : books.groups.held()) {
+        if (!books.closing) {
+            end(self, *group, why);
+            continue;
+        }
+        if (!group->why) group->why = why;
+        group->is_gone = books.groups.entries.at(group->number).is_gone = true;
+        changed(self, *group);
+    }
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_handles.ipp
+// Part of the bodies of rt/runtime.hpp: who holds handles to actors.
+//
+// An actor ends when nobody holds a handle to it. The driver counts for each link how often it was told, or has told,
+// that there are handles; a worker says `release` with the same count when its last one is gone. So a handle that is
+// on its way to a worker is never lost to a release that crosses it.
+
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
+    books_->lanes.erase(lane.id);
+    if (books_->upstream == nullptr) return let_go(lane.id);
+    if (lane.holds == 0) {
+        books_->actors.borrowed.erase(lane.id);
+        return;
+    }
+    if (!books_->upstream->wire->is_open()) return;
+    tell_driver_first();
+    wire::writer body;
+    detail::put_actor(body, lane.id);
+    body.fixed(lane.holds);
+    books_->upstream->wire->send(detail::message_release, 0, 0, body.bytes(), {});
+}
+
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::borrow_actor(actor_id id,
+                                                                    std::uint32_t max_pending) {
+    const bool is_new = !books_->lanes.contains(id);
+    auto lane = actor_lane(id);
+    if (is_new) lane->max_pending = max_pending;
+    if (is_new && books_->upstream != nullptr) books_->actors.borrowed.insert(id);
+    return lane;
+}
+
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::hold_actor(actor_id id,
+                                                                  std::uint32_t max_pending) {
+    auto lane = borrow_actor(id, max_pending);
+    if (books_->upstream == nullptr) return lane;
+    ++lane->holds;
+    books_->actors.borrowed.erase(id);
+    return lane;
+}
+
+SKEIN_INLINE bool runtime::has_borrowed() const noexcept {
+    return !books_->actors.borrowed.empty();
+}
+
+SKEIN_INLINE void runtime::lend_actor(actor_id id) {
+    auto& lent = books_->actors.lent;
+    if (std::find(lent.begin(), lent.end(), id) == lent.end()) lent.push_back(id);
+}
+
+/// Worker: a call is answered, and there are handles that came as arguments.
+SKEIN_INLINE void runtime::tell_holds() {
+    auto& borrowed = books_->actors.borrowed;
+    std::vector<actor_id> all(borrowed.begin(), borrowed.end());
+    borrowed.clear();
+    std::sort(all.begin(), all.end());
+    for (const auto id : all) {
+        books_->lanes.at(id)->holds = 1;
+        send_actor(*books_->upstream, detail::message_hold, id);
+    }
+}
+
+SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id) {
+    if (!to.wire->is_open()) return;
+    wire::writer body;
+    detail::put_actor(body, id);
+    to.wire->send(kind, 0, 0, body.bytes(), {});
+}
+
+/// Driver: a worker gets a handle, and holds it from now on.
+SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
+    auto& entry = books_->actors.entries.at(actor);
+    entry.add_hold(to.number);
+    const auto max_pending = entry.plan ? entry.plan->terms.max_pending : 0;
+    reply(to, id, [&](wire::writer& w) {
+        detail::put_actor(w, actor);
+        w.fixed(max_pending);
+    });
+}
+
+/// The value of a call has handles in it: who gets it holds them before who gave it can let go.
+SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
+                                      const net::frame_view& f) {
+    detail::lending_reply parts;
+    if (!parts.decode(f.body))
+        throw error(errc::malformed, fmt::format("a reply that cannot be read from {}", from.who));
+    if (books_->upstream == nullptr && call.nested) {
+        auto& passed = static_cast<detail::forwarded_call&>(call);
+        passed.lends = true;
+        if (passed.origin().up)
+            for (const auto id : parts.actors)
+                if (auto* const entry = books_->actors.find(id))
+                    entry->add_hold(passed.origin().number);
+        return call.finish_with_bytes(f.body);
+    }
+    std::vector<counted_ptr<detail::actor_state>> lanes;
+    for (const auto id : parts.actors) lanes.push_back(hold_actor(id, 0));
+    struct executing_guard {
+        runtime* before = executing_;
+        ~executing_guard() { executing_ = before; }
+    } const guard;
+    executing_ = this;
+    call.finish_with_bytes(parts.value);
+}
+
+SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
+    return books_->lanes.contains(id) || !entry.holders.empty() || !entry.waiting.empty() ||
+           entry.is_detached();
+}
+
+/// Driver: a handle is gone; it may have been the last one.
+SKEIN_INLINE void runtime::let_go(actor_id id) {
+    const auto* const entry = books_->actors.find(id);
+    if (entry != nullptr && !is_held(id, *entry)) end_actor(id, detail::message_drop, nullptr);
+}
+
+SKEIN_INLINE void runtime::on_release(peer& from, byte_span body) {
+    wire::reader in(body);
+    actor_id id;
+    std::uint32_t times = 0;
+    if (!detail::get_actor_id(in, id) || !in.fixed(times) || !in.finish())
+        throw error(errc::malformed,
+                    fmt::format("a release that cannot be read from {}", from.who));
+    auto* const entry = books_->actors.find(id);
+    if (entry == nullptr) return;
+    if (!entry->remove_holds(from.number, times))
+        throw error(errc::malformed,
+                    fmt::format("{} gives handles to actor {} back that it has not", from.who, id));
+    let_go(id);
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_leases.ipp
+// Part of the bodies of rt/runtime.hpp: the lines in which tasks wait for cores, and the leases over which they
+// leave. A line asks the scheduler for one lease at a time, sends as many tasks over it as the worker takes ahead of
+// time, and keeps it until another line waits. Then it ends its turn, gives the lease back and asks again.
+//
+// Nothing here looks at all workers for each task: the leases of a line are in lists by the room they have, and
+// change their list when a task goes or ends there.
+
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+inline constexpr std::uint32_t most_cpus = std::numeric_limits<std::uint16_t>::max();
+/// The tag of a request for all that a worker has; others carry the cpus of their line.
+inline constexpr std::uint64_t whole_tag = std::uint64_t{most_cpus} + 1;
+/// Lists of workers are searched so far for the one with the least to do.
+inline constexpr int most_looked_at = 8;
+
+/// Puts the leases of a line on a worker into the list where they belong now.
+inline void file(lease_share& share) {
+    const auto& at = *share.at;
+    auto room = lease_line::nowhere;
+    if (share.line->by == lease_line::service::own)
+        room = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
+    else if (share.out < share.leases.size())
+        room = at.guests == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
+    else if (!share.line->need->spreads && share.out < share.leases.size() * at.window)
+        room = lease_line::ahead; // what is sent ahead would not be spread
+    share.unlink();
+    if (room != lease_line::nowhere) share.line->with[room].push_back(share);
+}
+
+SKEIN_INLINE lease_line& lease_books::line_of(std::uint16_t shape) {
+    auto& line = lines[shape];
+    if (line.need != nullptr) return line;
+    line.need = &demands.at(shape);
+    line.shape = shape;
+    line.cpus = line.need->cpus;
+    return line;
+}
+
+SKEIN_INLINE lease_share* lease_books::share_of(const peer& at, const lease_line& line) noexcept {
+    for (const auto& share : at.shares)
+        if (share->line == &line) return share.get();
+    return nullptr;
+}
+
+SKEIN_INLINE lease_share& lease_books::share_for(peer& at, lease_line& line) {
+    if (auto* const known = share_of(at, line)) return *known;
+    auto& made = *at.shares.emplace_back(std::make_unique<lease_share>());
+    made.at = &at;
+    made.line = &line;
+    return made;
+}
+
+SKEIN_INLINE void lease_books::add(peer& worker) {
+    if (worker.is_guest) return; // no place
+    if (worker.kind != 0) {
+        auto& line = line_of(static_cast<std::uint16_t>(worker.kind));
+        line.by = lease_line::service::own;
+        auto& share = share_for(worker, line);
+        share.leases.emplace_back(); // of no scheduler: it lasts as long as the worker
+        ++line.held;
+        file(share);
+        return;
+    }
+    resources total;
+    total.cpu = amount(static_cast<int>(std::min(worker.capacity, most_cpus)));
+    const auto name = fmt::format("worker {}", worker.number);
+    const auto added = places.add_place(place_of(worker), name, total, worker.labels);
+    SKEIN_CHECK(added, "{} is no place: {}", worker.who, added.error().what());
+    workers[place_of(worker)] = &worker;
+    largest = std::max(largest, worker.capacity);
+    ++state;
+    is_changed = true;
+    lend_now();
+}
+
+/// What it had is gone with it.
+SKEIN_INLINE void lease_books::remove(peer& worker) {
+    if (workers.erase(place_of(worker)) == 0 && worker.kind == 0) return;
+    if (worker.lent) worker_idle.set();
+    if (worker.kind == 0) (void)places.remove_place(place_of(worker));
+    for (const auto& share : worker.shares) {
+        share->line->held -= share->leases.size();
+        if (worker.kind != 0)
+            share->line->out -= std::min<std::size_t>(share->line->out, share->out);
+    }
+    worker.shares.clear();
+    parents.erase_if([&](call_id, const parent& one) {
+        if (one.at != &worker) return false;
+        auto& line = line_of(one.call->shape);
+        --line.parents;
+        if (worker.kind != 0 && one.children > 0) resting -= std::min(resting, cores_of(*one.call));
+        return true;
+    });
+    for (auto& [shape, line] : lines) { // whoever had its label may have gone
+        if (line.by != lease_line::service::shared || line.held > 0 || line.need->is_anywhere())
+            continue;
+        withdraw(line);
+        line.by = lease_line::service::undecided;
+    }
+    if (worker.kind != 0) return;
+    worker.whole = {};
+    largest = 0;
+    for (const auto& [place, other] : workers) largest = std::max(largest, other->capacity);
+    ++state;
+    is_changed = true;
+    lend_now();
+}
+
+/// Whether new tasks go there.
+SKEIN_INLINE void lease_books::retire(peer& worker, bool on) {
+    worker.retiring = on;
+    (void)places.drain(place_of(worker), on || worker.lent);
+    for (const auto& share : worker.shares) release_unused(*share);
+    ++state;
+    is_changed = true;
+}
+
+/// To the end of its line. A suspect waits for a worker with nothing to do, behind what waits now.
+SKEIN_INLINE void lease_books::push(counted_ptr<call_base> call) {
+    if (call->alone != 0) {
+        suspects.push_back({std::move(call), gone + waiting});
+        return;
+    }
+    auto& line = line_of(call->shape);
+    (call->nested ? line.inner : line.waiting).push_back(std::move(call));
+    ++waiting;
+}
+
+/// To the front of their lines.
+SKEIN_INLINE void lease_books::run_again(const std::vector<counted_ptr<call_base>>& calls) {
+    for (auto at = calls.rbegin(); at != calls.rend(); ++at) {
+        if ((*at)->alone != 0) {
+            push(*at);
+            continue;
+        }
+        auto& line = line_of((*at)->shape);
+        ((*at)->nested ? line.inner : line.waiting).push_front(*at);
+        ++waiting;
+    }
+}
+
+SKEIN_INLINE counted_ptr<call_base> lease_books::pop(lease_line& line) {
+    auto& queue = line.next();
+    auto call = std::move(queue.front());
+    queue.pop_front();
+    --waiting;
+    ++gone;
+    return call;
+}
+
+/// The first task of a line that has no outcome yet.
+SKEIN_INLINE call_base* lease_books::front(lease_line& line) {
+    while (!line.is_empty() && line.next().front()->is_done()) (void)pop(line);
+    return line.is_empty() ? nullptr : line.next().front().get();
+}
+
+SKEIN_INLINE void lease_books::take_waiting(std::vector<counted_ptr<call_base>>& into) {
+    for (auto& [cpus, line] : lines) {
+        withdraw(line);
+        while (front(line) != nullptr) into.push_back(pop(line));
+    }
+    for (auto& one : std::exchange(suspects, {})) into.push_back(std::move(one.call));
+}
+
+SKEIN_INLINE request_id lease_books::submit(request r) {
+    is_changed = true;
+    return places.submit(r).value();
+}
+
+/// For one lease of a line.
+SKEIN_INLINE request_id lease_books::request_room(const lease_line& line, const constraint& where) {
+    request r;
+    r.demand = line.need->need;
+    r.where = where;
+    if (where == constraint()) r.where = where_labelled(line.need->label);
+    r.tag = line.shape;
+    return submit(std::move(r));
+}
+
+/// A line wants one more lease. True: it has one more; else its request waits in the scheduler, or there was no
+/// room before and nothing has changed.
+SKEIN_INLINE bool lease_books::ask(lease_line& line) {
+    if (!line.asked) {
+        if (line.full_at == state) return false;
+        line.asked = request_room(line, {});
+        ++asking;
+    }
+    if (take()) again = true; // another line may have one, too
+    if (!line.asked) return true;
+    line.full_at = state;
+    return false;
+}
+
+SKEIN_INLINE void lease_books::withdraw(lease_line& line) {
+    if (!line.asked) return;
+    (void)places.cancel(std::exchange(line.asked, {}));
+    --asking;
+    if (!std::exchange(line.stands, false)) return;
+    ++state; // a worker may have been kept free for it
+    is_changed = true;
+}
+
+/// Books what the scheduler grants. True: there are new leases.
+SKEIN_INLINE bool lease_books::take() {
+    if (!std::exchange(is_changed, false)) return false;
+    std::vector<grant> granted;
+    std::vector<notice> notices; // nothing is asked for that no worker could hold
+    places.take_grants(granted);
+    places.take_notices(notices);
+    for (const auto& g : granted) book(g);
+    return !granted.empty();
+}
+
+SKEIN_INLINE void lease_books::book(const grant& g) {
+    auto& at = *workers.at(g.place);
+    if (g.tag == whole_tag) {
+        at.whole = g.id;
+        return;
+    }
+    auto& line = lines.at(static_cast<std::uint16_t>(g.tag));
+    if (line.asked == g.id) {
+        line.asked = {};
+        line.stands = false;
+        --asking;
+    }
+    auto& share = share_for(at, line);
+    share.leases.push_back(g.id);
+    share.turn += at.window;
+    ++line.held;
+    file(share);
+}
+
+/// One more lease on this worker. False: it has no room for it.
+SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
+    const auto id = request_room(line, constraint::on(place_of(worker)));
+    (void)take();
+    return !places.cancel(id);
+}
+
+/// A worker with nothing to do that could have this, all of whose cpus belong to the next call there; nullptr: there is
+/// none.
+SKEIN_INLINE peer* lease_books::take_whole(const peers& links, const demand& what) {
+    for (const auto& l : links) {
+        if (!l->up || l->retiring || l->lent || l->kind != 0 || l->is_guest || l->busy != 0 ||
+            l->alone != nullptr || l->capacity < what.cpus ||
+            (!what.is_anywhere() && !has_label(*l, what.label)))
+            continue;
+        for (const auto& share : l->shares) release_unused(*share);
+        request all;
+        all.demand.cpu = amount(static_cast<int>(std::min(l->capacity, most_cpus)));
+        all.where = constraint::on(place_of(*l));
+        all.tag = whole_tag;
+        const auto id = submit(std::move(all));
+        if (take()) again = true;
+        if (!places.cancel(id)) return l.get();
+    }
+    return nullptr;
+}
+
+SKEIN_INLINE void lease_books::release_unused(lease_share& share) {
+    if (share.line->by == lease_line::service::own) return;
+    while (share.leases.size() > share.out) {
+        (void)places.release(share.leases.back());
+        share.leases.pop_back();
+        --share.line->held;
+        ++state;
+        is_changed = true;
+    }
+    if (share.leases.empty()) share.turn = 0;
+    file(share);
+}
+
+/// A line waits: the others give back what they do not use. True: there was something.
+SKEIN_INLINE bool lease_books::reclaim() {
+    if (lines.size() < 2) return false; // one line has nobody to give it to
+    const auto before = state;
+    for (auto& [cpus, line] : lines) {
+        if (line.by == lease_line::service::own) continue;
+        for (const auto room : {lease_line::unused, lease_line::beside}) {
+            intrusive_list<lease_share, lease_share> all;
+            all.splice_back(line.with[room]);
+            while (!all.empty()) {
+                auto& share = all.pop_front();
+                if (line.is_empty() || (share.turn == 0 && others_wait(line)))
+                    release_unused(share);
+                else
+                    file(share);
+            }
+        }
+    }
+    return state != before;
+}
+
+/// Lines that have nothing go when there are many.
+SKEIN_INLINE void lease_books::forget_idle_lines() {
+    for (auto at = lines.begin(); lines.size() > 16 && at != lines.end();) {
+        const auto* line = &at->second;
+        if (!line->is_empty() || line->asked || line->held > 0 || line->parents > 0 ||
+            line->wanted > 0) {
+            ++at;
+            continue;
+        }
+        for (const auto& [place, worker] : workers)
+            std::erase_if(worker->shares, [&](const auto& share) { return share->line == line; });
+        at = lines.erase(at);
+    }
+}
+
+/// The least busy of the workers that a line's next task may go to now.
+SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) const {
+    const bool is_last_turn = others_wait(line) && line.by != lease_line::service::own;
+    peer* best = nullptr;
+    int seen = 0;
+    line.with[where].for_each_while([&](const lease_share& share) {
+        auto* const at = share.at;
+        const bool is_open = at->up && !at->retiring && !at->lent && at->alone == nullptr &&
+                             (share.turn > 0 || !is_last_turn) &&
+                             (at->guests == 0 || at->busy + line.cpus <= at->capacity * at->window);
+        if (is_open && (best == nullptr || at->busy < best->busy)) best = at;
+        return ++seen < most_looked_at;
+    });
+    for (; best == nullptr && seen > 0; --seen) // the next ones another time
+        line.with[where].push_back(line.with[where].pop_front());
+    return best;
+}
+
+/// Where a task may go at once, past no other one: its demand is the only one, nothing waits, and its line has what
+/// it can have. nullptr: it stands in line.
+SKEIN_INLINE peer* lease_books::straight_to(const call_base& call) {
+    if (lines.size() != 1 || waiting > 0 || asking > 0 || pumping || call.alone != 0 ||
+        !suspects.empty())
+        return nullptr;
+    auto& [shape, line] = *lines.begin();
+    if (shape != call.shape || is_changed || line.by != lease_line::service::shared) return nullptr;
+    auto* to = pick(line, lease_line::unused);
+    if (to == nullptr && line.full_at != state) return nullptr; // there may be more leases
+    if (to == nullptr) to = pick(line, lease_line::beside);
+    if (to == nullptr) to = pick(line, lease_line::ahead);
+    if (to != nullptr) ++gone;
+    return to;
+}
+
+SKEIN_INLINE call_id lease_books::id_of(const call_base& call) const {
+    if (call.nested) return static_cast<const forwarded_call&>(call).id;
+    return call_id({incarnation, call.number});
+}
+
+/// So many cores of a worker are asked for.
+SKEIN_INLINE void lease_books::occupy(peer& at, std::uint32_t cores) noexcept {
+    crowded += (cores > at.capacity ? 1U : 0U);
+    crowded -= (at.busy > at.capacity ? 1U : 0U);
+    at.busy = cores;
+    if (cores == 0 && at.lent) worker_idle.set();
+}
+
+/// Before it goes. A suspect has its worker as a whole.
+SKEIN_INLINE void lease_books::sent(peer& to, call_base& call) {
+    if (call.cpus == 0 || (is_leased(call) && to.alone == &call)) return;
+    if (!is_leased(call)) {
+        to.guests += call.cpus;
+        for (const auto& share : to.shares) file(*share);
+        return;
+    }
+    auto& line = line_of(call.shape);
+    auto* share = share_of(to, line);
+    SKEIN_CHECK(share != nullptr, "{} was sent without a lease", call.name());
+    ++share->out;
+    if (to.kind != 0) ++line.out;
+    if (share->turn > 0) --share->turn;
+    file(*share);
+    if (call.fn == nullptr || !call.fn->is_coroutine) return; // the others cannot wait
+    parents.enter(id_of(call), {&call, &to, 0});
+    ++line.parents;
+}
+
+/// A task has called another one: it leaves its cores to others until all that it has called is over.
+SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
+    auto* const found = parents.find(id);
+    if (found == nullptr || found->at != &at) return;
+    if (found->children++ > 0) return;
+    const auto [call, where, children] = *found;
+    if (where->kind != 0) { // what else it has nobody can use meanwhile
+        resting += cores_of(*call);
+        if (source != nullptr) source->rests(*where->wire, true);
+        return lend_now();
+    }
+    auto& share = share_for(*where, line_of(call->shape));
+    share.out -= std::min<std::uint32_t>(share.out, 1);
+    file(share);
+    occupy(*where, where->busy - std::min<std::uint32_t>(where->busy, call->cpus));
+}
+
+/// It goes on, whoever has its cores meanwhile; nobody new gets any until that is made good.
+SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
+    auto* const found = parents.find(id);
+    if (found == nullptr || found->at != &at) return;
+    if (found->children == 0 || --found->children > 0) return;
+    const auto [call, where, children] = *found;
+    if (where->kind != 0) {
+        resting -= std::min(resting, cores_of(*call));
+        if (source != nullptr) source->rests(*where->wire, false);
+        return lend_now();
+    }
+    auto& share = share_for(*where, line_of(call->shape));
+    ++share.out;
+    file(share);
+    occupy(*where, where->busy + call->cpus);
+}
+
+/// A call leaves its worker. True: it had its cores until now.
+SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
+    if (!is_leased(call) || call.fn == nullptr || !call.fn->is_coroutine) return true;
+    const auto id = id_of(call);
+    const auto* const found = parents.find(id);
+    if (found == nullptr) return true; // its worker is lost
+    bool had_cores = found->children == 0;
+    if (!had_cores && found->at->kind != 0) {
+        resting -= std::min(resting, cores_of(call));
+        if (source != nullptr) source->rests(*found->at->wire, false);
+        lend_now();
+        had_cores = true;
+    }
+    parents.erase(id);
+    --line_of(call.shape).parents;
+    return had_cores;
+}
+
+/// An actor goes to a worker that is for it alone.
+SKEIN_INLINE void lease_books::settle_in(peer& at) {
+    auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
+    if (share == nullptr) return;
+    ++share->out;
+    ++share->line->out;
+    file(*share);
+}
+
+/// The actor has ended: nobody follows it there.
+SKEIN_INLINE void lease_books::spend(peer& at) {
+    at.spent = true;
+    auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
+    if (share == nullptr) return;
+    auto& line = *share->line;
+    line.held -= share->leases.size();
+    line.out -= std::min<std::size_t>(line.out, share->out);
+    share->leases.clear();
+    share->out = 0;
+    file(*share);
+}
+
+SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call, bool had_cores) {
+    if (!is_leased(call)) {
+        from.guests -= std::min<std::uint32_t>(from.guests, call.cpus);
+    } else if (call.alone != 0) {
+        (void)places.release(std::exchange(from.whole, {}));
+        ++state;
+        is_changed = true;
+    } else if (auto* share = share_of(from, line_of(call.shape)); share != nullptr && had_cores) {
+        share->out -= std::min<std::uint32_t>(share->out, 1);
+        if (from.kind != 0) share->line->out -= std::min<std::size_t>(share->line->out, 1);
+    }
+    for (const auto& share : from.shares) file(*share); // its pace may be another, too
+    // Each task that is spread asks for the next node.
+    if (!demands.at(call.shape).spreads || from.kind != 0 || !is_leased(call) || call.alone != 0)
+        return;
+    if (auto* const share = share_of(from, line_of(call.shape))) release_unused(*share);
+}
+
+} // namespace detail
+
+/// Sends what waits in lines as far as there are leases, and asks for more.
+SKEIN_INLINE void runtime::pump_leases() {
+    auto& leases = books_->leases;
+    leases.again = true;
+    if (leases.pumping) return; // a call that failed has let another one go
+    struct pumping_guard {
+        bool& is_on;
+        ~pumping_guard() { is_on = false; }
+    } const guard{leases.pumping};
+    leases.pumping = true;
+    while (std::exchange(leases.again, false)) {
+        if (!leases.suspects.empty()) try_suspects();
+        for (auto& [shape, line] : leases.lines)
+            if (!line.is_empty() || line.asked || line.wanted > 0) use_leases(line);
+        if (leases.asking > 0 && leases.reclaim()) leases.again = true;
+        if (leases.take()) leases.again = true;
+    }
+    leases.forget_idle_lines();
+}
+
+/// A lease without a task comes first, then a new one, also of what other lines do not use; then what a worker takes
+/// ahead of time.
+SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
+    using detail::lease_line;
+    auto& leases = books_->leases;
+    leases.decide(line);
+    if (line.by == lease_line::service::undecided) return;
+    if (line.by == lease_line::service::own) return use_own_workers(line);
+    // Who asks for nothing is always granted one more, also where it cannot be used now.
+    const auto may_ask = [&] {
+        return !line.need->need.empty() ||
+               (line.with[lease_line::unused].empty() && line.with[lease_line::beside].empty());
+    };
+    while (leases.front(line) != nullptr) {
+        auto* to = leases.pick(line, lease_line::unused);
+        if (to == nullptr && may_ask() &&
+            (leases.ask(line) || (leases.reclaim() && leases.ask(line))))
+            continue;
+        if (to == nullptr) to = leases.pick(line, lease_line::beside);
+        if (to == nullptr) to = leases.pick(line, lease_line::ahead);
+        if (to == nullptr) break;
+        send(*to, leases.pop(line));
+    }
+    if (line.is_empty()) return leases.withdraw(line);
+    if (!line.asked && may_ask()) { // there was no room before: stand in line for what comes
+        line.asked = leases.request_room(line, {});
+        ++leases.asking;
+    }
+    line.stands = static_cast<bool>(line.asked);
+}
+
+/// A task beside which a worker died takes nobody along the next time: it gets a worker of its own. When those that
+/// wait have passed it so often that it is one of them again, it goes like any other.
+SKEIN_INLINE void runtime::try_suspects() {
+    auto& leases = books_->leases;
+    for (auto n = leases.suspects.size(); n > 0 && leases.largest > 0; --n) {
+        auto one = std::move(leases.suspects.front());
+        leases.suspects.pop_front();
+        auto& call = *one.call;
+        if (call.is_done()) continue;
+        if (call.cpus > leases.largest) { // the larger workers have gone meanwhile
+            call.alone = 0;
+            leases.push(std::move(one.call));
+            leases.again = true;
+            continue;
+        }
+        if (leases.gone >= one.turn) {
+            if (auto* to = leases.take_whole(books_->links, leases.demands.at(call.shape))) {
+                send(*to, std::move(one.call));
+                continue;
+            }
+            one.turn = leases.gone + leases.waiting;
+            if (leases.waiting > 0 && --call.alone == 0) {
+                leases.run_again({one.call});
+                continue;
+            }
+        }
+        leases.suspects.push_back(std::move(one));
+    }
+}
+
+SKEIN_INLINE void runtime::refuse_impossible(detail::call_base& call) {
+    refuse(call,
+           error(errc::exhausted, fmt::format("{} asks for {}, more than any worker has",
+                                              call.name(), books_->leases.demands.text(call.shape)))
+               .with_hint("start fewer workers with more cores each, or lower .cpus"));
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_meetings.ipp
+// Part of the bodies of rt/runtime.hpp: what a driver does for workers that call the actors of each other: it says
+// where these are and how a worker ended, and passes on replies that belong behind something it has to know.
+
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE peer* runtime::link_of(std::uint64_t incarnation) const {
+    for (const auto& l : books_->links)
+        if (l->incarnation == incarnation) return l.get();
+    return nullptr;
+}
+
+SKEIN_INLINE peer* runtime::link_at(peer_id number) const {
+    for (const auto& l : books_->links)
+        if (l->number == number) return l.get();
+    return nullptr;
+}
+
+/// What only a worker says. False: it is nothing of that.
+SKEIN_INLINE bool runtime::on_worker_asks(peer& from, const net::frame_view& f) {
+    switch (f.kind) {
+    case detail::message_where: on_where(from, f); return true;
+    case detail::message_lost: on_lost(from, f.id); return true;
+    case detail::message_relay: pass_on(from, f); return true;
+    case detail::message_waits: on_waits(from, f); return true;
+    case detail::message_busy: from.calls_directly = f.flags != 0; return true;
+    default: return false;
+    }
+}
+
+// ---- where actors are --------------------------------------------------------------------------
+
+SKEIN_INLINE void runtime::on_where(peer& from, const net::frame_view& f) {
+    const auto asked = wire::decode<detail::where_question>(f.body);
+    if (!asked)
+        throw error(errc::malformed,
+                    fmt::format("a question that cannot be read from {}", from.who));
+    const actor_id id(asked->actor);
+    auto* const entry = books_->actors.find(id);
+    if (entry == nullptr || entry->lasts() || !asked->is_cut_off) {
+        if (entry != nullptr && entry->where == nullptr && !entry->lasts())
+            return entry->askers.push_back(from.number); // it is being made
+        return tell_where(from.number, id, entry != nullptr ? entry->where : nullptr);
+    }
+    // Calls over its last link must not come behind those that go through here.
+    if (entry->where != nullptr && entry->where->is_open())
+        entry->where->send(detail::message_cut, 0, from.incarnation, {});
+    detail::where_answer answer;
+    answer.actor = id.value();
+    answer.verdict = static_cast<std::uint8_t>(detail::whereabouts::through_driver);
+    if (from.is_open()) from.send(detail::message_there, 0, 0, wire::encode(answer));
+}
+
+namespace detail {
+
+/// Where `asker` reaches `where`, best first.
+SKEIN_INLINE std::vector<std::string> addresses_for(const peer& asker, const peer& where) {
+    std::vector<std::string> out;
+    const bool same_host = asker.wire->peer().host == where.wire->peer().host;
+    if (same_host && !where.near_address.empty()) out.push_back(where.near_address);
+    auto far = net::address::parse(where.far_address);
+    if (!far || (far->is_loopback() && !same_host)) return out;
+    if (far->kind == net::scheme::tcp && far->host == "*") far->host = where.wire->peer_host();
+    if (!far->host.empty()) out.push_back(to_string(*far));
+    return out;
+}
+
+} // namespace detail
+
+/// where: nullptr: it has ended, or it is one that is made again.
+SKEIN_INLINE void runtime::tell_where(peer_id asker, actor_id id, peer* where) {
+    auto* const to = link_at(asker);
+    if (to == nullptr || !to->is_open()) return;
+    const auto* const entry = books_->actors.find(id);
+    auto verdict = detail::whereabouts::gone;
+    detail::where_answer answer;
+    answer.actor = id.value();
+    if (entry != nullptr) {
+        verdict = detail::whereabouts::through_driver;
+        if (!entry->lasts() && where != nullptr) {
+            if (where != to) answer.addresses = detail::addresses_for(*to, *where);
+            if (where == to || !answer.addresses.empty()) verdict = detail::whereabouts::at_worker;
+            answer.incarnation = where->incarnation;
+            answer.who = where->who;
+        }
+    }
+    if (!answer.addresses.empty() && std::find(where->told_where.begin(), where->told_where.end(),
+                                               asker) == where->told_where.end())
+        where->told_where.push_back(asker);
+    answer.verdict = static_cast<std::uint8_t>(verdict);
+    to->send(detail::message_there, 0, 0, wire::encode(answer));
+}
+
+// ---- how workers end ---------------------------------------------------------------------------
+
+/// The link of two workers broke: one of them may have died, which its own link tells in a moment.
+SKEIN_INLINE void runtime::on_lost(peer& from, std::uint64_t incarnation) {
+    auto* const at = link_of(incarnation);
+    if (at == nullptr || books_->closing) return; // it was told already
+    const bool is_new = at->asks_for_end.empty();
+    at->asks_for_end.push_back(from.number);
+    if (is_new) books_->direct->tasks.spawn(say_it_lives(this, incarnation));
+}
+
+SKEIN_INLINE task<void> runtime::say_it_lives(runtime* self, std::uint64_t incarnation) {
+    co_await sleep_for(time_constants::lan().suspect_after);
+    auto* const at = self->link_of(incarnation);
+    if (at != nullptr && at->up) self->tell_end(*at, false, {});
+}
+
+SKEIN_INLINE void runtime::tell_end(peer& of, bool has_ended, const std::string& how) {
+    auto to = std::exchange(of.asks_for_end, {});
+    if (has_ended) to.insert(to.end(), of.told_where.begin(), of.told_where.end());
+    std::sort(to.begin(), to.end());
+    to.erase(std::unique(to.begin(), to.end()), to.end());
+    const auto body = wire::encode(detail::worker_end{of.incarnation, has_ended, how});
+    for (const auto number : to)
+        if (auto* const l = link_at(number); l != nullptr && l->is_open())
+            l->send(detail::message_end, 0, 0, body);
+}
+
+// ---- what belongs in order ---------------------------------------------------------------------
+
+/// A reply of one worker to another. The handles in it are held by who gets it from now on.
+SKEIN_INLINE void runtime::pass_on(peer& from, const net::frame_view& f) {
+    wire::reader in(f.body);
+    detail::relay_head head;
+    detail::lending_reply parts;
+    const bool good = head.decode(in) && f.flags <= detail::reply_lends &&
+                      (f.flags != detail::reply_lends || parts.decode(in.rest()));
+    if (!good)
+        throw error(errc::malformed, fmt::format("a reply that cannot be read from {}", from.who));
+    auto* const to = link_of(head.worker);
+    if (to == nullptr || !to->is_open()) return;
+    for (const auto id : parts.actors)
+        if (auto* const entry = books_->actors.find(id)) entry->add_hold(to->number);
+    wire::writer body;
+    detail::relay_head{from.incarnation}.encode(body);
+    body.raw(in.rest());
+    net::frame out;
+    out.kind = detail::message_relay;
+    out.flags = f.flags;
+    out.id = f.id;
+    out.body = std::move(body).take();
+    to->send(std::move(out));
+}
+
+/// A task leaves its cores to others while it waits for direct calls.
+SKEIN_INLINE void runtime::on_waits(peer& from, const net::frame_view& f) {
+    wire::reader in(f.body);
+    unique_number id;
+    if (!in.fixed(id.incarnation) || !in.fixed(id.number) || !in.finish())
+        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from.who));
+    if (f.flags != 0)
+        books_->leases.begin_wait(from, call_id(id));
+    else
+        books_->leases.end_wait(from, call_id(id));
+    if (books_->leases.waits()) pump_leases();
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_peers.ipp
+// Part of the bodies of rt/runtime.hpp: links to other processes, and what one takes along when it ends.
+
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel> wire,
+                                                   detail::claims page) {
+    auto l = std::make_shared<peer>();
+    l->wire = std::move(wire);
+    l->page = std::move(page);
+    l->number = peer_id(++books_->last_link);
+    const auto& who = l->wire->peer();
+    l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
+    if (const auto hello = wire::decode<detail::worker_hello>(who.extra)) {
+        l->capacity = std::max<std::uint32_t>(1, hello->cpus);
+        l->incarnation = hello->incarnation;
+        if (!hello->shares_memory && books_->upstream == nullptr) l->page = {};
+        l->near_address = hello->near_address;
+        l->far_address = hello->far_address;
+    }
+    return l;
+}
+
+/// Frames that have come already are handled inside this call.
+SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
+    const std::weak_ptr<peer> weak = l;
+    l->wire->set_closed_handler([weak](const error* why) {
+        if (const auto here = weak.lock()) {
+            here->orderly = why == nullptr;
+            if (why != nullptr) here->why = *why;
+            here->up = false;
+            here->ended.set();
+        }
+    });
+    l->wire->set_handler([this, weak](const net::frame_view& f) {
+        if (const auto here = weak.lock()) on_frame(here, f);
+    });
+}
+
+/// False: its calls and actors would be taken for those of another process.
+SKEIN_INLINE bool runtime::has_own_incarnation(const peer& newcomer) const {
+    const auto its = newcomer.incarnation;
+    if (its == 0 || its == books_->incarnation) return false;
+    return std::none_of(books_->links.begin(), books_->links.end(),
+                        [&](const auto& l) { return l->incarnation == its; });
+}
+
+SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
+    try {
+        co_await l->ended.wait();
+        if (l->up && l->spent) {
+            auto parting = part_from(l);
+            co_await parting;
+        }
+    } catch (const error&) { // cancelled
+        l->wire->abort(cancelled_error());
+        l->up = false;
+    }
+}
+
+/// The actor that a worker was for has ended: what still runs there ends, then the process.
+SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
+    const auto runs = [&] {
+        return std::any_of(books_->slots.begin(), books_->slots.end(),
+                           [&](const auto& s) { return s.call && s.call->on == l.get(); });
+    };
+    for (auto pause = std::chrono::milliseconds(1); l->up && runs();
+         pause = std::min(2 * pause, std::chrono::milliseconds(50)))
+        co_await sleep_for(pause);
+    if (!l->up) co_return;
+    auto goodbye = l->wire->close();
+    co_await goodbye;
+}
+
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, obituary after,
+                                              detail::claims page) {
+    return serve_worker(std::move(wire), std::move(after), std::move(page), worker_room{});
+}
+
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, obituary after,
+                                              detail::claims page, worker_room room) {
+    SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
+    auto l = attach(std::move(wire), std::move(page));
+    l->kind = room.kind;
+    l->labels = std::move(room.labels);
+    l->labels_follow = room.labels_follow;
+    l->is_guest = room.is_guest;
+    if (!has_own_incarnation(*l)) {
+        l->wire->abort(
+            error(errc::malformed, l->who + " does not say which process it is, or says that it is "
+                                            "another one"));
+        co_return;
+    }
+    books_->links.push_back(l);
+    books_->leases.add(*l);
+    listen_to(l);
+    pump();
+    feed(*l);
+    auto ended = wait_end(l);
+    co_await ended;
+
+    std::string how = l->orderly ? "it left" : l->why.what();
+    try {
+        if (after) {
+            auto asked = after(*l);
+            auto sure = shield(std::move(asked));
+            auto said = co_await sure;
+            if (!said.empty()) how = std::move(said);
+        }
+    } catch (...) { // its calls are settled all the same
+        how +=
+            fmt::format(" (its end was not seen: {})", to_error(std::current_exception()).what());
+    }
+    if (!l->ended_for.empty()) how = fmt::format("{}: {}", l->ended_for, how);
+    std::erase(books_->links, l);
+    lose(*l, how);
+    tell_end(*l, true, fmt::format("{} was lost: {}", l->who, how));
+    if (const auto why = books_->given_up)
+        give_up(*why); // what would run again has nobody to run it
+    pump();
+}
+
+/// Whether a call of this process has gone there and has no outcome.
+SKEIN_INLINE bool runtime::has_calls(const peer& at) const {
+    if (at.busy != 0 || !at.forwarded.empty() || at.calls_directly) return true;
+    return std::any_of(books_->slots.begin(), books_->slots.end(),
+                       [&](const auto& s) { return s.call && s.call->on == &at; });
+}
+
+SKEIN_INLINE bool runtime::is_idle(const std::shared_ptr<net::channel>& wire) const {
+    const auto found = std::find_if(books_->links.begin(), books_->links.end(),
+                                    [&](const auto& l) { return l->wire == wire; });
+    return found == books_->links.end() ||
+           ((*found)->actors == 0 && !(*found)->spent && !has_calls(**found));
+}
+
+SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
+    const auto found = std::find_if(books_->links.begin(), books_->links.end(),
+                                    [&](const auto& l) { return l->wire == wire; });
+    if (found == books_->links.end() || !(*found)->up || (*found)->actors > 0 || (*found)->spent)
+        co_return false;
+    const auto l = *found;
+    books_->leases.retire(*l, true);
+    if (books_->leases.waits()) pump_leases();
+    try {
+        for (auto pause = std::chrono::milliseconds(1); l->up && has_calls(*l);
+             pause = std::min(2 * pause, std::chrono::milliseconds(50)))
+            co_await sleep_for(pause);
+    } catch (const error&) {
+        if (l->up && l->ended_for.empty()) books_->leases.retire(*l, false);
+        pump();
+        throw;
+    }
+    if (!l->up) co_return false;
+    auto goodbye = wire->close();
+    co_await goodbye;
+    co_return true;
+}
+
+SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire,
+                                              detail::claims page) {
+    SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
+    auto l = attach(std::move(wire), std::move(page));
+    books_->upstream = l.get();
+    for (const auto& door : books_->direct->doors)
+        books_->direct->tasks.spawn(serve_door(this, door.get()));
+    listen_to(l);
+    auto ended = wait_end(l);
+    co_await ended;
+
+    std::string how = "the driver has gone";
+    if (books_->after_keeper) {
+        auto asked = shield(end_of_keeper(l));
+        how = co_await asked;
+    }
+    books_->closing = true;
+    if (!l->orderly) // nobody is told that what is cancelled now was cancelled: it was lost
+        for (const auto& one : books_->direct->callers)
+            one->abort(error(errc::closed, "the driver has gone"));
+    books_->calls.cancel();
+    try {
+        auto joined = books_->calls.join();
+        auto sure = shield(std::move(joined));
+        co_await sure;
+    } catch (...) { // a call's own errors were told to the driver
+    }
+    auto parted = leave_others();
+    co_await parted;
+    lose(*l, how);
+    close_lanes();
+    books_->boxes.clear();
+    books_->upstream = nullptr;
+}
+
+namespace detail {
+
+/// Who cannot be reached now is not waited for: its agent ends it.
+SKEIN_INLINE task<void> say_goodbye(net::channel::handle to) {
+    if (!to->is_connected()) to->abort(error(errc::closed, "the program has ended"));
+    auto closing = to->close();
+    co_await closing;
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<void> runtime::close() {
+    books_->closing = true;
+    books_->leases.worker_idle.set();
+    const error why(errc::closed, "the program ended before the call was done");
+    books_->start_workers = {};
+    for (const auto& call : books_->take_waiting())
+        if (!call->is_done()) refuse(*call, why);
+    group_desk::fail_all(*this, why);
+    for (std::size_t i = 0; i < books_->slots.size(); ++i) {
+        const auto call = books_->slots[i].call;
+        if (call && !call->is_done()) call->fail({why, nullptr});
+    }
+    credits::fail_all(*this, why);
+    scope goodbyes;
+    auto open = books_->links;
+    for (const auto& l : open) goodbyes.spawn(detail::say_goodbye(l->wire));
+    auto joined = goodbyes.join();
+    auto sure = shield(std::move(joined));
+    co_await sure;
+    auto parted = leave_others();
+    co_await parted;
+}
+
+/// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
+SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
+    if (books_->upstream == nullptr && !books_->closing) ++books_->stats.workers_lost;
+    l.up = false;
+    books_->leases.remove(l);
+    books_->leases.occupy(l, 0);
+
+    // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
+    l.running.for_each([](slot_id, const auto& call) {
+        call->stop.request();
+        call->context->cancel_children(false);
+    });
+    std::vector<counted_ptr<detail::call_base>> orphans;
+    if (!l.spent) // else they go on, as all calls do that nobody waits for
+        for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
+    for (const auto& call : orphans) {
+        const auto by = static_cast<const detail::forwarded_call&>(*call).asker();
+        if (!call->is_done()) cancel(*call, l.forced && by == l.forced);
+    }
+
+    losses lost;
+    lost.summary = books_->keeper_end ? std::string(books_->keeper_end->text())
+                                      : fmt::format("{} was lost: {}", l.who, how);
+    if (books_->upstream == nullptr) begin_restarts(l, lost);
+    take_lost(l, lost);
+
+    // The actors are gone before any call fails: what that sets free must not go to the dead link.
+    std::vector<counted_ptr<detail::actor_state>> gone;
+    for (const auto& [id, lane] : books_->lanes)
+        if (lane->on == &l) gone.emplace_back(lane);
+    std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
+    for (const auto& lane : gone) {
+        credits::leave(*books_, *lane);
+        lane->lost =
+            failure{error(errc::worker_lost, lost.summary + lost.note_of(lane->id)), nullptr};
+    }
+    fail_lost(lost);
+    for (const auto& lane : gone) fail_lane(*lane);
+    for (const auto& call : lost.stranded)
+        (void)followers::may_go(*this, call); // it fails, and says why
+    for (const auto id : lost.orphaned) let_go(id);
+    run_again(lost);
+    resume_restarts(lost);
+    if (l.kind != 0) tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
+    l.groups.clear();
+}
+
+/// Takes the calls that were at the link out of their slots.
+SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
+    if (books_->upstream == nullptr) l.page.close(l.sent);
+    for (auto& s : books_->slots) {
+        if (!s.call || s.call->on != &l) continue;
+        auto call = free_slot(s.call->slot);
+        if (call->is_done()) continue;
+        // What it had not begun did not run, and is no attempt.
+        if (call->state == detail::phase::sent && books_->upstream == nullptr &&
+            !l.page.has_begun(call->order))
+            call->state = detail::phase::queued;
+        const bool sent = call->state != detail::phase::queued;
+        const bool is_task = call->kind == detail::call_kind::task;
+        if (books_->upstream == nullptr && !books_->closing && !detail::is_unwanted(*call) &&
+            is_task && (call->retries_left > 0 || (!sent && !call->body.empty()))) {
+            if (sent) {
+                --call->retries_left;
+                ++call->lost_attempts;
+                // A coroutine may only have been there: it shares its worker with all others that run.
+                if (call->order == l.page.last_begun() && !call->fn->is_coroutine && l.kind == 0) {
+                    into.suspect = call;
+                    call->alone = detail::call_base::most_passes;
+                }
+            }
+            into.report.add(detail::loss_report::runs_again, call->name());
+            into.again.push_back(std::move(call));
+            continue;
+        }
+        if (take_moved(call, sent, into)) continue;
+        if (sent && is_task) ++call->lost_attempts;
+        into.report.add(call->progress(), call->name());
+        into.dead.push_back(std::move(call));
+    }
+}
+
+SKEIN_INLINE void runtime::fail_lost(losses& lost) {
+    for (const auto& call : lost.dead) {
+        const auto code = detail::is_unwanted(*call)                       ? errc::cancelled
+                          : lost.code                                      ? *lost.code
+                          : books_->keeper_end                             ? errc::worker_lost
+                          : books_->upstream != nullptr || books_->closing ? errc::closed
+                                                                           : errc::worker_lost;
+        const auto name = call->name();
+        std::string text = fmt::format("{} {}: {}", name, call->progress(), lost.summary);
+        if (call->kind == detail::call_kind::method) text += lost.note_of(call->target);
+        if (call->lost_attempts > 1)
+            text +=
+                fmt::format("; {} attempts were made, each lost its worker", call->lost_attempts);
+        text += lost.report.others(call->progress(), name);
+        call->fail({error(code, std::move(text)), nullptr});
+    }
+}
+
+/// Calls that run again go first in their lines. What may have killed the worker comes last, so that it takes nobody
+/// along the next time.
+SKEIN_INLINE void runtime::run_again(const losses& lost) {
+    std::vector<counted_ptr<detail::call_base>> urgent, others;
+    counted_ptr<detail::call_base> suspect;
+    for (const auto& call : lost.again) {
+        ++books_->stats.retried;
+        call->on = nullptr;
+        call->state = detail::phase::queued;
+        if (!followers::may_go(*this, call)) continue;
+        if (call == lost.suspect) {
+            suspect = call;
+            continue;
+        }
+        (detail::lease_books::is_leased(*call) ? others : urgent).push_back(call);
+    }
+    auto& queue = books_->queue;
+    if (suspect && !detail::lease_books::is_leased(*suspect)) urgent.push_back(suspect);
+    queue.insert(queue.begin(), urgent.begin(), urgent.end());
+    books_->leases.run_again(others);
+    if (suspect && detail::lease_books::is_leased(*suspect)) books_->leases.push(suspect);
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_restarts.ipp
+// Part of the bodies of rt/runtime.hpp: actors that are made again when their worker dies.
+//
+// The driver keeps their constructor's arguments and the state that came last. Calls keep their arguments until they
+// have an outcome: those that their worker had not begun, and those with retries, go first in the line of the new
+// instance, in the order in which they were sent.
+
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// The body of a constructor's call.
+SKEIN_INLINE void encode_remake(wire::writer& to, const actor_plan& plan) {
+    auto terms = plan.terms;
+    terms.has_snapshot = plan.snapshot.has_value();
+    terms.snapshot_bytes = plan.snapshot ? plan.snapshot->size() : 0;
+    terms.encode(to);
+    to.raw(plan.arguments);
+    if (plan.snapshot) to.raw(*plan.snapshot);
+}
+
+} // namespace detail
+
+/// Driver: an actor's constructor leaves for a worker; what it takes to do so again stays here.
+SKEIN_INLINE void runtime::remember_plan(detail::call_base& call) {
+    auto* const entry = books_->actors.find(call.target);
+    if (entry == nullptr || !entry->lasts() || entry->plan->fn != nullptr) return;
+    wire::reader in(call.body);
+    detail::call_head head;
+    detail::actor_terms terms;
+    if (!head.decode(in, 0, {}) || !terms.decode(in)) return; // it was written or read here
+    entry->plan->fn = call.fn;
+    entry->plan->arguments = to_buffer(in.rest());
+}
+
+/// Driver: the call may have to be sent once more.
+SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
+    if (call.kind == detail::call_kind::task || books_->upstream != nullptr) return false;
+    if (call.lane) return call.lane->lasts;
+    const auto* const entry = books_->actors.find(call.target);
+    return entry != nullptr && entry->lasts();
+}
+
+/// Driver: the actors that lived at the link end or are being made again, and its handles are gone.
+SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
+    auto& actors = books_->actors;
+    std::vector<actor_id> here, elsewhere;
+    for (const auto& [id, entry] : actors.entries)
+        (entry.where == &l ? here : elsewhere).push_back(id);
+    std::sort(here.begin(), here.end());
+    std::sort(elsewhere.begin(), elsewhere.end());
+    for (const auto id : here) {
+        auto& entry = actors.entries.at(id);
+        const auto lane = books_->lanes.find(id);
+        const bool wanted =
+            !books_->closing && entry.lasts() &&
+            (lane != books_->lanes.end() || entry.is_held_besides(l.number) || entry.is_detached());
+        if (wanted && entry.plan->may_restart()) {
+            entry.where = nullptr;
+            if (std::exchange(entry.is_followed, false))
+                books_->leases.take_followers(id, entry.beside);
+            ++entry.plan->made_again;
+            into.moving.push_back(id);
+            if (lane == books_->lanes.end()) continue;
+            credits::leave(*books_, *lane->second);
+            lane->second->moving = true;
+            continue;
+        }
+        if (wanted)
+            into.notes[id] = fmt::format("; the actor was made again {} times, as .restarts allows",
+                                         entry.plan->made_again);
+        if (entry.plan) actors.names.erase(entry.plan->terms.name);
+        if (entry.is_followed) books_->leases.take_followers(id, into.stranded);
+        actors.entries.erase(id);
+    }
+    if (!into.moving.empty()) {
+        actors.late_holds[l.number] = into.moving;
+        return;
+    }
+    for (const auto id : elsewhere) actors.entries.at(id).remove_all_holds(l.number);
+    into.orphaned = std::move(elsewhere);
+}
+
+/// True: a constructor or method that was at a lost worker goes on elsewhere.
+SKEIN_INLINE bool runtime::take_moved(const counted_ptr<detail::call_base>& call, bool sent,
+                                      losses& into) {
+    if (books_->upstream != nullptr || books_->closing || call->body.empty() ||
+        call->kind == detail::call_kind::task || detail::is_unwanted(*call))
+        return false;
+    auto* const entry = books_->actors.find(call->target);
+    if (entry == nullptr || !entry->lasts() || entry->where != nullptr) return false;
+    auto& plan = *entry->plan;
+    if (sent && call->kind == detail::call_kind::create) {
+        if (!plan.may_restart()) return false;
+        ++plan.made_again;
+    } else if (sent) {
+        if (call->lost_attempts >= plan.terms.call_retries) return false;
+        ++call->lost_attempts;
+    }
+    into.report.add(detail::loss_report::runs_again, call->name());
+    into.moved.push_back(call);
+    return true;
+}
+
+/// What began before the loss of a link goes on: at the front of the lines, in order.
+SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
+    std::sort(lost.moved.begin(), lost.moved.end(),
+              [](auto& a, auto& b) { return a->order < b->order; });
+    std::map<actor_id, std::vector<counted_ptr<detail::call_base>>> own, passed;
+    for (auto& call : lost.moved) {
+        if (call->is_done()) continue;
+        ++books_->stats.retried;
+        call->on = nullptr;
+        call->state = detail::phase::queued;
+        if (call->kind == detail::call_kind::create) {
+            if (followers::may_go(*this, call)) line_up(std::move(call));
+        } else {
+            (call->lane ? own : passed)[call->target].push_back(std::move(call));
+        }
+    }
+    for (auto& [id, calls] : own) {
+        const auto lane = calls.front()->lane;
+        auto& line = lane->waiting;
+        line.insert(line.begin() + static_cast<std::ptrdiff_t>(lane->first), calls.begin(),
+                    calls.end());
+        credits::sort(*lane); // some may have overtaken others of a full group
+        drain(*lane);
+    }
+    for (auto& [id, calls] : passed) {
+        if (auto* const entry = books_->actors.find(id)) {
+            entry->waiting.insert(entry->waiting.begin(), calls.begin(), calls.end());
+            continue;
+        }
+        for (auto& call : calls) place(std::move(call)); // it has ended
+    }
+    for (const auto id : lost.moving) make_again(id);
+}
+
+SKEIN_INLINE void runtime::make_again(actor_id id) {
+    auto* const entry = books_->actors.find(id);
+    if (entry == nullptr || entry->where != nullptr) return;
+    const task_context::use none(nullptr); // it belongs to no call
+    counted_ptr<detail::call_base> call(new detail::remake_call);
+    call->fn = entry->plan->fn;
+    call->kind = detail::call_kind::create;
+    call->target = id;
+    call->shape = entry->plan->shape;
+    if (entry->plan->beside) call->extra().beside = entry->plan->beside;
+    call->retries_left = 1; // there are terms
+    if (!prepare(*call)) return;
+    wire::writer body;
+    detail::encode_head(body, *call, books_->incarnation, false, books_->leases.demands);
+    detail::encode_remake(body, *entry->plan);
+    call->body = std::move(body).take();
+    call->state = detail::phase::queued;
+    if (followers::may_go(*this, call)) line_up(std::move(call));
+}
+
+/// An actor is there again, or not to be expected any more: what others hold of what it had, ends.
+SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
+    auto& actors = books_->actors;
+    std::vector<peer_id> over;
+    for (auto& [link, waiting_for] : actors.late_holds) {
+        std::erase(waiting_for, restarted);
+        if (waiting_for.empty()) over.push_back(link);
+    }
+    for (const auto link : over) {
+        actors.late_holds.erase(link);
+        std::vector<actor_id> all;
+        for (auto& [id, entry] : actors.entries) {
+            entry.remove_all_holds(link);
+            all.push_back(id);
+        }
+        std::sort(all.begin(), all.end());
+        for (const auto id : all) let_go(id);
+    }
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_send.ipp
+// Part of the bodies of rt/runtime.hpp: which worker a call goes to, and how it gets there.
+
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+/// Where a new actor, or a task that needs no free core, goes now; nullptr: nowhere yet, or (possible = false) never.
+SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) {
+    peer* best = nullptr;
+    std::uint32_t largest = 0;
+    bool any = false;
+    for (const auto& l : books_->links) {
+        if (!l->up || l->kind != 0 || l->is_guest) continue;
+        any = true;
+        largest = std::max(largest, l->capacity);
+        if (call.cpus > l->capacity || l->retiring) continue;
+        if (call.kind == detail::call_kind::task && call.cpus == 0 &&
+            !credits::has(*books_, l->credit))
+            continue;
+        if (call.kind == detail::call_kind::create) {
+            if (best == nullptr || l->actors < best->actors) best = l.get();
+            continue;
+        }
+        if (best == nullptr || l->busy < best->busy ||
+            (l->busy == best->busy && l->credit.calls < best->credit.calls))
+            best = l.get();
+    }
+    possible = !any || call.cpus <= largest;
+    // An actor stays where it is put: rather wait for a worker that is about to come.
+    if (best != nullptr && call.kind == detail::call_kind::create && best->actors > 0 &&
+        workers() < books_->expected)
+        return nullptr;
+    return best;
+}
+
+SKEIN_INLINE void runtime::pump() {
+    pump(detail::call_kind::create);
+    pump(detail::call_kind::task);
+    if (books_->leases.waits()) pump_leases();
+}
+
+SKEIN_INLINE void runtime::pump(detail::call_kind which) {
+    auto& line = which == detail::call_kind::create ? books_->creations : books_->queue;
+    while (!line.empty()) {
+        auto& front = line.front();
+        if (front->is_done()) {
+            line.pop_front();
+            continue;
+        }
+        bool possible = true;
+        auto* where = pick(*front, possible);
+        if (where == nullptr && possible) return;
+        auto call = std::move(front);
+        line.pop_front();
+        if (where == nullptr) {
+            refuse_impossible(*call);
+        } else {
+            send(*where, std::move(call));
+        }
+    }
+}
+
+SKEIN_INLINE slot_id runtime::take_slot(counted_ptr<detail::call_base> call) {
+    if (books_->free.empty()) {
+        books_->free.push_back(static_cast<std::uint32_t>(books_->slots.size()));
+        books_->slots.emplace_back();
+    }
+    const auto index = books_->free.back();
+    books_->free.pop_back();
+    books_->slots[index].call = std::move(call);
+    return slot_id(std::uint64_t{books_->slots[index].generation} << 32 | index);
+}
+
+/// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
+SKEIN_INLINE counted_ptr<detail::call_base> runtime::free_slot(slot_id id) {
+    const auto index = static_cast<std::uint32_t>(id.value());
+    if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32 ||
+        !books_->slots[index].call)
+        return {};
+    ++books_->slots[index].generation;
+    books_->free.push_back(index);
+    return std::move(books_->slots[index].call);
+}
+
+namespace detail {
+
+/// What is left of the time when the call leaves, not when it was made.
+SKEIN_INLINE void stamp_deadline(const call_base& call, mut_byte_span body) {
+    if (!call.rare || call.rare->until == time_point{}) return;
+    const auto left = call.rare->until - loop::current().exact_now();
+    const std::size_t at = call_head::left_at(call.kind);
+    if (body.size() < at + sizeof(std::int64_t)) return;
+    store_le(body.data() + at, static_cast<std::uint64_t>(std::max<std::int64_t>(left.count(), 0)));
+}
+
+} // namespace detail
+
+SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
+    auto& raw = *call;
+    raw.slot = take_slot(std::move(call));
+    if (raw.kind == detail::call_kind::task && books_->upstream == nullptr) {
+        if (to.busy == 0) {
+            to.mark = loop::current().now();
+            to.finished = 0;
+        }
+        books_->leases.occupy(to, to.busy + raw.cpus);
+        if (raw.alone != 0 && raw.cpus > 0) to.alone = &raw;
+        books_->leases.sent(to, raw);
+    } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
+        ++to.actors;
+        if (to.kind != 0) books_->leases.settle_in(to);
+    }
+    credits::take(*books_, to, raw, raw.body.size());
+    detail::stamp_deadline(raw, raw.body);
+    // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
+    // when it was taken back; and one that was not sent.
+    const bool keep = raw.kind == detail::call_kind::task && books_->upstream == nullptr &&
+                      (raw.retries_left > 0 || to.page);
+    if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) remember_plan(raw);
+    if (keep || keeps_body(raw)) {
+        transmit(to, raw, raw.body, nullptr);
+    } else {
+        const counted_ptr<detail::call_base> hold(&raw);
+        auto body = std::move(raw.body);
+        raw.body = {};
+        transmit(to, raw, body, &body);
+        if (raw.state == detail::phase::queued)
+            raw.body = std::move(body);
+        else
+            credits::take_memory(*books_, std::move(body));
+    }
+}
+
+SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span body,
+                                    byte_buffer* owned) {
+    call.on = &to;
+    // A connection that has just broken: the call stays in its slot as "did not run" until the link
+    // is settled.
+    call.state = detail::phase::queued;
+    if (!to.is_open()) return;
+    try {
+        if (owned != nullptr && owned->size() >= limit::inline_bytes) {
+            net::frame f;
+            f.kind = detail::message_call;
+            f.id = call.slot.value();
+            f.body = std::move(*owned);
+            to.send(std::move(f));
+        } else {
+            to.send(detail::message_call, 0, call.slot.value(), body);
+        }
+        call.state = detail::phase::sent;
+        if (to.role != detail::peer_role::program && !call.direct) direct_call_began(call);
+        call.order = ++to.sent;
+        if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
+            to.remember_task({call.slot, call.order});
+    } catch (const error& e) {
+        if (e.code() != errc::too_large) return; // closed or reset: as above
+        const auto held = free_slot(call.slot);
+        account(to, call);
+        (void)credits::give(*books_, to, call);
+        if (call.kind == detail::call_kind::create && books_->upstream == nullptr) actor_left(to);
+        call.fail({e, nullptr});
+    }
+}
+
+/// A task has left its worker: its cores are free, and the worker's pace is known better.
+SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
+    if (books_->upstream != nullptr || call.kind != detail::call_kind::task) return;
+    if (!from.tasks.empty() && from.tasks.front().order == call.order) from.tasks.pop_front();
+    if (from.alone == &call) from.alone = nullptr;
+    if (call.cpus == 0) return;
+    auto& leases = books_->leases;
+    const bool had_cores = leases.forget_parent(call);
+    if (had_cores) leases.occupy(from, from.busy - std::min<std::uint32_t>(from.busy, call.cpus));
+    const auto now = loop::current().now();
+    ++from.finished;
+    if (now > from.mark) {
+        const double each = to_seconds(now - from.mark) / from.finished;
+        from.service = each < from.service ? each : (from.service + each) / 2;
+        from.window = static_cast<std::uint32_t>(std::clamp(1e-3 / from.service, 1.0, 1024.0));
+        from.mark = now;
+        from.finished = 0;
+    }
+    leases.settled(from, call, had_cores);
+    if (from.kind != 0) tell_demand(leases.line_of(call.shape));
+}
+
+/// True: a call that was sent has not begun and never will; it is out of its slot and of its worker's books.
+SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
+    if (books_->upstream != nullptr || call.state != detail::phase::sent || call.on == nullptr ||
+        call.kind == detail::call_kind::create || !call.on->page.take_back(call.order))
+        return false;
+    const auto held = free_slot(call.slot);
+    account(*call.on, call);
+    credits::keep(call);
+    call.on = nullptr;
+    call.state = detail::phase::queued;
+    return true;
+}
+
+/// A worker has nothing to do and nothing that waits may go there: it gets half of what waits at the one where most
+/// does. The guess how long tasks take was wrong then, or one of them is much longer than the others.
+SKEIN_INLINE void runtime::feed(peer& idle) {
+    if (books_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.kind != 0 ||
+        idle.is_guest || idle.busy != 0 || books_->closing)
+        return;
+    auto& leases = books_->leases;
+    peer* most = nullptr;
+    for (const auto& l : books_->links)
+        if (l.get() != &idle && l->busy > l->capacity &&
+            (most == nullptr || l->tasks.size() > most->tasks.size()))
+            most = l.get();
+    if (most == nullptr) return;
+    for (auto& share : idle.shares) leases.release_unused(*share);
+    std::vector<counted_ptr<detail::call_base>> moved;
+    bool more = true; // leases to be had
+    const std::size_t half = (most->prune_tasks() + 1) / 2;
+    while (!most->tasks.empty() &&
+           moved.size() < half) { // the last ones: the first ones are about to run
+        const auto last = most->tasks.back();
+        most->tasks.pop_back();
+        const auto index = static_cast<std::uint32_t>(last.slot.value());
+        const auto& held = books_->slots[index];
+        if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
+        const counted_ptr<detail::call_base> call(held.call.get());
+        if (call->cpus > idle.capacity || call->alone != 0 || call->is_done() ||
+            (call->cpus == 0 && !credits::has(*books_, idle.credit)))
+            continue;
+        if (detail::lease_books::is_leased(*call)) {
+            auto& line = leases.line_of(call->shape);
+            if (line.by != detail::lease_line::service::shared || !line.need->is_anywhere())
+                continue;
+            more = more && leases.lease_on(idle, line);
+            const auto* share = leases.share_of(idle, line);
+            if (share == nullptr || share->leases.empty()) { // it is kept for another
+                most->tasks.push_back(last);
+                break;
+            }
+        }
+        if (!take_back(*call)) break; // the worker is there already
+        moved.push_back(call);
+    }
+    while (!moved.empty()) {
+        send(idle, std::move(moved.back()));
+        moved.pop_back();
+    }
+    if (leases.waits()) pump_leases();
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_spaces.ipp
+// Part of the bodies of rt/runtime.hpp: namespaces, whose actors outlive the programs that made them. Their keeper is a
+// driver without an app; programs are its guests: workers on which nothing runs. docs/design/0018-detached-actors.md
+
+
 #include <algorithm>
 #include <utility>
 
@@ -33006,6 +33735,7 @@ SKEIN_INLINE void leased_workers::books::on_granted(const lease_granted& m) {
     found->second->node_name = m.node_name;
     found->second->labels = m.labels;
     found->second->impossible = false;
+    if (const auto wire = found->second->wire) driver.set_labels(*wire, m.labels);
     if (found->second->kind != 0) fill(); // there may be room for one more
     count_expected();
 }
@@ -33134,7 +33864,7 @@ SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self, net::link:
     try {
         auto served = self->driver.serve_worker(
             std::move(wire), [self, l](const rt::peer&) { return how_it_ended(self, l); }, {},
-            rt::worker_room{l->kind, l->labels});
+            rt::worker_room{l->kind, l->labels, false, l->node == 0});
         co_await served;
     } catch (...) {
         failure = std::current_exception();
@@ -35100,6 +35830,8 @@ struct head::books {
     void want(detail::head_job& j, const want_lease& what);
     void make_room(const detail::head_job& j, bool of_groups);
     void make_room(const detail::head_share& of);
+    static void spread_order(const detail::head_job& j,
+                             std::vector<rt::scheduler::place_info>& nodes_now);
     [[nodiscard]] bool make_room(const detail::head_lease& l, detail::head_node& n,
                                  const rt::scheduler::place_info& now);
     void give_back(detail::head_job& j, std::uint64_t number, bool at_once = false);
@@ -35639,10 +36371,9 @@ SKEIN_INLINE detail::head_group* head::books::group_of(const detail::head_lease&
 
 /// Where a lease may be; nothing: its group is not there, or not yet.
 SKEIN_INLINE std::optional<rt::constraint> head::books::where_of(const detail::head_lease& l) {
-    if (l.label.empty()) return rt::constraint();
     std::uint64_t number = 0;
     int bundle = -1;
-    if (!rt::parse_group_label(l.label, number, bundle)) return rt::constraint::labelled(l.label);
+    if (!rt::parse_group_label(l.label, number, bundle)) return rt::where_labelled(l.label);
     const auto* const g = group_of(l);
     if (g == nullptr || !g->id) return std::nullopt;
     return rt::constraint::in(g->id, bundle);
@@ -35963,6 +36694,7 @@ SKEIN_INLINE bool head::books::make_group_room(const detail::head_group& g, bool
 
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -36199,6 +36931,7 @@ SKEIN_INLINE void head::books::make_room(const detail::head_share& of) {
         if (!l->own || l->state != detail::lease_state::waits || l->label.starts_with('@'))
             continue;
         if (places.empty()) places = schedule.places();
+        if (l->label == rt::spread_label) spread_order(*of.of, places);
         for (const auto& now : places) {
             auto* n = node_at(now.id.value());
             if (n == nullptr || now.draining || !make_room(*l, *n, now)) continue;
@@ -36208,6 +36941,17 @@ SKEIN_INLINE void head::books::make_room(const detail::head_share& of) {
     }
 }
 
+/// The nodes with the fewest leases of this driver that are to be spread come first.
+SKEIN_INLINE void head::books::spread_order(const detail::head_job& j,
+                                            std::vector<rt::scheduler::place_info>& nodes_now) {
+    std::map<rt::place_id, std::pair<int, std::size_t>> order; // how many it has, when it came
+    for (std::size_t i = 0; i < nodes_now.size(); ++i) order[nodes_now[i].id] = {0, i};
+    for (const auto& [number, l] : j.leases)
+        if (l->at != nullptr && l->label == rt::spread_label) ++order[l->at->place()].first;
+    std::sort(nodes_now.begin(), nodes_now.end(),
+              [&](const auto& a, const auto& b) { return order[a.id] < order[b.id]; });
+}
+
 /// False: this node could not hold it, whatever the driver gave back.
 SKEIN_INLINE bool head::books::make_room(const detail::head_lease& l, detail::head_node& n,
                                          const rt::scheduler::place_info& now) {
@@ -36215,7 +36959,8 @@ SKEIN_INLINE bool head::books::make_room(const detail::head_lease& l, detail::he
         return label == "node=" + n.name ||
                std::find(n.labels.begin(), n.labels.end(), label) != n.labels.end();
     };
-    if (!rt::fits(l.demand, n.total) || (!l.label.empty() && !has(l.label))) return false;
+    const bool anywhere = l.label.empty() || l.label == rt::spread_label;
+    if (!rt::fits(l.demand, n.total) || (!anywhere && !has(l.label))) return false;
     std::vector<detail::head_lease*> may_go;
     std::int64_t missing = (l.demand.cpu - (now.total.cpu - now.used.cpu)).in_steps();
     auto without = now.total; // once these have gone
@@ -39224,7 +39969,7 @@ struct space_options {
         if (space.empty() || name.empty())
             throw error(errc::invalid_argument,
                         "a detached actor needs a .name and a .space: nobody would find it again");
-        if (how.on.is_group())
+        if (how.on.is_group() || how.on.is_named_group())
             throw error(errc::not_supported,
                         "not supported: a detached actor in a placement group, "
                         "which ends with its program")
@@ -39238,7 +39983,7 @@ struct space_options {
         out.resources = resources;
         out.env = env;
         out.cwd = cwd;
-        if (!how.on.is_any()) out.on = how.on.is_node() ? node_named(on) : label(on);
+        out.on = how.on.with_text(on);
         return out;
     }
 
@@ -39580,6 +40325,10 @@ public:
     [[nodiscard]] std::size_t pending() const noexcept { return lane_ ? lane_->pending : 0; }
     /// True once this process knows that the actor is gone; a worker learns it from the calls that fail.
     [[nodiscard]] bool has_ended() const noexcept { return lane_ && lane_->lost; }
+    /// For `.on`: the node where the actor is, also when it is made again on another one.
+    operator location() const noexcept {
+        return location::beside(id());
+    } // NOLINT: reads as it is meant
     friend bool operator==(const actor_handle&, const actor_handle&) = default;
 
     [[nodiscard]] const counted_ptr<rt::detail::actor_state>& lane() const noexcept {
@@ -39986,8 +40735,9 @@ public:
     void stop() noexcept override;
     /// Starts workers that hold what a demand asks for, and lends them cores of the others meanwhile.
     void want(const worker_demand& what) override;
-    /// The runtime takes back itself what it has lent.
-    void rests(const net::channel&, bool) override {}
+    /// What a worker in a placement group has of its bundle is others' there; the rest of the cores the runtime takes back
+    /// itself.
+    void rests(const net::channel& worker, bool on) override;
     /// Kills its process.
     void end_now(const net::channel& worker) override;
     /// Takes room of this host for the group, as long as it is held.
@@ -40357,6 +41107,16 @@ public:
         for (auto* one : serving_)
             if (one->wire.get() == &worker) one->process->kill();
     }
+    void rests(const net::channel& worker, bool on) {
+        for (auto* one : own_) {
+            if (one->wire.get() != &worker || !one->in_bundle) continue;
+            if (on)
+                (void)host_.wait_begin(one->in_bundle);
+            else
+                (void)host_.wait_end(one->in_bundle); // it goes on at once, whoever has its cores
+            changed_.set();
+        }
+    }
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
 
 private:
@@ -40370,7 +41130,8 @@ private:
         std::uint16_t cpus = 0;
         worker_room room;
         std::vector<std::pair<std::string, std::string>> env;
-        std::string folder; ///< empty: ours
+        std::string folder;   ///< empty: ours
+        request_id in_bundle; ///< what it holds of a placement group
     };
     /// Workers for one demand.
     struct own_workers {
@@ -40548,8 +41309,8 @@ private:
                 const auto where = groups_.where(kind.what);
                 if (!where) continue; // what waits for it fails
                 r.where = *where;
-            } else if (!kind.what.label.empty()) {
-                r.where = constraint::labelled(kind.what.label);
+            } else {
+                r.where = where_labelled(kind.what.label);
             }
             r.tag = number;
             r.for_life = true;
@@ -40579,6 +41340,7 @@ private:
             driver_.refuse_demand(found->first, n.why);
         }
         for (const auto& g : granted) {
+            if (g.resumed) continue; // see rests()
             auto& kind = kinds_.at(static_cast<std::uint32_t>(g.tag));
             kind.asked = {};
             ++kind.alive;
@@ -40658,7 +41420,10 @@ private:
         life one;
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
-        if (kind.what.group != 0) cores = 0; // those of the group are lent already
+        if (kind.what.group != 0) {
+            cores = 0; // those of the group are lent already
+            one.in_bundle = g.id;
+        }
         one.room = {number, {label_}};
         one.env = kind.what.env.variables;
         one.folder = kind.what.env.folder;
@@ -40791,6 +41556,9 @@ SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places()
 SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
 SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
 SKEIN_INLINE void local_workers::want(const worker_demand& what) { pool_->want(what); }
+SKEIN_INLINE void local_workers::rests(const net::channel& worker, bool on) {
+    pool_->rests(worker, on);
+}
 SKEIN_INLINE void local_workers::end_now(const net::channel& worker) { pool_->end_now(worker); }
 SKEIN_INLINE void local_workers::want_group(const worker_group& what) { pool_->want_group(what); }
 SKEIN_INLINE void local_workers::drop_group(std::uint64_t number) { pool_->drop_group(number); }
@@ -41229,17 +41997,32 @@ SKEIN_INLINE void pending_base::finish() noexcept {
 // places again, all of them together, and tasks run again there.
 //
 // The room is given back when nobody holds the group any more: no handle, no task that is to run in it, no actor
-// that lives in it. Groups are made by the driver; workers cannot make or hold one.
+// that lives in it. Groups are made by the driver. One with a name is found by it in any process of the program:
+//
+//     skein::placement_group group({"cpu=1"}, {.name = "ingest"});             // in the driver, which keeps it
+//     auto r = skein::remote<&load>.with({.on = skein::group_named("ingest")})(7);      // in a worker, or the driver
+//     auto same = co_await skein::get_placement_group("ingest");                         // the same, as a handle
 
 
 #include <cstddef>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace skein {
 
 using rt::group_strategy;
+
+/// What a program may say about one placement group.
+struct placement_options {
+    group_strategy strategy = group_strategy::pack;
+    std::string_view name{}; ///< unique among the groups of the program; copied; at most 255 bytes
+    /// Gives the group that has the name already, if there is one; its bundles are those that it was made with.
+    bool get_if_exists = false;
+};
+static_assert(std::is_trivially_destructible_v<placement_options>);
 
 /// A counted handle to a placement group; copyable, one pointer wide.
 class placement_group {
@@ -41249,12 +42032,16 @@ public:
     /// that they can never be held, is told by ready() and by the tasks that are put into it.
     explicit placement_group(std::vector<std::string> bundles,
                              group_strategy how = group_strategy::pack)
-        : state_(rt::runtime::current().make_group(bundles, how)) {}
+        : placement_group(std::move(bundles), placement_options{how, {}, false}) {}
+    /// The same with a name. One that is taken is told by ready(), too: already_exists.
+    placement_group(std::vector<std::string> bundles, placement_options how)
+        : state_(desk::make(rt::runtime::current(), bundles, how.strategy, how.name,
+                            how.get_if_exists)) {}
 
     /// False if default-constructed or moved from.
     explicit operator bool() const noexcept { return static_cast<bool>(state_); }
     [[nodiscard]] std::size_t size() const noexcept { return state_ ? state_->bundles.size() : 0; }
-    /// All bundles have places now.
+    /// All bundles have places now; on a worker: as it has heard last.
     [[nodiscard]] bool is_placed() const noexcept { return state_ && state_->placed; }
 
     /// Suspends until all bundles have places; at once if they have. On one host also until the cores that they take
@@ -41263,23 +42050,44 @@ public:
     ///           cluster it waits for nodes that can), closed (it was removed, or the program ends)
     [[nodiscard]] task<void> ready() const { return rt::detail::group_is_ready(state_); }
     /// Ends it for all who hold it: tasks that wait for it fail, those that run go on to their end, its actors are
-    /// killed. Suspends until nothing of it is left.
+    /// killed. Suspends until nothing of it is left, but not in a task or an actor of the group itself.
     ///   errors  cancelled (it ends all the same)
     [[nodiscard]] task<void> remove() const { return rt::detail::remove_group(state_); }
 
     /// For `.on`: this bundle of it, counted from 0.
     [[nodiscard]] location bundle(std::size_t index) const noexcept {
         constexpr std::size_t most = 1'000'000; // is none, too
-        return {number(), static_cast<int>(index < most ? index : most)};
+        return location::in_group(number(), static_cast<int>(index < most ? index : most));
     }
     /// For `.on`: whichever of its bundles has room.
-    operator location() const noexcept { return {number(), -1}; } // NOLINT: reads as it is meant
+    operator location() const noexcept {
+        return location::in_group(number(), -1);
+    } // NOLINT: reads as it is meant
+    /// The same; tasks and actors that are made there are in the group, too, if they name no place.
+    [[nodiscard]] location with_children() const noexcept {
+        return location(*this).with_children();
+    }
     friend bool operator==(const placement_group&, const placement_group&) = default;
 
 private:
+    using desk = rt::runtime::group_desk;
+    friend task<placement_group> get_placement_group(std::string_view name);
+    explicit placement_group(counted_ptr<rt::detail::group_state> state) noexcept
+        : state_(std::move(state)) {}
+    [[nodiscard]] static task<placement_group> from(
+        task<counted_ptr<rt::detail::group_state>> found) {
+        co_return placement_group(co_await std::move(found));
+    }
     [[nodiscard]] std::uint64_t number() const noexcept { return state_ ? state_->number : 0; }
     counted_ptr<rt::detail::group_state> state_;
 };
+
+/// The placement group of that name, in any process of the program; who gets it holds it.
+///   errors  not_found (the text lists some names that there are), closed (the program ends)
+[[nodiscard]] inline task<placement_group> get_placement_group(std::string_view name) {
+    return placement_group::from(
+        rt::runtime::group_desk::look_up(&rt::runtime::current(), std::string(name)));
+}
 
 } // namespace skein
 
@@ -42030,10 +42838,7 @@ public:
     explicit kept_options(Options how) : parts_(std::make_unique<parts>(std::move(how))) {
         auto& mine = parts_->how;
         for (auto* text : {&mine.resources, &mine.env, &mine.cwd, &mine.name}) *text = keep(*text);
-        if (!mine.on.is_any() && !mine.on.is_group()) {
-            const auto where = keep(mine.on.text());
-            mine.on = mine.on.is_node() ? node_named(where) : label(where);
-        }
+        mine.on = mine.on.with_text(keep(mine.on.text()));
         if constexpr (requires { mine.deadline; })
             if (mine.deadline != no_deadline) parts_->made = system_clock().now();
     }
@@ -42264,6 +43069,10 @@ public:
     explicit operator bool() const noexcept { return static_cast<bool>(cell_); }
     /// Which actor; the same in all processes of one run.
     [[nodiscard]] actor_id id() const noexcept { return cell_ ? cell_->id : actor_id{}; }
+    /// For `.on`: the node where the actor is.
+    operator location() const noexcept {
+        return location::beside(id());
+    } // NOLINT: reads as it is meant
 
     /// Submits a call of a method from any thread. Calls that one thread makes through one handle, or copies of it, run
     /// in the order in which they were made. The pending may be dropped.

@@ -54,7 +54,8 @@ task<std::string> placed_by_name(std::string name, int bundle) {
     auto found = get_placement_group(name);
     auto group = co_await found;
     co_await group.ready();
-    auto by_handle = remote<&placed_host>.with({.on = group.bundle(static_cast<std::size_t>(bundle))})();
+    auto by_handle =
+        remote<&placed_host>.with({.on = group.bundle(static_cast<std::size_t>(bundle))})();
     auto one = co_await by_handle;
     auto by_name = remote<&placed_host>.with({.on = group_named(name, bundle)})();
     auto two = co_await by_name;
@@ -73,7 +74,7 @@ task<std::string> placed_below(int levels) {
     auto right = remote<&placed_below>(levels - 1);
     const auto a = co_await left;
     const auto b = co_await right;
-    co_return a == here && b == here ? here : fmt::format("{} ({} {})", here, a, b);
+    co_return a == here&& b == here ? here : fmt::format("{} ({} {})", here, a, b);
 }
 
 task<std::vector<std::string>> values_of(std::vector<ref<std::string>> all) {
@@ -166,12 +167,12 @@ TEST_CASE("spread actors are on as many nodes as there are", "[W11][O12][cluster
     test::in_cluster(43, 3, [](test::sim_nodes&, test::sim_nodes::driver& d) -> task<void> {
         auto there = all_workers(&d, 6);
         co_await there;
-        for (const int cpus : {0, 1}) { // the program holds all cores, which one has to be given back for
+        for (const int cpus :
+             {0, 1}) { // the program holds all cores, which one has to be given back for
             std::vector<actor_handle<placed_resident>> all;
             std::vector<ref<std::string>> hosts;
             for (int i = 0; i < 3; ++i) {
-                auto made =
-                    co_await actor<placed_resident>.with({.cpus = cpus, .on = spread})();
+                auto made = co_await actor<placed_resident>.with({.cpus = cpus, .on = spread})();
                 hosts.push_back(made.call<&placed_resident::host>());
                 all.push_back(std::move(made));
             }
@@ -277,8 +278,7 @@ TEST_CASE("what is to run where an actor is that has ended fails, and says why",
         auto lost = co_await actor<placed_resident>.with({.on = node_named(home)})();
         std::vector<ref<std::string>> waiting;
         for (int i = 0; i < 6; ++i)
-            waiting.push_back(
-                remote<&placed_for>.with({.on = lost, .retries = 0})(60'000));
+            waiting.push_back(remote<&placed_for>.with({.on = lost, .retries = 0})(60'000));
         co_await sleep_for(1s);
         auto killed = c.kill_agent(c.at(placed_at(c, home)), true);
         co_await killed;
@@ -324,7 +324,8 @@ TEST_CASE("workers put tasks into groups that they find by name, and end them",
     });
 }
 
-TEST_CASE("what tasks of a group make stays on its nodes, in its room", "[G10][cluster][placement]") {
+TEST_CASE("what tasks of a group make stays on its nodes, in its room",
+          "[G10][cluster][placement]") {
     test::in_cluster(48, 3, [](test::sim_nodes&, test::sim_nodes::driver& d) -> task<void> {
         auto there = all_workers(&d, 6);
         co_await there;

@@ -424,8 +424,8 @@ TEST_CASE("what tasks of a group make is in it if they say so", "[G10][rt][place
         CHECK(other != own);
         const auto third = co_await not_captured;
         CHECK(third != own);
-        auto too_much = failure_of(as_task(
-            remote<&nested_cpus>.with({.on = group.with_children()})(2)));
+        auto too_much =
+            failure_of(as_task(remote<&nested_cpus>.with({.on = group.with_children()})(2)));
         const auto misfit = co_await too_much;
         INFO(misfit.what());
         CHECK(contains(misfit.what(), "no bundle"));

@@ -77,7 +77,8 @@ task<int> with_disk(int call, int ms) {
 }
 /// In the group of that name, from a worker; there may be none any more.
 task<int> in_named(int call, int ms, std::string name) {
-    auto inner = remote<&slow>.with({.cpus = 0, .resources = "disk=0.5", .on = group_named(name)})(-call, ms);
+    auto inner = remote<&slow>.with({.cpus = 0, .resources = "disk=0.5", .on = group_named(name)})(
+        -call, ms);
     const int got = co_await inner;
     co_return -got;
 }

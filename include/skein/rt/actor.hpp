@@ -61,7 +61,9 @@ public:
     /// True once this process knows that the actor is gone; a worker learns it from the calls that fail.
     [[nodiscard]] bool has_ended() const noexcept { return lane_ && lane_->lost; }
     /// For `.on`: the node where the actor is, also when it is made again on another one.
-    operator location() const noexcept { return location::beside(id()); } // NOLINT: reads as it is meant
+    operator location() const noexcept {
+        return location::beside(id());
+    } // NOLINT: reads as it is meant
     friend bool operator==(const actor_handle&, const actor_handle&) = default;
 
     [[nodiscard]] const counted_ptr<rt::detail::actor_state>& lane() const noexcept {

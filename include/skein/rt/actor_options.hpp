@@ -42,7 +42,8 @@ struct actor_options {
     quantity gpus = 0; ///< its process sees these alone; more than one: a whole number
     std::uint64_t memory = 0;     ///< bytes; counted, not enforced
     std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
-    location on{}; ///< where it lives, see call_options; alone: in a process of its own that holds nothing
+    location
+        on{}; ///< where it lives, see call_options; alone: in a process of its own that holds nothing
     std::string_view env{}; ///< variables of its process, and its folder: see call_options
     std::string_view cwd{};
     int restarts = 0; ///< times it is made again after its worker died; -1: for ever

@@ -53,7 +53,9 @@ public:
     [[nodiscard]] constexpr bool is_actor() const noexcept { return kind_ == kind::actor; }
     [[nodiscard]] constexpr bool is_spread() const noexcept { return kind_ == kind::spread; }
     /// The number of a placement group; 0: it is none, or an empty one.
-    [[nodiscard]] constexpr std::uint64_t group() const noexcept { return is_group() ? number_ : 0; }
+    [[nodiscard]] constexpr std::uint64_t group() const noexcept {
+        return is_group() ? number_ : 0;
+    }
     /// Which of its bundles; -1: any.
     [[nodiscard]] constexpr int bundle() const noexcept { return bundle_; }
     /// The actor where this is; none: it is no actor, or that of an empty handle.
@@ -97,7 +99,16 @@ private:
     friend constexpr location label(std::string_view) noexcept;
     friend constexpr location node_named(std::string_view) noexcept;
     friend constexpr location group_named(std::string_view, int) noexcept;
-    enum class kind : std::uint8_t { any, anywhere, label, node, group, named_group, actor, spread };
+    enum class kind : std::uint8_t {
+        any,
+        anywhere,
+        label,
+        node,
+        group,
+        named_group,
+        actor,
+        spread
+    };
     constexpr location(std::string_view text, kind what) noexcept : text_(text), kind_(what) {}
     std::string_view text_;
     kind kind_ = kind::any;

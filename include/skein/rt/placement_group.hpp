@@ -82,7 +82,9 @@ public:
         return location::in_group(number(), static_cast<int>(index < most ? index : most));
     }
     /// For `.on`: whichever of its bundles has room.
-    operator location() const noexcept { return location::in_group(number(), -1); } // NOLINT: reads as it is meant
+    operator location() const noexcept {
+        return location::in_group(number(), -1);
+    } // NOLINT: reads as it is meant
     /// The same; tasks and actors that are made there are in the group, too, if they name no place.
     [[nodiscard]] location with_children() const noexcept {
         return location(*this).with_children();

@@ -47,7 +47,9 @@ public:
     /// Which actor; the same in all processes of one run.
     [[nodiscard]] actor_id id() const noexcept { return cell_ ? cell_->id : actor_id{}; }
     /// For `.on`: the node where the actor is.
-    operator location() const noexcept { return location::beside(id()); } // NOLINT: reads as it is meant
+    operator location() const noexcept {
+        return location::beside(id());
+    } // NOLINT: reads as it is meant
 
     /// Submits a call of a method from any thread. Calls that one thread makes through one handle, or copies of it, run
     /// in the order in which they were made. The pending may be dropped.

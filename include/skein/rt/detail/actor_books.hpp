@@ -65,8 +65,9 @@ struct actor_entry {
     std::vector<peer_id> askers;                ///< workers that want to know where it is
     counted_ptr<call_base> making;              ///< its constructor, while that waits in a line
     counted_ptr<group_state> group;             ///< in which it lives
-    std::vector<counted_ptr<call_base>> beside; ///< that are to run where it is, until it is somewhere
-    bool is_followed = false;                   ///< some may stand in lines of its node
+    std::vector<counted_ptr<call_base>>
+        beside;               ///< that are to run where it is, until it is somewhere
+    bool is_followed = false; ///< some may stand in lines of its node
 
     [[nodiscard]] bool lasts() const noexcept { return plan && plan->lasts(); }
     [[nodiscard]] bool is_detached() const noexcept { return plan && plan->terms.is_detached; }

@@ -31,7 +31,8 @@ struct demand {
     std::uint64_t group = 0; ///< the placement group that the label names; 0: none
     int bundle = -1;         ///< of the group; -1: any
     bool spreads = false;    ///< over the nodes in turn
-    bool captures = false;   ///< calls that are made there are in the group, too, if they name no place
+    bool captures =
+        false; ///< calls that are made there are in the group, too, if they name no place
 
     /// Any worker may have it that has room.
     [[nodiscard]] bool is_anywhere() const noexcept { return label.empty() || spreads; }

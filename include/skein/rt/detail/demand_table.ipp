@@ -126,7 +126,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
         return error(errc::invalid_argument, ".on names no placement_group");
     if (how.on.is_actor() && !how.on.actor())
         return error(errc::invalid_argument, ".on is an empty actor_handle");
-    const bool has_text = !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
+    const bool has_text =
+        !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
     if (has_text && how.on.text().empty())
         return error(errc::invalid_argument,
                      fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));

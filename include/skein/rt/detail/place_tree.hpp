@@ -67,7 +67,8 @@ public:
     [[nodiscard]] std::uint32_t first_from(std::uint32_t leaf, const needs& all,
                                            Accept&& accept) const {
         if (leaf >= leaves_) return no_index;
-        for (auto n = leaves_ + leaf;; ++n) { // the leaf, then what lies to its right, ever larger parts
+        for (auto n = leaves_ + leaf;;
+             ++n) { // the leaf, then what lies to its right, ever larger parts
             const auto found = first_below(n, all, accept);
             if (found != no_index) return found;
             while (n % 2 != 0) n /= 2;

@@ -160,7 +160,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     const bool for_life = call.kind == detail::call_kind::create;
     const bool all_own = books_->leases.all_own; // then there are no workers for all
     std::string label(detail::demand_table::label_in(head.demand));
-    if (label.empty()) 
+    if (label.empty())
         label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
     if (label == detail::anywhere_label) label.clear();
     if (auto why = group_desk::resolve_label(*this, label)) {

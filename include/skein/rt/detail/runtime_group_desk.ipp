@@ -248,9 +248,9 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
     const call_id parent({what.incarnation, what.call});
     state->askers.push_back({from.number, slot, parent, for_end});
     self.books_->leases.begin_wait(from, parent); // its core is others' meanwhile
-    if (for_end) end(self, *state,
-                     error(errc::closed, fmt::format("placement group {} was removed",
-                                                     state->number)));
+    if (for_end)
+        end(self, *state,
+            error(errc::closed, fmt::format("placement group {} was removed", state->number)));
     changed(self, *state);
     if (self.books_->leases.waits()) self.pump_leases();
 }
@@ -269,8 +269,8 @@ SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_stat
         auto* const to = self.link_at(one.link);
         if (to == nullptr) continue; // it is lost
         const bool is_over = state.why.has_value();
-        const bool is_answered = one.for_end ? state.is_gone || (is_over && is_inside(*to))
-                                             : is_over || state.placed;
+        const bool is_answered =
+            one.for_end ? state.is_gone || (is_over && is_inside(*to)) : is_over || state.placed;
         if (!is_answered) {
             rest.push_back(one);
             continue;

@@ -139,15 +139,16 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
         return made;
     };
     if (is_worker)
-        return fail(error(errc::not_supported, "not supported: a placement group is made by a worker")
-                        .with_hint("make it in the driver with a name: get_placement_group() and "
-                                   "group_named() find it in workers"));
+        return fail(
+            error(errc::not_supported, "not supported: a placement group is made by a worker")
+                .with_hint("make it in the driver with a name: get_placement_group() and "
+                           "group_named() find it in workers"));
     if (name.size() > detail::longest_group_name || name.find('\n') != name.npos)
-        return fail(error(errc::invalid_argument,
-                          fmt::format("the name of a placement group has {} bytes or a line break",
-                                      name.size()))
-                        .with_hint(fmt::format("one line, at most {} bytes",
-                                               detail::longest_group_name)));
+        return fail(
+            error(errc::invalid_argument,
+                  fmt::format("the name of a placement group has {} bytes or a line break",
+                              name.size()))
+                .with_hint(fmt::format("one line, at most {} bytes", detail::longest_group_name)));
     if (const auto known = groups.names.find(name); known != groups.names.end()) {
         if (get_if_exists) return state_ptr(groups.entries.at(known->second).state);
         return fail(error(errc::already_exists,

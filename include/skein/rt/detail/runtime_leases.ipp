@@ -516,7 +516,8 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     };
     while (leases.front(line) != nullptr) {
         auto* to = leases.pick(line, lease_line::unused);
-        if (to == nullptr && may_ask() && (leases.ask(line) || (leases.reclaim() && leases.ask(line))))
+        if (to == nullptr && may_ask() &&
+            (leases.ask(line) || (leases.reclaim() && leases.ask(line))))
             continue;
         if (to == nullptr) to = leases.pick(line, lease_line::beside);
         if (to == nullptr) to = leases.pick(line, lease_line::ahead);

@@ -69,8 +69,9 @@ struct runtime::losses {
     detail::loss_report report;
     std::vector<counted_ptr<detail::call_base>> moved; ///< go on at the new instance of their actor
     std::vector<actor_id> moving, orphaned;            ///< actors: made again; held by nobody else
-    std::vector<counted_ptr<detail::call_base>> stranded; ///< were to run where an actor was that is lost
-    std::map<actor_id, std::string> notes;             ///< of actors that were made again too often
+    std::vector<counted_ptr<detail::call_base>>
+        stranded;                          ///< were to run where an actor was that is lost
+    std::map<actor_id, std::string> notes; ///< of actors that were made again too often
     /// Of a link between workers: what its calls fail with.
     std::optional<errc> code;
     std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"

@@ -289,7 +289,8 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     }
     fail_lost(lost);
     for (const auto& lane : gone) fail_lane(*lane);
-    for (const auto& call : lost.stranded) (void)followers::may_go(*this, call); // it fails, and says why
+    for (const auto& call : lost.stranded)
+        (void)followers::may_go(*this, call); // it fails, and says why
     for (const auto id : lost.orphaned) let_go(id);
     run_again(lost);
     resume_restarts(lost);

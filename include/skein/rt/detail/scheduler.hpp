@@ -34,7 +34,7 @@ struct place_domain {
     place_tree now, ever;               ///< what is free for others, and what there is in all
     std::vector<std::uint32_t> members; ///< place of a leaf, or no_index
     std::vector<std::uint32_t> holes;
-    node_domain* of = nullptr;           ///< it is those of a node
+    node_domain* of = nullptr;          ///< it is those of a node
     std::uint32_t node_leaf = no_index; ///< its leaf there
 };
 

@@ -384,8 +384,8 @@ SKEIN_INLINE std::uint32_t schedule_books::find_in(const place_domain& d, const 
     const auto accept = [&](std::uint32_t leaf) { return !is_avoided(where, d.members[leaf]); };
     // What needs nothing would all be packed onto one place.
     const bool by_room = options.policy == placement::spread || shape.all.empty();
-    const auto leaf = by_room ? d.now.most(shape.main, shape.all, accept)
-                              : d.now.first(shape.all, accept);
+    const auto leaf =
+        by_room ? d.now.most(shape.main, shape.all, accept) : d.now.first(shape.all, accept);
     return leaf == no_index ? no_index : d.members[leaf];
 }
 
