@@ -239,15 +239,42 @@ TEST_CASE("what is to run where an actor is follows it to another node",
     });
 }
 
+TEST_CASE("what waits to hear where an actor is fails when that is lost before",
+          "[W12][cluster][placement]") {
+    const auto body = [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
+        auto there = all_workers(&d, 1);
+        co_await there;
+        auto& on = *c.at(0).children;
+        const auto shared = on.running().front().pid;
+        c.network().block("head", "driver"); // the news of what is granted stays away
+        auto a = co_await actor<placed_resident>.with({.memory = 1 << 20})();
+        auto follows = remote<&placed_host>.with({.on = a})();
+        co_await sleep_for(100ms);
+        CHECK_FALSE(follows.ready());
+        for (const auto& p : on.running())
+            if (p.pid != shared) on.kill(p.pid);
+        auto failed = placed_failure(as_task(follows));
+        const auto why = co_await failed;
+        INFO(why.what());
+        CHECK(why.code() == errc::worker_lost);
+        CHECK(std::string(why.what()).find("did not run") != std::string::npos);
+        c.network().heal_all();
+    };
+    test::in_cluster(49, 1, body, 2, 1);
+}
+
 TEST_CASE("what is to run where an actor is that has ended fails, and says why",
           "[W12][cluster][placement]") {
     test::in_cluster(46, 2, [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
         auto there = all_workers(&d, 4);
         co_await there;
+        std::vector<ref<std::string>> all; // workers that know tasks to be long get none ahead
+        for (int i = 0; i < 4; ++i) all.push_back(remote<&placed_for>(100));
+        auto known = values_of(std::exchange(all, {}));
+        (void)co_await known;
         auto a = co_await actor<placed_resident>();
         auto said = a.call<&placed_resident::host>();
         const auto home = co_await said;
-        std::vector<ref<std::string>> all;
         for (int i = 0; i < 4; ++i) all.push_back(remote<&placed_for>.with({.on = a})(10'000));
         co_await sleep_for(1s);
         kill(a);

@@ -82,6 +82,7 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
             into.notes[id] = fmt::format("; the actor was made again {} times, as .restarts allows",
                                          entry.plan->made_again);
         if (entry.plan) actors.names.erase(entry.plan->terms.name);
+        std::move(entry.beside.begin(), entry.beside.end(), std::back_inserter(into.stranded));
         if (entry.is_followed) books_->leases.take_followers(id, into.stranded);
         actors.entries.erase(id);
     }
