@@ -446,6 +446,30 @@ TEST_CASE("a missing node is forgotten after a week, unless it is drained", "[H2
     CHECK(memory.find_node("drained") != nullptr);
 }
 
+TEST_CASE("a node whose drain was taken back is remembered until it had time to come", "[H2]") {
+    sim::loop loop(12);
+    sim::network network(loop, {});
+    network.give_clocks({});
+    auto& clock = static_cast<sim::host_loop&>(network.loop_of("head"));
+    for (const bool left : {false, true}) {
+        cluster::detail::head_memory memory(clock);
+        cluster::detail::node_record n;
+        n.name = "n1";
+        n.draining = true;
+        memory.node_came(std::move(n));
+        memory.node_went("n1", left);
+        memory.node_drains("n1", false);
+        clock.set_wall_forward(left ? 20 * 24h : 10 * 24h);
+        memory.look();
+        REQUIRE(memory.find_node("n1") != nullptr); // else it would come as one that is drained
+        CHECK_FALSE(memory.find_node("n1")->draining);
+        const auto a_while = []() -> task<void> { co_await sleep_for(11min); };
+        loop.run(sim::run_on(clock, a_while()));
+        memory.look();
+        CHECK(memory.find_node("n1") == nullptr);
+    }
+}
+
 TEST_CASE("what waits to be written while a disk hangs is bounded, and not lost", "[H4]") {
     sim::loop loop(11);
     sim::disk disk;

@@ -108,6 +108,17 @@ task<error> placed_failure(task<T> work) {
     co_return outcome.error();
 }
 
+/// From a worker: the second time there is nothing left to remove.
+task<int> removed_twice(std::string name) {
+    auto found = get_placement_group(name);
+    auto group = co_await found;
+    for (int i = 0; i < 2; ++i) {
+        auto removed = group.remove();
+        co_await removed;
+    }
+    co_return 2;
+}
+
 } // namespace
 
 TEST_CASE("spread tasks take the nodes in turn", "[W11][cluster][placement]") {
@@ -237,6 +248,50 @@ TEST_CASE("what is to run where an actor is follows it to another node",
         const auto other = co_await follows;
         CHECK(other == after);
     });
+}
+
+TEST_CASE("a group can be removed twice in a worker", "[G9][cluster][placement]") {
+    test::in_cluster(51, 1, [](test::sim_nodes&, test::sim_nodes::driver&) -> task<void> {
+        placement_group group({"cpu=1"}, {.name = "g"});
+        auto ready = group.ready();
+        co_await ready;
+        auto removed = remote<&removed_twice>("g");
+        auto outcome = as_result(with_timeout(as_task(removed), 30s));
+        const auto times = co_await outcome;
+        REQUIRE(times);
+        CHECK(*times == 2);
+    });
+}
+
+TEST_CASE("a task that is to run alone does not wait for those that have left their line",
+          "[W12][cluster][placement]") {
+    const auto body = [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
+        auto there = all_workers(&d, 2);
+        co_await there;
+        std::vector<ref<std::string>> all; // workers that know tasks to be long get none ahead
+        for (int i = 0; i < 2; ++i) all.push_back(remote<&placed_for>(100));
+        auto known = values_of(std::exchange(all, {}));
+        (void)co_await known;
+        auto a = co_await actor<placed_resident>();
+        auto said = a.call<&placed_resident::host>();
+        const auto home = co_await said;
+        auto holds = remote<&placed_for>.with({.on = a})(60'000);
+        co_await sleep_for(100ms);
+        auto alone = remote<&placed_for>(2'000); // on the other node
+        for (int i = 0; i < 3; ++i) all.push_back(remote<&placed_for>.with({.on = a})(10));
+        co_await sleep_for(100ms);
+        auto& other = *c.at(1 - placed_at(c, home)).children;
+        other.kill(other.running().front().pid); // it may be its fault
+        co_await sleep_for(10ms);
+        kill(a);
+        auto outcome = as_result(with_timeout(as_task(alone), 50s));
+        const auto ran = co_await outcome;
+        REQUIRE(ran);
+        CHECK(*ran != home);
+        const auto kept = co_await holds;
+        CHECK(kept == home);
+    };
+    test::in_cluster(50, 2, body, 1);
 }
 
 TEST_CASE("what waits to hear where an actor is fails when that is lost before",

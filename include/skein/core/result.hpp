@@ -34,6 +34,7 @@ public:
                    : void(std::construct_at(&error_, other.error_));
     }
     result(result&& other) noexcept(std::is_nothrow_move_constructible_v<T>)
+        requires(std::move_constructible<T>)
         : has_value_(other.has_value_) {
         move_from(other);
     }
@@ -60,7 +61,12 @@ public:
     T* operator->() noexcept { return std::addressof(value_); }
     const T* operator->() const noexcept { return std::addressof(value_); }
 
-    [[nodiscard]] const skein::error& error() const noexcept { return error_; }
+    /// Of a success there is none: asking for it ends the program.
+    [[nodiscard]] const skein::error& error() const noexcept {
+        if (has_value_) [[unlikely]]
+            __builtin_trap();
+        return error_;
+    }
 
 private:
     void check() const {

@@ -76,6 +76,9 @@ struct task_promise : promise_base {
     template <class U>
         requires std::convertible_to<U&&, T>
     void return_value(U&& result) {
+        if (std::exchange(has_value, false))
+            [[unlikely]] // a destructor threw behind another co_return
+            std::destroy_at(std::addressof(value));
         if constexpr (std::is_reference_v<T>) {
             std::construct_at(&value, std::addressof(result));
         } else {

@@ -67,6 +67,9 @@ public:
     static constexpr std::size_t most_unwritten = 10'000; ///< records; then all is written anew
     static constexpr std::int64_t gone_for =
         7 * 86'400; ///< seconds; then a node that is not drained is forgotten
+    /// A wall clock that is set forward is no reason to forget: so long a node is missing by this head's own clock. One that
+    /// comes back after that it was drained and is not any more would say that it is.
+    static constexpr duration may_be_near = std::chrono::minutes(10);
     static constexpr std::size_t most_text = 256; ///< of a name; the rest is cut off
     static constexpr std::size_t most_offers =
         4096; ///< of resources, of labels; longer ones are left out
@@ -124,7 +127,10 @@ private:
     void apply(const log_record& r);
     void apply(started_record r) { start_ = std::move(r); }
     void apply(node_record r);
-    void apply(const node_forgotten_record& r) { nodes_.erase(r.name); }
+    void apply(const node_forgotten_record& r) {
+        nodes_.erase(r.name);
+        missing_since_.erase(r.name);
+    }
     void apply(job_record r);
     [[nodiscard]] std::vector<log_record> everything() const;
     [[nodiscard]] std::int64_t unix_now();
@@ -135,7 +141,8 @@ private:
     std::shared_ptr<head_log> log_;
     started_record start_;
     std::map<std::string, node_record> nodes_;
-    std::map<std::uint64_t, job_record> jobs_; ///< that have not ended
+    std::map<std::string, time_point> missing_since_; ///< or drained or not, since
+    std::map<std::uint64_t, job_record> jobs_;        ///< that have not ended
     std::deque<job_record> past_;
 
     std::vector<log_record> unwritten_; ///< none while all is written anew

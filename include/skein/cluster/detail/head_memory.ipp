@@ -225,6 +225,7 @@ SKEIN_INLINE const node_record* head_memory::find_node(const std::string& name) 
 SKEIN_INLINE void head_memory::node_came(node_record n) {
     n.left = false;
     n.gone_since = 0;
+    missing_since_.erase(n.name);
     n.resources = n.resources.size() > most_offers ? "" : n.resources;
     std::size_t labels = 0;
     for (const auto& l : n.labels) labels += l.size();
@@ -240,6 +241,7 @@ SKEIN_INLINE void head_memory::node_went(const std::string& name, bool left) {
     if (left && !n.draining) return forget_node(name);
     n.left = left;
     n.gone_since = unix_now();
+    missing_since_[name] = loop_.now();
     note(n);
     const auto is_gone = [](const auto& one) { return one.second.gone_since != 0; };
     if (static_cast<std::size_t>(std::count_if(nodes_.begin(), nodes_.end(), is_gone)) <=
@@ -257,8 +259,8 @@ SKEIN_INLINE void head_memory::node_went(const std::string& name, bool left) {
 SKEIN_INLINE void head_memory::node_drains(const std::string& name, bool on) {
     const auto found = nodes_.find(name);
     if (found == nodes_.end()) return;
-    if (!on && found->second.left) return forget_node(name); // it was kept for that alone
-    found->second.draining = on;
+    found->second.draining = on; // one that has left was kept for that alone, see look()
+    missing_since_[name] = loop_.now();
     note(found->second);
 }
 
@@ -271,7 +273,7 @@ SKEIN_INLINE void head_memory::forget_node(const std::string& name) {
 SKEIN_INLINE std::vector<missing_node> head_memory::missing() const {
     std::vector<missing_node> out;
     for (const auto& [name, n] : nodes_)
-        if (n.gone_since != 0)
+        if (n.gone_since != 0 && (n.draining || !n.left))
             out.push_back(
                 {n.name, n.host, n.resources, n.labels, n.draining, n.left, n.gone_since});
     return out;
@@ -280,8 +282,12 @@ SKEIN_INLINE std::vector<missing_node> head_memory::missing() const {
 SKEIN_INLINE void head_memory::look() {
     const auto now = unix_now();
     std::vector<std::string> old;
-    for (const auto& [name, n] : nodes_)
-        if (n.gone_since != 0 && !n.draining && now - n.gone_since > gone_for) old.push_back(name);
+    for (const auto& [name, n] : nodes_) {
+        if (n.gone_since == 0 || n.draining || (!n.left && now - n.gone_since <= gone_for))
+            continue;
+        const auto since = missing_since_.try_emplace(name, loop_.now()).first->second;
+        if (loop_.now() >= deadline_after(since, may_be_near)) old.push_back(name);
+    }
     for (const auto& name : old) forget_node(name);
 }
 

@@ -25,7 +25,7 @@ public:
     static constexpr std::size_t most_bytes = 1024;
 
     void push(byte_span piece) {
-        if (room_ < piece.size()) more(piece.size());
+        if (blocks_.empty() || room_ < piece.size()) more(piece.size());
         auto& last = blocks_.back();
         std::memcpy(last.data.get() + (last.size - room_), piece.data(), piece.size());
         room_ -= piece.size();

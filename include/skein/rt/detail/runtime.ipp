@@ -183,9 +183,9 @@ SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
 /// A call made by a call: is cancelled with it, and ends no later.
 SKEIN_INLINE void runtime::adopt_child(detail::call_base& call) {
     auto* const parent = detail::call_context::current();
-    if (parent == nullptr || !parent->is_call() ||
-        (parent->where() != this && parent->where() != books_->home))
-        return;
+    if (parent == nullptr || !parent->is_call()) return;
+    const auto* const where = parent->where(); // nullptr: it has ended
+    if (where == nullptr || (where != this && where != books_->home)) return;
     call.parent = counted_ptr(parent);
     parent->add_child(call);
     if (parent->who.until == time_point::max()) return;

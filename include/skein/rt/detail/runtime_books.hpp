@@ -280,6 +280,7 @@ struct lease_books {
     void book(const grant& g);
     [[nodiscard]] bool lease_on(peer& worker, lease_line& line);
     [[nodiscard]] peer* take_whole(const peers& links, const demand& what);
+    bool is_thinned = false; ///< calls were taken out of lines, which may be empty now
     void take_followers(actor_id of, std::vector<counted_ptr<call_base>>& into);
     void release_unused(lease_share& share);
     bool reclaim();

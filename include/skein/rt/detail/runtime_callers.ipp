@@ -175,8 +175,14 @@ SKEIN_INLINE bool runtime::on_driver_says(peer&, const net::frame_view& f) {
         books_->direct->newest[f.id] = std::numeric_limits<std::uint64_t>::max();
         cut_caller(f.id);
         return true;
-    case detail::message_space_there: detail::space_books::on_answer(*this, f); return true;
-    case detail::message_space_end: detail::space_books::on_end(*this, f); return true;
+    case detail::message_space_there:
+        if (books_->home != nullptr) return false; // a keeper does not say where others are
+        detail::space_books::on_answer(*this, f);
+        return true;
+    case detail::message_space_end:
+        if (books_->home != nullptr) return false;
+        detail::space_books::on_end(*this, f);
+        return true;
     default: return false;
     }
 }

@@ -43,6 +43,8 @@ SKEIN_INLINE void lease_books::take_followers(actor_id of,
         if (into.size() == first) return;
         std::erase_if(from, follows);
         waiting -= into.size() - first;
+        gone += into.size() - first; // who waits behind them does so no more
+        is_thinned = true;
     };
     for (auto& [shape, line] : lines) {
         take_out(line.inner);
@@ -122,7 +124,7 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
         const bool is_told = lane != books.lanes.end() && lane->second->lost;
         const auto why =
             is_told ? lane->second->lost->what
-                    : error(errc::not_found, fmt::format("actor {} is gone", id))
+                    : error(errc::not_found, fmt::format("actor {} is not known here", id))
                           .with_hint("it has ended, or it lives in a namespace or program other "
                                      "than that of the call");
         self.refuse(*call, detail::cannot_follow(*call, why));

@@ -106,8 +106,8 @@ SKEIN_INLINE task<void> group_is_ready(counted_ptr<group_state> group) {
 SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
     if (!group || group->owner == nullptr) co_return;
     const error why(errc::closed, fmt::format("placement group {} was removed", group->number));
-    if (!group->why && runtime::group_desk::is_elsewhere(*group)) {
-        group->why = why; // what is put into it from here fails at once
+    if (runtime::group_desk::is_elsewhere(*group)) {
+        if (!group->why) group->why = why; // what is put into it from here fails at once
         auto asked = runtime::group_desk::ask_and_wait(group, true);
         co_await asked;
         co_return;
@@ -274,6 +274,8 @@ SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t numbe
         (void)leases.front(line->second);
         used = used || !line->second.is_empty() || line->second.held > 0 ||
                line->second.parents > 0 || line->second.out > 0;
+        for (const auto& l : self.books_->links)
+            used = used || l->kind == kind; // it has a share of it
     });
     if (used) return; // at the end of a program: what is left is settled in another order
     leases.demands.for_each_in_group(number, [&](auto kind) { leases.lines.erase(kind); });

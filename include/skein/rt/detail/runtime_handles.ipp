@@ -84,7 +84,8 @@ SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id)
 SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
     auto& entry = books_->actors.entries.at(actor);
     entry.add_hold(to.number);
-    std::uint32_t said = entry.plan ? entry.plan->terms.max_pending : 0;
+    std::uint32_t said =
+        entry.plan ? std::min(entry.plan->terms.max_pending, detail::most_pending) : 0;
     if (entry.is_detached()) said |= detail::detached_handle;
     reply(to, id, [&](wire::writer& w) {
         detail::put_actor(w, actor);
@@ -187,7 +188,7 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_st
         }
         auto& spaces = space_books::of(*here);
         const std::string space(as_text(name));
-        if (spaces.visits.size() >= space_books::most_visits &&
+        if (spaces.visits.size() + spaces.past.size() >= space_books::most_visits &&
             !spaces.visits.contains({space, keeper}))
             return error(errc::exhausted,
                          fmt::format("this process has met {} keepers of namespaces already",

@@ -541,14 +541,16 @@ SKEIN_INLINE void runtime::try_suspects() {
         leases.suspects.pop_front();
         auto& call = *one.call;
         if (call.is_done()) continue;
-        if (call.cpus > leases.largest) { // the larger workers have gone meanwhile
+        const auto& what = leases.demands.at(call.shape);
+        const bool is_elsewhere = !what.is_anywhere() && !leases.any_has(what.label);
+        if (call.cpus > leases.largest || is_elsewhere) { // those for it have gone meanwhile
             call.alone = 0;
             leases.push(std::move(one.call));
             leases.again = true;
             continue;
         }
         if (leases.gone >= one.turn) {
-            if (auto* to = leases.take_whole(books_->links, leases.demands.at(call.shape))) {
+            if (auto* to = leases.take_whole(books_->links, what)) {
                 send(*to, std::move(one.call));
                 continue;
             }

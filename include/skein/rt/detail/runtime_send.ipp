@@ -44,7 +44,8 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
 SKEIN_INLINE void runtime::pump() {
     pump(detail::call_kind::create);
     pump(detail::call_kind::task);
-    if (books_->leases.waits()) pump_leases();
+    auto& leases = books_->leases;
+    if (std::exchange(leases.is_thinned, false) || leases.waits()) pump_leases();
 }
 
 SKEIN_INLINE void runtime::pump(detail::call_kind which) {

@@ -244,6 +244,7 @@ SKEIN_INLINE task<void> space_books::reach(space_books* b, visit_ptr v) {
         co_return;
     }
     if (b->closing) v->wire->abort(error(errc::closed, "the program ends"));
+    if (v->told.is_set()) v->wire->abort(error(errc::worker_lost, v->how));
     auto living = live(b, v);
     co_await living;
 }
@@ -284,6 +285,10 @@ SKEIN_INLINE void space_books::give_up(space_visit& v, const error& why) {
         guest.keeper_end =
             error(errc::worker_lost, text).with_hint("get_actor says what is there now");
         if (is_told) v.failed = guest.keeper_end;
+        if (is_told && !v.told.is_set()) { // for good: a later handle of that keeper asks nobody
+            v.how = std::string(why.text());
+            v.told.set();
+        }
     }
     v.is_over = true;
     guest.closing = true;

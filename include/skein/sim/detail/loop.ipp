@@ -90,8 +90,9 @@ SKEIN_INLINE bool loop::run_parts() {
     const std::size_t count =
         parts_.size(); // one that is added meanwhile has its turn the next time
     const std::size_t first = count > 1 ? random_.below(count) : 0;
-    for (std::size_t i = 0; i < count; ++i) {
-        auto* const one = parts_[(first + i) % count];
+    for (std::size_t i = 0; i < count && !parts_.empty();
+         ++i) { // one may end in the turn of another
+        auto* const one = parts_[(first + i) % parts_.size()];
         if (one->is_ready()) one->run_turn();
     }
     return true;
