@@ -66,6 +66,33 @@ task<void> removes_by_name(std::string name) {
     auto group = co_await found;
     co_await group.remove();
 }
+/// Looks so often whether the group has its places, and works then.
+task<std::string> gives_up_waiting(std::string name, int times, int ms) {
+    auto found = get_placement_group(name);
+    auto group = co_await found;
+    for (int i = 0; i < times; ++i) {
+        auto soon = as_result(with_timeout(group.ready(), 100ms));
+        const auto early = co_await soon;
+        if (early) co_return "placed";
+    }
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    co_return "in vain";
+}
+task<void> waits_by_name(std::string name) {
+    auto found = get_placement_group(name);
+    auto group = co_await found;
+    co_await group.ready();
+}
+/// A worker's own actors that ask for nothing.
+task<std::vector<actor_handle<placed_resident>>> residents_of_worker(
+    actor_handle<placed_resident> a) {
+    std::vector<actor_handle<placed_resident>> all;
+    auto one = co_await actor<placed_resident>.with({.on = anywhere})();
+    all.push_back(std::move(one));
+    auto two = co_await actor<placed_resident>.with({.on = a})();
+    all.push_back(std::move(two));
+    co_return all;
+}
 /// Its children's children, and where they are.
 task<std::string> placed_below(int levels) {
     const auto here = runtime_context().host;
@@ -420,4 +447,81 @@ TEST_CASE("what tasks of a group make stays on its nodes, in its room",
         const auto where = co_await tree;
         CHECK(where == host);
     });
+}
+
+TEST_CASE("who gives up waiting for a group has its core again", "[G9][cluster][placement]") {
+    const auto body = [](test::sim_nodes&, test::sim_nodes::driver& d) -> task<void> {
+        auto there = all_workers(&d, 1);
+        co_await there;
+        auto known =
+            remote<&placed_for>(100); // a worker that knows tasks to be long gets none ahead
+        (void)co_await known;
+        placement_group taken({"memory=6GiB"});
+        co_await taken.ready();
+        placement_group late({"memory=6GiB"}, {.name = "late"});
+        auto vain = remote<&gives_up_waiting>("late", 3, 10'000);
+        co_await sleep_for(2s); // it works now
+        CHECK_FALSE(vain.ready());
+        auto next = remote<&placed_host>();
+        (void)co_await next;
+        CHECK(vain.ready());
+        const auto said = co_await vain;
+        CHECK(said == "in vain");
+        auto waits = remote<&waits_by_name>("late");
+        co_await sleep_for(1s);
+        waits.cancel();
+        auto failed = placed_failure(as_task(waits));
+        const auto why = co_await failed;
+        CHECK(why.code() == errc::cancelled);
+        co_await taken.remove();
+        co_await late.ready();
+        auto now = remote<&gives_up_waiting>("late", 1, 0);
+        const auto placed = co_await now;
+        CHECK(placed == "placed");
+    };
+    test::in_cluster(50, 1, body, 2, 1);
+}
+
+TEST_CASE("an actor that asks for nothing shares a worker, wherever a worker wants it",
+          "[M1][W12][cluster][placement]") {
+    const auto body = [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
+        auto there = all_workers(&d, 1);
+        co_await there;
+        auto a = co_await actor<placed_resident>();
+        const auto before = c.processes();
+        auto asked = remote<&residents_of_worker>.with({.cpus = 0})(a);
+        const auto made = co_await asked;
+        for (const auto& one : made) {
+            auto said = one.call<&placed_resident::host>();
+            const auto host = co_await said;
+            CHECK(host == c.at(0).host);
+        }
+        CHECK(c.processes() == before);
+    };
+    test::in_cluster(51, 1, body, 2, 1);
+}
+
+TEST_CASE("calls that do not wait any more for an actor to be somewhere are forgotten",
+          "[W12][cluster][placement]") {
+    const auto body = [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
+        auto there = all_workers(&d, 1);
+        co_await there;
+        c.network().block("head", "driver"); // the news of what is granted stays away
+        auto a = co_await actor<placed_resident>.with({.memory = 1 << 20})();
+        std::vector<ref<std::string>> all;
+        for (int i = 0; i < 1000; ++i) {
+            all.push_back(remote<&placed_host>.with({.on = a})());
+            all.back().cancel();
+        }
+        std::size_t known = 0; // to others than this test
+        for (const auto& one : all) known += one.state()->uses() > 1 ? 1 : 0;
+        CHECK(known < 100);
+        auto follows = remote<&placed_host>.with({.on = a})();
+        CHECK_FALSE(follows.ready());
+        c.network().heal_all();
+        auto bounded = with_timeout(as_task(follows), 60s);
+        const auto host = co_await bounded;
+        CHECK(host == c.at(0).host);
+    };
+    test::in_cluster(52, 1, body, 2, 1);
 }

@@ -3,9 +3,14 @@
 #include <tests/rt/apps.hpp>
 #include <tests/support/sim_cluster.hpp>
 
+#include <skein/core/timeout.hpp>
 #include <skein/rt/actor.hpp>
 #include <skein/rt/detail/actor_terms.hpp>
+#include <skein/rt/detail/group_message.hpp>
 #include <skein/rt/detail/space_books.hpp>
+#include <skein/rt/placement_group.hpp>
+#include <skein/rt/worker_source.hpp>
+#include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -361,6 +366,16 @@ byte_buffer about(actor_id id) {
     return std::move(w).take();
 }
 
+rt::detail::group_question about_group(rt::detail::group_matter matter, std::uint64_t number = 1,
+                                       std::uint32_t times = 0) {
+    rt::detail::group_question what;
+    what.matter = static_cast<std::uint8_t>(matter);
+    what.number = number;
+    what.times = times;
+    what.name = "held";
+    return what;
+}
+
 TEST_CASE("a worker speaks only for actors it runs and handles it has", "[rt][actor]") {
     in_sim(12, 1, [](sim_cluster& c) -> task<void> {
         auto mine = co_await actor<counter>.with({.restarts = 1})(3);
@@ -381,6 +396,10 @@ TEST_CASE("a worker speaks only for actors it runs and handles it has", "[rt][ac
             {rt::detail::message_space, wire::encode(rt::detail::space_question{})},
             {rt::detail::message_space_there, byte_buffer(1)},
             {rt::detail::message_space_end, byte_buffer(1)},
+            {rt::detail::message_group, byte_buffer(3)},
+            {rt::detail::message_group, wire::encode(about_group(rt::detail::group_matter::ready))},
+            {rt::detail::message_group,
+             wire::encode(about_group(rt::detail::group_matter::release, 1, 1))},
         };
         for (const auto& [kind, body] : wrong) {
             auto fake = c.impostor();
@@ -400,6 +419,137 @@ TEST_CASE("a worker speaks only for actors it runs and handles it has", "[rt][ac
         co_await sleep_for(20ms);
         CHECK(peer->is_open());
         peer->abort(cancelled_error());
+    });
+}
+
+/// Has no worker and no place, and answers no question until it is open.
+struct idle_source final : rt::worker_source {
+    task<void> serve() override { co_return; }
+    void stop() noexcept override {}
+    void want(const rt::worker_demand&) override {}
+    void rests(const net::channel&, bool) override {}
+    void end_now(const net::channel&) override {}
+    void want_group(const rt::worker_group&) override {}
+    void drop_group(std::uint64_t) override {}
+    task<rt::space_place> find_space(std::string, std::uint64_t) override {
+        auto opened = open.wait();
+        co_await opened;
+        throw error(errc::not_found, "there is no such namespace");
+    }
+    event open;
+};
+
+task<net::frame> answer_to(std::shared_ptr<net::connection> peer, std::uint16_t kind,
+                           std::uint64_t id) {
+    for (;;) {
+        auto next = peer->receive();
+        auto f = co_await next;
+        REQUIRE(f);
+        if (f->kind == kind && f->id == id) co_return std::move(*f);
+    }
+}
+task<errc> failure_for(std::shared_ptr<net::connection> peer, std::uint16_t kind,
+                       std::uint64_t id) {
+    auto asked = with_timeout(answer_to(peer, kind, id), 1s);
+    const auto f = co_await asked;
+    CHECK(f.flags == 1);
+    co_return rt::detail::decode_failure(f.body).what.code();
+}
+/// An impostor that holds the group, whose number it says.
+task<std::uint64_t> find_group(std::shared_ptr<net::connection> peer) {
+    using rt::detail::group_matter;
+    peer->send(rt::detail::message_group, 0, 1, wire::encode(about_group(group_matter::find)), {});
+    auto asked = answer_to(peer, rt::detail::message_reply, 1);
+    const auto f = co_await asked;
+    co_return wire::decode<rt::detail::group_answer>(f.body).value().number;
+}
+
+TEST_CASE("a worker gives back no more of a group than it has, and waits only while it holds it",
+          "[rt][placement_group]") {
+    using rt::detail::group_matter;
+    using rt::detail::message_group;
+    in_sim(13, 1, [](sim_cluster& c) -> task<void> {
+        idle_source source;
+        c.driver().ask(&source);
+        {
+            placement_group group({"cpu=1"}, {.name = "held"});
+            const std::pair<group_matter, std::uint32_t> wrong[] = {
+                {group_matter::release, 0},
+                {group_matter::release, 2},
+                {static_cast<group_matter>(4), 1},
+            };
+            for (const auto& [matter, times] : wrong) {
+                auto fake = c.impostor();
+                auto peer = co_await fake;
+                auto finding = find_group(peer);
+                const auto number = co_await finding;
+                peer->send(message_group, 0, 2, wire::encode(about_group(matter, number, times)),
+                           {});
+                auto ended = peer->wait_closed();
+                co_await ended;
+            }
+            auto fake = c.impostor();
+            auto peer = co_await fake;
+            auto finding = find_group(peer);
+            const auto number = co_await finding;
+            const auto ready = wire::encode(about_group(group_matter::ready, number));
+            for (const std::uint64_t id : {2u, 3u}) peer->send(message_group, 0, id, ready, {});
+            peer->send(rt::detail::message_cancel, 0, 2, {}, {});
+            auto cancelled = failure_for(peer, rt::detail::message_reply, 2);
+            const auto first = co_await cancelled;
+            CHECK(first == errc::cancelled);
+            peer->send(message_group, 0, 0,
+                       wire::encode(about_group(group_matter::release, number, 1)), {});
+            auto closed = failure_for(peer, rt::detail::message_reply, 3);
+            const auto second = co_await closed;
+            CHECK(second == errc::closed);
+            peer->abort(cancelled_error());
+        }
+        c.driver().ask(nullptr);
+    });
+}
+
+TEST_CASE("a worker that asks for namespaces without end loses its link, and no other does",
+          "[rt][actor]") {
+    using rt::detail::message_space;
+    using rt::detail::message_space_there;
+    using rt::detail::space_books;
+    in_sim(14, 1, [](sim_cluster& c) -> task<void> {
+        idle_source source;
+        c.driver().ask(&source);
+        rt::detail::space_question what;
+        what.space = "any";
+        const auto body = wire::encode(what);
+        std::vector<std::shared_ptr<net::connection>> all;
+        for (std::size_t n = 0; n < space_books::most_answering; n += space_books::most_asked) {
+            auto fake = c.impostor();
+            all.push_back(co_await fake);
+            for (std::size_t i = 0; i < space_books::most_asked; ++i)
+                all.back()->send(message_space, 0, i + 1, body, {});
+        }
+        co_await sleep_for(1s);
+        for (const auto& one : all) CHECK(one->is_open());
+        all[0]->send(message_space, 0, space_books::most_asked + 1, body, {});
+        auto ended = all[0]->wait_closed();
+        co_await ended;
+        auto fake = c.impostor();
+        auto honest = co_await fake;
+        honest->send(message_space, 0, 1, body, {});
+        auto refused = failure_for(honest, message_space_there, 1);
+        const auto busy = co_await refused;
+        CHECK(busy == errc::exhausted);
+        source.open.set();
+        const std::vector<std::shared_ptr<net::connection>> both{honest, all[1]};
+        for (const auto& one : both) {
+            co_await sleep_for(100ms);
+            one->send(message_space, 0, 100'000, body, {});
+            auto answered = failure_for(one, message_space_there, 100'000);
+            const auto none = co_await answered;
+            CHECK(none == errc::not_found);
+        }
+        for (const auto& one : all) one->abort(cancelled_error());
+        honest->abort(cancelled_error());
+        c.driver().ask(nullptr);
     });
 }
 

@@ -66,11 +66,20 @@ struct actor_entry {
     counted_ptr<call_base> making;              ///< its constructor, while that waits in a line
     counted_ptr<group_state> group;             ///< in which it lives
     std::vector<counted_ptr<call_base>>
-        beside;               ///< that are to run where it is, until it is somewhere
-    bool is_followed = false; ///< some may stand in lines of its node
+        beside;                           ///< that are to run where it is, until it is somewhere
+    std::size_t prune_at = fewest_pruned; ///< of these; some are done
+    bool is_followed = false;             ///< some may stand in lines of its node
+    static constexpr std::size_t fewest_pruned = 64;
 
     [[nodiscard]] bool lasts() const noexcept { return plan && plan->lasts(); }
     [[nodiscard]] bool is_detached() const noexcept { return plan && plan->terms.is_detached; }
+    /// Those that are done are forgotten now and then.
+    void add_beside(counted_ptr<call_base> call) {
+        beside.push_back(std::move(call));
+        if (beside.size() < prune_at) return;
+        std::erase_if(beside, [](const auto& one) { return one->is_done(); });
+        prune_at = std::max(fewest_pruned, 2 * beside.size());
+    }
     void add_hold(peer_id by) {
         for (auto& [link, times] : holders)
             if (link == by) {

@@ -49,6 +49,7 @@ struct runtime::group_desk {
     static void changed(runtime& self, detail::group_state& state);
     static void fail_all(runtime& self, const error& why);
     static void on_question(runtime& self, peer& from, const net::frame_view& f);
+    static void take_back(runtime& self, peer& from, slot_id slot);
     [[nodiscard]] static state_ptr take_answer(runtime& self, byte_span answer);
 
 private:
@@ -59,6 +60,8 @@ private:
     static void forget_name(runtime& self, const detail::group_state& state);
     static void ask(runtime& self, const counted_ptr<detail::call_base>& call,
                     const detail::group_question& what, std::string name);
+    static void end_waits(runtime& self, peer& from, detail::group_state& state,
+                          std::optional<slot_id> slot, const error& why);
     friend class runtime;
 };
 

@@ -131,7 +131,7 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
         return false;
     }
     if (entry->where == nullptr || entry->where->labels_follow) {
-        entry->beside.push_back(call);
+        entry->add_beside(call);
         if (call->kind == detail::call_kind::create)
             if (auto* const own = books.actors.find(call->target)) own->making = call;
         return false;

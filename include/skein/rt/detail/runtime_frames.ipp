@@ -140,6 +140,8 @@ SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
     }
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
         cancel(*found->second, by_force);
+    else if (books_->upstream == nullptr)
+        group_desk::take_back(*this, from, id);
 }
 
 namespace detail {
@@ -150,6 +152,12 @@ namespace detail {
     const auto kind = static_cast<std::uint16_t>(call.origin().kind);
     if (kind == 0 || !demands.at(kind).captures) return {};
     return group_label(demands.at(kind).group, -1) + "+";
+}
+
+/// Whether a demand's text says more than where: "@@*" does not.
+[[nodiscard]] inline bool has_needs(std::string_view text) {
+    return !text.empty() &&
+           (!text.starts_with('@') || text.size() != 1 + demand_table::label_in(text).size());
 }
 
 } // namespace detail
@@ -171,7 +179,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
         call.extra().beside = beside;
         label.clear();
     }
-    const bool has_text = !head.demand.empty() || !label.empty();
+    const bool has_text = detail::has_needs(head.demand) || !label.empty();
     const auto text = head.demand.empty() && !for_life && head.cpus > 0
                           ? fmt::format("cpu={}", head.cpus)
                           : std::string(head.demand);

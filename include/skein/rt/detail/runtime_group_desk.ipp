@@ -10,9 +10,12 @@
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
+#include <algorithm>
 #include <charconv>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -153,7 +156,12 @@ SKEIN_INLINE task<void> runtime::group_desk::ask_and_wait(state_ptr group, bool 
     ask(*group->owner, asked, what,
         fmt::format("{} of placement group {}", for_end ? "the end" : "the wait", group->number));
     const ref<void> answered(call);
-    co_await answered;
+    try {
+        co_await answered;
+    } catch (...) {
+        answered.cancel(); // the driver has taken its core for others, until it is told
+        throw;
+    }
     group->placed = !for_end;
 }
 
@@ -240,8 +248,14 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
                                                      "that it has not",
                                                      from.who, what.number));
         held->second.times -= what.times;
-        if (held->second.times == 0) from.groups.erase(held);
-        return;
+        if (held->second.times > 0) return;
+        const auto state = std::move(held->second.state);
+        from.groups.erase(held);
+        return end_waits(
+            self, from, *state, {},
+            error(errc::closed, fmt::format("placement group {} was given back, wait for it with "
+                                            "a handle to it",
+                                            state->number)));
     }
     const auto state = held->second.state;
     const bool for_end = what.matter == static_cast<std::uint8_t>(matter::remove);
@@ -253,6 +267,37 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
             error(errc::closed, fmt::format("placement group {} was removed", state->number)));
     changed(self, *state);
     if (self.books_->leases.waits()) self.pump_leases();
+}
+
+/// A worker waits no more: for that answer, or, if none is named, for any about this group.
+SKEIN_INLINE void runtime::group_desk::end_waits(runtime& self, peer& from,
+                                                 detail::group_state& state,
+                                                 std::optional<slot_id> slot, const error& why) {
+    auto& all = state.askers;
+    const auto first = std::stable_partition(all.begin(), all.end(), [&](const auto& one) {
+        return one.link != from.number || (slot && one.slot != *slot);
+    });
+    const std::vector<detail::group_state::asker> over(first, all.end());
+    all.erase(first, all.end());
+    for (const auto& one : over) {
+        self.books_->leases.end_wait(from, one.parent);
+        self.reply_failure(from, one.slot, {why, nullptr});
+    }
+}
+
+/// The same of one that was cancelled, if it is one.
+SKEIN_INLINE void runtime::group_desk::take_back(runtime& self, peer& from, slot_id slot) {
+    const auto asks = [&](const detail::group_state::asker& one) {
+        return one.link == from.number && one.slot == slot;
+    };
+    for (const auto& [number, held] : from.groups) {
+        const auto state = held.state;
+        if (std::none_of(state->askers.begin(), state->askers.end(), asks)) continue;
+        return end_waits(
+            self, from, *state, slot,
+            error(errc::cancelled,
+                  fmt::format("the wait for placement group {} was cancelled", number)));
+    }
 }
 
 /// What a group is has changed: whoever waits for that hears of it.

@@ -451,11 +451,27 @@ SKEIN_INLINE void space_books::on_question(runtime& driver, peer& from, const ne
                     fmt::format("a question that cannot be read from {}", from.who));
     if (driver.books_->closing) return; // its link ends
     auto& b = of(driver);
-    if (b.answering >= most_answering)
-        throw error(errc::exhausted, fmt::format("{} asks for namespaces without end", from.who));
+    if (from.asks >= most_asked)
+        throw error(errc::exhausted,
+                    fmt::format("{} asks for namespaces without end: {} have no answer; ask for "
+                                "fewer at a time",
+                                from.who, from.asks));
+    if (b.answering >= most_answering) return refuse_question(from, f.id);
+    ++from.asks;
     ++b.answering;
     const task_context::use none(nullptr);
     b.tasks.spawn(answer(&b, from.number, f.id, std::move(*what)));
+}
+
+/// There are too many of them, whoever asks.
+SKEIN_INLINE void space_books::refuse_question(peer& from, std::uint64_t id) {
+    wire::writer body;
+    encode_failure(
+        body, {error(errc::exhausted,
+                     fmt::format("{} questions for namespaces have no answer yet", most_answering))
+                   .with_hint("ask again later"),
+               nullptr});
+    from.send(message_space_there, 1, id, body.bytes());
 }
 
 SKEIN_INLINE task<void> space_books::answer(space_books* b, peer_id asker, std::uint64_t id,
@@ -476,6 +492,7 @@ SKEIN_INLINE task<void> space_books::answer(space_books* b, peer_id asker, std::
     }
     --b->answering;
     auto* const to = b->home.link_at(asker);
+    if (to != nullptr) --to->asks;
     if (to != nullptr && to->is_open()) to->send(message_space_there, flags, id, body.bytes());
 }
 
