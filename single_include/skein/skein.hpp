@@ -408,6 +408,7 @@ public:
                    : void(std::construct_at(&error_, other.error_));
     }
     result(result&& other) noexcept(std::is_nothrow_move_constructible_v<T>)
+        requires(std::move_constructible<T>)
         : has_value_(other.has_value_) {
         move_from(other);
     }
@@ -434,7 +435,12 @@ public:
     T* operator->() noexcept { return std::addressof(value_); }
     const T* operator->() const noexcept { return std::addressof(value_); }
 
-    [[nodiscard]] const skein::error& error() const noexcept { return error_; }
+    /// Of a success there is none: asking for it ends the program.
+    [[nodiscard]] const skein::error& error() const noexcept {
+        if (has_value_) [[unlikely]]
+            __builtin_trap();
+        return error_;
+    }
 
 private:
     void check() const {
@@ -5562,6 +5568,9 @@ struct task_promise : promise_base {
     template <class U>
         requires std::convertible_to<U&&, T>
     void return_value(U&& result) {
+        if (std::exchange(has_value, false))
+            [[unlikely]] // a destructor threw behind another co_return
+            std::destroy_at(std::addressof(value));
         if constexpr (std::is_reference_v<T>) {
             std::construct_at(&value, std::addressof(result));
         } else {
@@ -19455,7 +19464,7 @@ public:
     static constexpr std::size_t most_bytes = 1024;
 
     void push(byte_span piece) {
-        if (room_ < piece.size()) more(piece.size());
+        if (blocks_.empty() || room_ < piece.size()) more(piece.size());
         auto& last = blocks_.back();
         std::memcpy(last.data.get() + (last.size - room_), piece.data(), piece.size());
         room_ -= piece.size();
@@ -21758,11 +21767,20 @@ struct actor_entry {
     counted_ptr<call_base> making;              ///< its constructor, while that waits in a line
     counted_ptr<group_state> group;             ///< in which it lives
     std::vector<counted_ptr<call_base>>
-        beside;               ///< that are to run where it is, until it is somewhere
-    bool is_followed = false; ///< some may stand in lines of its node
+        beside;                           ///< that are to run where it is, until it is somewhere
+    std::size_t prune_at = fewest_pruned; ///< of these; some are done
+    bool is_followed = false;             ///< some may stand in lines of its node
+    static constexpr std::size_t fewest_pruned = 64;
 
     [[nodiscard]] bool lasts() const noexcept { return plan && plan->lasts(); }
     [[nodiscard]] bool is_detached() const noexcept { return plan && plan->terms.is_detached; }
+    /// Those that are done are forgotten now and then.
+    void add_beside(counted_ptr<call_base> call) {
+        beside.push_back(std::move(call));
+        if (beside.size() < prune_at) return;
+        std::erase_if(beside, [](const auto& one) { return one->is_done(); });
+        prune_at = std::max(fewest_pruned, 2 * beside.size());
+    }
     void add_hold(peer_id by) {
         for (auto& [link, times] : holders)
             if (link == by) {
@@ -26231,6 +26249,7 @@ struct runtime::group_desk {
     static void changed(runtime& self, detail::group_state& state);
     static void fail_all(runtime& self, const error& why);
     static void on_question(runtime& self, peer& from, const net::frame_view& f);
+    static void take_back(runtime& self, peer& from, slot_id slot);
     [[nodiscard]] static state_ptr take_answer(runtime& self, byte_span answer);
 
 private:
@@ -26241,6 +26260,8 @@ private:
     static void forget_name(runtime& self, const detail::group_state& state);
     static void ask(runtime& self, const counted_ptr<detail::call_base>& call,
                     const detail::group_question& what, std::string name);
+    static void end_waits(runtime& self, peer& from, detail::group_state& state,
+                          std::optional<slot_id> slot, const error& why);
     friend class runtime;
 };
 
@@ -26566,6 +26587,7 @@ struct peer {
     std::vector<std::unique_ptr<detail::lease_share>> shares;
     std::uint32_t guests = 0; ///< cores of `busy` that calls have without a lease
     std::map<std::uint64_t, detail::held_group> groups; ///< placement groups that it holds
+    std::size_t asks = 0; ///< questions for namespaces that have no answer
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
     detail::id_map<slot_id, std::unique_ptr<detail::running_call>> running;
@@ -26686,6 +26708,7 @@ struct lease_books {
     void book(const grant& g);
     [[nodiscard]] bool lease_on(peer& worker, lease_line& line);
     [[nodiscard]] peer* take_whole(const peers& links, const demand& what);
+    bool is_thinned = false; ///< calls were taken out of lines, which may be empty now
     void take_followers(actor_id of, std::vector<counted_ptr<call_base>>& into);
     void release_unused(lease_share& share);
     bool reclaim();
@@ -27281,6 +27304,7 @@ struct space_books {
     std::map<keeper_key, std::vector<peer_id>> told;
     std::size_t answering = 0;
     static constexpr std::size_t most_answering = 65'536;
+    static constexpr std::size_t most_asked = 2 * most_visits; ///< by one worker
 
     bool closing = false;
     cancel_source stop;
@@ -27319,6 +27343,7 @@ struct space_books {
 
     // Frames: of a worker to its driver, and back.
     static void on_question(runtime& driver, peer& from, const net::frame_view& f);
+    static void refuse_question(peer& from, std::uint64_t id);
     static task<void> answer(space_books* b, peer_id asker, std::uint64_t id, space_question what);
     static void on_answer(runtime& worker, const net::frame_view& f);
     static void on_end(runtime& worker, const net::frame_view& f);
@@ -27503,9 +27528,9 @@ SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
 /// A call made by a call: is cancelled with it, and ends no later.
 SKEIN_INLINE void runtime::adopt_child(detail::call_base& call) {
     auto* const parent = detail::call_context::current();
-    if (parent == nullptr || !parent->is_call() ||
-        (parent->where() != this && parent->where() != books_->home))
-        return;
+    if (parent == nullptr || !parent->is_call()) return;
+    const auto* const where = parent->where(); // nullptr: it has ended
+    if (where == nullptr || (where != this && where != books_->home)) return;
     call.parent = counted_ptr(parent);
     parent->add_child(call);
     if (parent->who.until == time_point::max()) return;
@@ -28567,8 +28592,14 @@ SKEIN_INLINE bool runtime::on_driver_says(peer&, const net::frame_view& f) {
         books_->direct->newest[f.id] = std::numeric_limits<std::uint64_t>::max();
         cut_caller(f.id);
         return true;
-    case detail::message_space_there: detail::space_books::on_answer(*this, f); return true;
-    case detail::message_space_end: detail::space_books::on_end(*this, f); return true;
+    case detail::message_space_there:
+        if (books_->home != nullptr) return false; // a keeper does not say where others are
+        detail::space_books::on_answer(*this, f);
+        return true;
+    case detail::message_space_end:
+        if (books_->home != nullptr) return false;
+        detail::space_books::on_end(*this, f);
+        return true;
     default: return false;
     }
 }
@@ -30412,6 +30443,8 @@ SKEIN_INLINE void lease_books::take_followers(actor_id of,
         if (into.size() == first) return;
         std::erase_if(from, follows);
         waiting -= into.size() - first;
+        gone += into.size() - first; // who waits behind them does so no more
+        is_thinned = true;
     };
     for (auto& [shape, line] : lines) {
         take_out(line.inner);
@@ -30491,14 +30524,14 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
         const bool is_told = lane != books.lanes.end() && lane->second->lost;
         const auto why =
             is_told ? lane->second->lost->what
-                    : error(errc::not_found, fmt::format("actor {} is gone", id))
+                    : error(errc::not_found, fmt::format("actor {} is not known here", id))
                           .with_hint("it has ended, or it lives in a namespace or program other "
                                      "than that of the call");
         self.refuse(*call, detail::cannot_follow(*call, why));
         return false;
     }
     if (entry->where == nullptr || entry->where->labels_follow) {
-        entry->beside.push_back(call);
+        entry->add_beside(call);
         if (call->kind == detail::call_kind::create)
             if (auto* const own = books.actors.find(call->target)) own->making = call;
         return false;
@@ -30685,6 +30718,8 @@ SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
     }
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
         cancel(*found->second, by_force);
+    else if (books_->upstream == nullptr)
+        group_desk::take_back(*this, from, id);
 }
 
 namespace detail {
@@ -30695,6 +30730,12 @@ namespace detail {
     const auto kind = static_cast<std::uint16_t>(call.origin().kind);
     if (kind == 0 || !demands.at(kind).captures) return {};
     return group_label(demands.at(kind).group, -1) + "+";
+}
+
+/// Whether a demand's text says more than where: "@@*" does not.
+[[nodiscard]] inline bool has_needs(std::string_view text) {
+    return !text.empty() &&
+           (!text.starts_with('@') || text.size() != 1 + demand_table::label_in(text).size());
 }
 
 } // namespace detail
@@ -30716,7 +30757,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
         call.extra().beside = beside;
         label.clear();
     }
-    const bool has_text = !head.demand.empty() || !label.empty();
+    const bool has_text = detail::has_needs(head.demand) || !label.empty();
     const auto text = head.demand.empty() && !for_life && head.cpus > 0
                           ? fmt::format("cpu={}", head.cpus)
                           : std::string(head.demand);
@@ -30946,9 +30987,12 @@ struct group_answer {
 
 
 // ======== skein/rt/detail/runtime_group_desk.ipp, continued
+#include <algorithm>
 #include <charconv>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -31089,7 +31133,12 @@ SKEIN_INLINE task<void> runtime::group_desk::ask_and_wait(state_ptr group, bool 
     ask(*group->owner, asked, what,
         fmt::format("{} of placement group {}", for_end ? "the end" : "the wait", group->number));
     const ref<void> answered(call);
-    co_await answered;
+    try {
+        co_await answered;
+    } catch (...) {
+        answered.cancel(); // the driver has taken its core for others, until it is told
+        throw;
+    }
     group->placed = !for_end;
 }
 
@@ -31176,8 +31225,14 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
                                                      "that it has not",
                                                      from.who, what.number));
         held->second.times -= what.times;
-        if (held->second.times == 0) from.groups.erase(held);
-        return;
+        if (held->second.times > 0) return;
+        const auto state = std::move(held->second.state);
+        from.groups.erase(held);
+        return end_waits(
+            self, from, *state, {},
+            error(errc::closed, fmt::format("placement group {} was given back, wait for it with "
+                                            "a handle to it",
+                                            state->number)));
     }
     const auto state = held->second.state;
     const bool for_end = what.matter == static_cast<std::uint8_t>(matter::remove);
@@ -31189,6 +31244,37 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
             error(errc::closed, fmt::format("placement group {} was removed", state->number)));
     changed(self, *state);
     if (self.books_->leases.waits()) self.pump_leases();
+}
+
+/// A worker waits no more: for that answer, or, if none is named, for any about this group.
+SKEIN_INLINE void runtime::group_desk::end_waits(runtime& self, peer& from,
+                                                 detail::group_state& state,
+                                                 std::optional<slot_id> slot, const error& why) {
+    auto& all = state.askers;
+    const auto first = std::stable_partition(all.begin(), all.end(), [&](const auto& one) {
+        return one.link != from.number || (slot && one.slot != *slot);
+    });
+    const std::vector<detail::group_state::asker> over(first, all.end());
+    all.erase(first, all.end());
+    for (const auto& one : over) {
+        self.books_->leases.end_wait(from, one.parent);
+        self.reply_failure(from, one.slot, {why, nullptr});
+    }
+}
+
+/// The same of one that was cancelled, if it is one.
+SKEIN_INLINE void runtime::group_desk::take_back(runtime& self, peer& from, slot_id slot) {
+    const auto asks = [&](const detail::group_state::asker& one) {
+        return one.link == from.number && one.slot == slot;
+    };
+    for (const auto& [number, held] : from.groups) {
+        const auto state = held.state;
+        if (std::none_of(state->askers.begin(), state->askers.end(), asks)) continue;
+        return end_waits(
+            self, from, *state, slot,
+            error(errc::cancelled,
+                  fmt::format("the wait for placement group {} was cancelled", number)));
+    }
 }
 
 /// What a group is has changed: whoever waits for that hears of it.
@@ -31323,8 +31409,8 @@ SKEIN_INLINE task<void> group_is_ready(counted_ptr<group_state> group) {
 SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
     if (!group || group->owner == nullptr) co_return;
     const error why(errc::closed, fmt::format("placement group {} was removed", group->number));
-    if (!group->why && runtime::group_desk::is_elsewhere(*group)) {
-        group->why = why; // what is put into it from here fails at once
+    if (runtime::group_desk::is_elsewhere(*group)) {
+        if (!group->why) group->why = why; // what is put into it from here fails at once
         auto asked = runtime::group_desk::ask_and_wait(group, true);
         co_await asked;
         co_return;
@@ -31491,6 +31577,8 @@ SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t numbe
         (void)leases.front(line->second);
         used = used || !line->second.is_empty() || line->second.held > 0 ||
                line->second.parents > 0 || line->second.out > 0;
+        for (const auto& l : self.books_->links)
+            used = used || l->kind == kind; // it has a share of it
     });
     if (used) return; // at the end of a program: what is left is settled in another order
     leases.demands.for_each_in_group(number, [&](auto kind) { leases.lines.erase(kind); });
@@ -31625,7 +31713,8 @@ SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id)
 SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
     auto& entry = books_->actors.entries.at(actor);
     entry.add_hold(to.number);
-    std::uint32_t said = entry.plan ? entry.plan->terms.max_pending : 0;
+    std::uint32_t said =
+        entry.plan ? std::min(entry.plan->terms.max_pending, detail::most_pending) : 0;
     if (entry.is_detached()) said |= detail::detached_handle;
     reply(to, id, [&](wire::writer& w) {
         detail::put_actor(w, actor);
@@ -31728,7 +31817,7 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_st
         }
         auto& spaces = space_books::of(*here);
         const std::string space(as_text(name));
-        if (spaces.visits.size() >= space_books::most_visits &&
+        if (spaces.visits.size() + spaces.past.size() >= space_books::most_visits &&
             !spaces.visits.contains({space, keeper}))
             return error(errc::exhausted,
                          fmt::format("this process has met {} keepers of namespaces already",
@@ -32313,14 +32402,16 @@ SKEIN_INLINE void runtime::try_suspects() {
         leases.suspects.pop_front();
         auto& call = *one.call;
         if (call.is_done()) continue;
-        if (call.cpus > leases.largest) { // the larger workers have gone meanwhile
+        const auto& what = leases.demands.at(call.shape);
+        const bool is_elsewhere = !what.is_anywhere() && !leases.any_has(what.label);
+        if (call.cpus > leases.largest || is_elsewhere) { // those for it have gone meanwhile
             call.alone = 0;
             leases.push(std::move(one.call));
             leases.again = true;
             continue;
         }
         if (leases.gone >= one.turn) {
-            if (auto* to = leases.take_whole(books_->links, leases.demands.at(call.shape))) {
+            if (auto* to = leases.take_whole(books_->links, what)) {
                 send(*to, std::move(one.call));
                 continue;
             }
@@ -32962,6 +33053,7 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
             into.notes[id] = fmt::format("; the actor was made again {} times, as .restarts allows",
                                          entry.plan->made_again);
         if (entry.plan) actors.names.erase(entry.plan->terms.name);
+        std::move(entry.beside.begin(), entry.beside.end(), std::back_inserter(into.stranded));
         if (entry.is_followed) books_->leases.take_followers(id, into.stranded);
         actors.entries.erase(id);
     }
@@ -33113,7 +33205,8 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
 SKEIN_INLINE void runtime::pump() {
     pump(detail::call_kind::create);
     pump(detail::call_kind::task);
-    if (books_->leases.waits()) pump_leases();
+    auto& leases = books_->leases;
+    if (std::exchange(leases.is_thinned, false) || leases.waits()) pump_leases();
 }
 
 SKEIN_INLINE void runtime::pump(detail::call_kind which) {
@@ -33550,6 +33643,7 @@ SKEIN_INLINE task<void> space_books::reach(space_books* b, visit_ptr v) {
         co_return;
     }
     if (b->closing) v->wire->abort(error(errc::closed, "the program ends"));
+    if (v->told.is_set()) v->wire->abort(error(errc::worker_lost, v->how));
     auto living = live(b, v);
     co_await living;
 }
@@ -33590,6 +33684,10 @@ SKEIN_INLINE void space_books::give_up(space_visit& v, const error& why) {
         guest.keeper_end =
             error(errc::worker_lost, text).with_hint("get_actor says what is there now");
         if (is_told) v.failed = guest.keeper_end;
+        if (is_told && !v.told.is_set()) { // for good: a later handle of that keeper asks nobody
+            v.how = std::string(why.text());
+            v.told.set();
+        }
     }
     v.is_over = true;
     guest.closing = true;
@@ -33752,11 +33850,27 @@ SKEIN_INLINE void space_books::on_question(runtime& driver, peer& from, const ne
                     fmt::format("a question that cannot be read from {}", from.who));
     if (driver.books_->closing) return; // its link ends
     auto& b = of(driver);
-    if (b.answering >= most_answering)
-        throw error(errc::exhausted, fmt::format("{} asks for namespaces without end", from.who));
+    if (from.asks >= most_asked)
+        throw error(errc::exhausted,
+                    fmt::format("{} asks for namespaces without end: {} have no answer; ask for "
+                                "fewer at a time",
+                                from.who, from.asks));
+    if (b.answering >= most_answering) return refuse_question(from, f.id);
+    ++from.asks;
     ++b.answering;
     const task_context::use none(nullptr);
     b.tasks.spawn(answer(&b, from.number, f.id, std::move(*what)));
+}
+
+/// There are too many of them, whoever asks.
+SKEIN_INLINE void space_books::refuse_question(peer& from, std::uint64_t id) {
+    wire::writer body;
+    encode_failure(
+        body, {error(errc::exhausted,
+                     fmt::format("{} questions for namespaces have no answer yet", most_answering))
+                   .with_hint("ask again later"),
+               nullptr});
+    from.send(message_space_there, 1, id, body.bytes());
 }
 
 SKEIN_INLINE task<void> space_books::answer(space_books* b, peer_id asker, std::uint64_t id,
@@ -33777,6 +33891,7 @@ SKEIN_INLINE task<void> space_books::answer(space_books* b, peer_id asker, std::
     }
     --b->answering;
     auto* const to = b->home.link_at(asker);
+    if (to != nullptr) --to->asks;
     if (to != nullptr && to->is_open()) to->send(message_space_there, flags, id, body.bytes());
 }
 

@@ -241,7 +241,7 @@ SKEIN_INLINE void head_memory::node_went(const std::string& name, bool left) {
     if (left && !n.draining) return forget_node(name);
     n.left = left;
     n.gone_since = unix_now();
-    missing_since_[name] = loop_.now();
+    missing_since_[name] = loop_.exact_now();
     note(n);
     const auto is_gone = [](const auto& one) { return one.second.gone_since != 0; };
     if (static_cast<std::size_t>(std::count_if(nodes_.begin(), nodes_.end(), is_gone)) <=
@@ -260,7 +260,7 @@ SKEIN_INLINE void head_memory::node_drains(const std::string& name, bool on) {
     const auto found = nodes_.find(name);
     if (found == nodes_.end()) return;
     found->second.draining = on; // one that has left was kept for that alone, see look()
-    missing_since_[name] = loop_.now();
+    missing_since_[name] = loop_.exact_now();
     note(found->second);
 }
 
@@ -285,8 +285,8 @@ SKEIN_INLINE void head_memory::look() {
     for (const auto& [name, n] : nodes_) {
         if (n.gone_since == 0 || n.draining || (!n.left && now - n.gone_since <= gone_for))
             continue;
-        const auto since = missing_since_.try_emplace(name, loop_.now()).first->second;
-        if (loop_.now() >= deadline_after(since, may_be_near)) old.push_back(name);
+        const auto since = missing_since_.try_emplace(name, loop_.exact_now()).first->second;
+        if (loop_.exact_now() >= deadline_after(since, may_be_near)) old.push_back(name);
     }
     for (const auto& name : old) forget_node(name);
 }
