@@ -435,7 +435,7 @@ public:
     T* operator->() noexcept { return std::addressof(value_); }
     const T* operator->() const noexcept { return std::addressof(value_); }
 
-    /// Of a success there is none: asking for it ends the program.
+    /// Of a success there is none: asking for it ends the program (in result<void> it is undefined).
     [[nodiscard]] const skein::error& error() const noexcept {
         if (has_value_) [[unlikely]]
             __builtin_trap();
@@ -30989,6 +30989,7 @@ struct group_answer {
 // ======== skein/rt/detail/runtime_group_desk.ipp, continued
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31251,11 +31252,12 @@ SKEIN_INLINE void runtime::group_desk::end_waits(runtime& self, peer& from,
                                                  detail::group_state& state,
                                                  std::optional<slot_id> slot, const error& why) {
     auto& all = state.askers;
-    const auto first = std::stable_partition(all.begin(), all.end(), [&](const auto& one) {
-        return one.link != from.number || (slot && one.slot != *slot);
-    });
-    const std::vector<detail::group_state::asker> over(first, all.end());
-    all.erase(first, all.end());
+    const auto is_over = [&](const detail::group_state::asker& one) {
+        return one.link == from.number && (!slot || one.slot == *slot);
+    };
+    std::vector<detail::group_state::asker> over;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(over), is_over);
+    std::erase_if(all, is_over);
     for (const auto& one : over) {
         self.books_->leases.end_wait(from, one.parent);
         self.reply_failure(from, one.slot, {why, nullptr});
@@ -32982,6 +32984,7 @@ SKEIN_INLINE void runtime::run_again(const losses& lost) {
 
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 #include <vector>
@@ -33585,7 +33588,8 @@ SKEIN_INLINE space_books::visit_ptr space_books::visit_of(const std::string& spa
                                                           std::uint64_t keeper,
                                                           std::optional<space_place> place) {
     auto& known = visits[{space, keeper}];
-    if (known && (!known->is_over || known->told.is_set())) return known;
+    // With a place the head says that it lives, whatever was told before.
+    if (known && (!known->is_over || (known->told.is_set() && !place))) return known;
     if (known) past.push_back(known);
     auto v = std::make_shared<space_visit>();
     known = v;

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -274,11 +275,12 @@ SKEIN_INLINE void runtime::group_desk::end_waits(runtime& self, peer& from,
                                                  detail::group_state& state,
                                                  std::optional<slot_id> slot, const error& why) {
     auto& all = state.askers;
-    const auto first = std::stable_partition(all.begin(), all.end(), [&](const auto& one) {
-        return one.link != from.number || (slot && one.slot != *slot);
-    });
-    const std::vector<detail::group_state::asker> over(first, all.end());
-    all.erase(first, all.end());
+    const auto is_over = [&](const detail::group_state::asker& one) {
+        return one.link == from.number && (!slot || one.slot == *slot);
+    };
+    std::vector<detail::group_state::asker> over;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(over), is_over);
+    std::erase_if(all, is_over);
     for (const auto& one : over) {
         self.books_->leases.end_wait(from, one.parent);
         self.reply_failure(from, one.slot, {why, nullptr});

@@ -11,6 +11,7 @@
 #include <skein/rt/detail/runtime_losses.hpp>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 #include <vector>

@@ -186,7 +186,8 @@ SKEIN_INLINE space_books::visit_ptr space_books::visit_of(const std::string& spa
                                                           std::uint64_t keeper,
                                                           std::optional<space_place> place) {
     auto& known = visits[{space, keeper}];
-    if (known && (!known->is_over || known->told.is_set())) return known;
+    // With a place the head says that it lives, whatever was told before.
+    if (known && (!known->is_over || (known->told.is_set() && !place))) return known;
     if (known) past.push_back(known);
     auto v = std::make_shared<space_visit>();
     known = v;
