@@ -435,7 +435,7 @@ public:
     T* operator->() noexcept { return std::addressof(value_); }
     const T* operator->() const noexcept { return std::addressof(value_); }
 
-    /// Of a success there is none: asking for it ends the program (in result<void> it is undefined).
+    /// Of a success there is none: asking for it ends the program.
     [[nodiscard]] const skein::error& error() const noexcept {
         if (has_value_) [[unlikely]]
             __builtin_trap();
