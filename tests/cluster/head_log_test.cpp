@@ -499,7 +499,7 @@ TEST_CASE("on a full disk a head goes on, says so, and writes all when there is 
         CHECK_THAT(told.not_durable, ContainsSubstring("state/head.log cannot be written"));
         auto s = c.head().status();
         CHECK(s.trouble == told.not_durable);
-        CHECK(s.nodes[0].draining); // it is, for now
+        CHECK(s.nodes[0].draining); // in the head's memory, if not on its disk
         disk.set_capacity(UINT64_MAX);
         auto mended = until([&] { return c.head().status().trouble.empty(); }, "a written log");
         co_await mended;

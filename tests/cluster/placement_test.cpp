@@ -135,6 +135,14 @@ task<error> placed_failure(task<T> work) {
     co_return outcome.error();
 }
 
+/// Workers that know tasks to be long get none ahead of time: one task for each worker.
+task<void> know_tasks_to_be_long(int workers) {
+    std::vector<ref<std::string>> all;
+    for (int i = 0; i < workers; ++i) all.push_back(remote<&placed_for>(100));
+    auto done = values_of(std::move(all));
+    (void)co_await done;
+}
+
 /// From a worker: the second time there is nothing left to remove.
 task<int> removed_twice(std::string name) {
     auto found = get_placement_group(name);
@@ -290,15 +298,14 @@ TEST_CASE("a group can be removed twice in a worker", "[G9][cluster][placement]"
     });
 }
 
-TEST_CASE("a task that is to run alone does not wait for those that have left their line",
+TEST_CASE("a task whose worker has died runs again when those that stood before it have left",
           "[W12][cluster][placement]") {
     const auto body = [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
         auto there = all_workers(&d, 2);
         co_await there;
-        std::vector<ref<std::string>> all; // workers that know tasks to be long get none ahead
-        for (int i = 0; i < 2; ++i) all.push_back(remote<&placed_for>(100));
-        auto known = values_of(std::exchange(all, {}));
-        (void)co_await known;
+        auto known = know_tasks_to_be_long(2);
+        co_await known;
+        std::vector<ref<std::string>> all;
         auto a = co_await actor<placed_resident>();
         auto said = a.call<&placed_resident::host>();
         const auto home = co_await said;
@@ -350,10 +357,9 @@ TEST_CASE("what is to run where an actor is that has ended fails, and says why",
     test::in_cluster(46, 2, [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
         auto there = all_workers(&d, 4);
         co_await there;
-        std::vector<ref<std::string>> all; // workers that know tasks to be long get none ahead
-        for (int i = 0; i < 4; ++i) all.push_back(remote<&placed_for>(100));
-        auto known = values_of(std::exchange(all, {}));
-        (void)co_await known;
+        auto known = know_tasks_to_be_long(4);
+        co_await known;
+        std::vector<ref<std::string>> all;
         auto a = co_await actor<placed_resident>();
         auto said = a.call<&placed_resident::host>();
         const auto home = co_await said;
