@@ -22642,9 +22642,10 @@ public:
     result<request_id> submit(const request& r);
     /// Books a request that runs already, on a place that held it before this scheduler knew of it. It passes
     /// all that wait: they could not have had the room. No grant comes for it; release() ends it. In a group: a
-    /// bundle of it on that place, or any that has room, if it names none.
+    /// bundle of it on that place, or any that has room, if it names none. Cpus are taken even if they are not free:
+    /// it may wait, or who has them may; say so then with wait_begin().
     ///   gpus    those it uses there
-    ///   errors  not_found (the place), exhausted (so much is not free there), those of submit()
+    ///   errors  not_found (the place), exhausted (of others so much is not free there), those of submit()
     result<request_id> adopt(const request& r, place_id at, gpu_set gpus = {});
     /// Takes a queued request back. False if it is not queued (any more): then release() it.
     bool cancel(request_id id);
@@ -22870,7 +22871,8 @@ public:
         return taken;
     }
     /// Takes the needs with these gpus. False, and nothing is taken: so much, or one of them, is not free.
-    [[nodiscard]] bool take_these(const needs& all, gpu_set gpus) {
+    ///   cpus_too    of a worker that runs already: its cpus are taken even if they are not free
+    [[nodiscard]] bool take_these(const needs& all, gpu_set gpus, bool cpus_too = false) {
         const auto whole = need_of(all, dim_gpu), share = need_of(all, dim_share);
         std::int64_t count = 0, free = 0;
         for (const auto& g : gpus_) {
@@ -22879,7 +22881,10 @@ public:
             free += whole != 0 ? g.free == amount::steps : g.free >= share;
         }
         const std::int64_t wanted = whole != 0 ? whole / amount::steps : share != 0 ? 1 : 0;
-        if (!fits(all) || count != wanted || free != wanted) return false;
+        const bool is_there = std::all_of(all.begin(), all.end(), [&](const need& n) {
+            return at(n.dim) >= n.least || (cpus_too && n.dim == dim_cpu);
+        });
+        if (!is_there || count != wanted || free != wanted) return false;
         --keys_[dim_order];
         for (const auto& n : all)
             if (n.dim != dim_gpu && n.dim != dim_share && n.dim != dim_order)
@@ -23812,7 +23817,7 @@ SKEIN_INLINE result<request_id> schedule_books::adopt(request r, place_id at, gp
     const auto e = requests.find(made->value());
     auto& place = all_places[p];
     const auto& all = shapes[classes[all_queues[requests[e].queue].cls].shape].all;
-    if (!place.now.take_these(all, gpus)) {
+    if (!place.now.take_these(all, gpus, true)) {
         cancel(*made);
         return error(errc::exhausted,
                      fmt::format("{} has not {} free", place.name, to_string(r.demand)));
@@ -23822,7 +23827,7 @@ SKEIN_INLINE result<request_id> schedule_books::adopt(request r, place_id at, gp
     return *made;
 }
 
-/// The place itself, or the first bundle there that has room for it; no_index: there is none.
+/// The place itself, or the first bundle there that has room for it, or but for its cpus; no_index: there is none.
 SKEIN_INLINE std::uint32_t schedule_books::adopting_place(const request& r, std::uint32_t host,
                                                           gpu_set gpus) {
     const auto number = group_in(r.where);
@@ -23830,14 +23835,17 @@ SKEIN_INLINE std::uint32_t schedule_books::adopting_place(const request& r, std:
     const auto g = groups.find(number);
     if (g == groups.end()) return no_index;
     const auto& bundles = g->second.bundles;
+    const auto wanted = needs_of(r.demand);
+    auto over = no_index; // whose cpus others have, while one that is in it waits
     for (std::size_t b = 0; b < bundles.size(); ++b) {
         const auto p = bundles[b].place;
         if (p == no_index || all_places[p].host != host) continue;
         if (bundle_in(r.where) >= 0 && bundle_in(r.where) != static_cast<int>(b)) continue;
         auto now = all_places[p].now;
-        if (bundle_in(r.where) >= 0 || now.take_these(needs_of(r.demand), gpus)) return p;
+        if (bundle_in(r.where) >= 0 || now.take_these(wanted, gpus)) return p;
+        if (over == no_index && now.take_these(wanted, gpus, true)) over = p;
     }
-    return no_index;
+    return over;
 }
 
 SKEIN_INLINE void schedule_books::append(std::uint32_t q, std::uint32_t e) {

@@ -25,6 +25,12 @@ task<int> head_later(int x, int ms) {
     co_await sleep_for(std::chrono::milliseconds(ms));
     co_return x;
 }
+/// Waits for one that needs the cpus which it has itself.
+task<int> head_outer(int ms) {
+    auto inner = remote<&head_later>.with({.cpus = 2})(ms, ms);
+    const int got = co_await inner;
+    co_return got + 1;
+}
 struct head_counter {
     int n = 0;
     int add(int k) { return n += k; }
@@ -173,6 +179,36 @@ TEST_CASE("calls go on while the head is away, and a new head learns what there 
         CHECK(after == before);
         CHECK(d.self.stats().workers_lost == 0);
         for (const auto& n : c.head().status().nodes) CHECK(n.used == "cpu=2");
+    });
+}
+
+TEST_CASE("a new head takes over what waits beside what runs on its cpus", "[cluster][head]") {
+    test::in_cluster(9, 1, [](test::sim_nodes& c, driver_of& d) -> task<void> {
+        auto outer = remote<&head_outer>.with({.cpus = 2})(20'000);
+        co_await sleep_for(5s);
+        std::set<std::int64_t> before;
+        for (const auto& p : c.at(0).children->running()) before.insert(p.pid);
+        CHECK(before.size() == 2);
+        const auto lost = d.self.stats().workers_lost;
+        auto killed = c.kill_head();
+        co_await killed;
+        co_await sleep_for(1s);
+        c.start_head();
+        auto back = wait_until(
+            [&] {
+                const auto s = c.head().status();
+                return s.nodes.size() == 1 && s.jobs.size() == 1 && s.jobs[0].connected;
+            },
+            "all are back");
+        co_await back;
+        co_await sleep_for(1s);
+        std::set<std::int64_t> after;
+        for (const auto& p : c.at(0).children->running()) after.insert(p.pid);
+        CHECK(after == before);
+        for (const auto& n : c.head().status().nodes) CHECK(n.used == "cpu=2");
+        CHECK(d.self.stats().workers_lost == lost);
+        const int got = co_await outer;
+        CHECK(got == 20'001);
     });
 }
 

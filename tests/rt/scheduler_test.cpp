@@ -349,6 +349,32 @@ TEST_CASE("a request that waits gives its cpus back, but not its gpus, memory or
     CHECK(grants(s).size() == 3);
 }
 
+TEST_CASE("what runs already is booked over the cpus of its place, and over nothing else",
+          "[rt][scheduler]") {
+    scheduler s;
+    place(s, 1, "cpu=1,gpu=1,ssd=1");
+    const auto adopt = [&](const char* demand, rt::gpu_set gpus = {}) {
+        rt::request r;
+        r.demand = rt::parse_resources(demand).value();
+        r.for_life = true;
+        return s.adopt(r, rt::place_id(1), gpus);
+    };
+    const auto parent = adopt("cpu=1"); // it waits for the child, which nobody has said yet
+    const auto child = adopt("cpu=1,gpu=1", rt::gpu_set(1));
+    REQUIRE(parent);
+    REQUIRE(child);
+    CHECK_FALSE(adopt("gpu=1", rt::gpu_set(1)));
+    CHECK_FALSE(adopt("ssd=2"));
+    CHECK(s.places().at(0).used.cpu == rt::parse_resources("cpu=2").value().cpu);
+    const auto other = ask(s, "cpu=1");
+    CHECK(s.wait_begin(*parent));
+    CHECK(grants(s).empty());
+    s.release(*child);
+    const auto got = grants(s);
+    REQUIRE(got.size() == 1);
+    CHECK(got[0].id == other);
+}
+
 TEST_CASE("who has waited gets its cpus before anyone new", "[rt][scheduler]") {
     scheduler s;
     place(s, 1, "cpu=1");

@@ -178,9 +178,10 @@ public:
     result<request_id> submit(const request& r);
     /// Books a request that runs already, on a place that held it before this scheduler knew of it. It passes
     /// all that wait: they could not have had the room. No grant comes for it; release() ends it. In a group: a
-    /// bundle of it on that place, or any that has room, if it names none.
+    /// bundle of it on that place, or any that has room, if it names none. Cpus are taken even if they are not free:
+    /// it may wait, or who has them may; say so then with wait_begin().
     ///   gpus    those it uses there
-    ///   errors  not_found (the place), exhausted (so much is not free there), those of submit()
+    ///   errors  not_found (the place), exhausted (of others so much is not free there), those of submit()
     result<request_id> adopt(const request& r, place_id at, gpu_set gpus = {});
     /// Takes a queued request back. False if it is not queued (any more): then release() it.
     bool cancel(request_id id);

@@ -213,11 +213,7 @@ SKEIN_INLINE bool head::books::adopt_bundle(detail::head_group& g, std::size_t b
         r.for_life = true;
         r.tag = l->tag;
         r.where = where;
-        auto taken = schedule.adopt(r, place, l->gpus);
-        if (!taken) { // it rests, and who has its cpus meanwhile is why there is no bundle; it ends
-            r.demand.cpu = {};
-            taken = schedule.adopt(r, place, l->gpus);
-        }
+        const auto taken = schedule.adopt(r, place, l->gpus);
         if (taken) l->request = *taken;
         if (taken && l->rests) (void)schedule.wait_begin(l->request);
         if (is_there) std::erase(inside, l);

@@ -384,7 +384,8 @@ SKEIN_INLINE void head::books::on_ended(const ended_lease& what, const detail::h
 
 // ---- what those say who come back ----------------------------------------------------------------------------
 
-/// Books a lease that a node holds. False: it has no room for it.
+/// Books a lease that a node holds. False: its group is not there any more; its worker is to be stopped, and has its
+/// room until it has ended.
 SKEIN_INLINE bool head::books::take_over(detail::head_node& n, const held_lease& held,
                                          detail::head_lease* l, detail::lease_state as) {
     const auto demand = rt::parse_resources(held.demand);
@@ -394,10 +395,16 @@ SKEIN_INLINE bool head::books::take_over(detail::head_node& n, const held_lease&
     r.job = j.id();
     r.demand = *demand;
     r.for_life = true;
-    if (l != nullptr)
-        if (const auto where = where_of(*l); where && group_of(*l) != nullptr) r.where = *where;
+    const bool in_group = l != nullptr && group_of(*l) != nullptr && where_of(*l);
+    if (in_group) r.where = *where_of(*l);
     r.tag = l != nullptr ? l->tag : last_tag + 1; // that of the next one
-    const auto taken = schedule.adopt(r, n.place(), rt::gpu_set(held.gpus));
+    auto taken = schedule.adopt(r, n.place(), rt::gpu_set(held.gpus));
+    const bool is_homeless = !taken && in_group;
+    if (is_homeless) {
+        r.where = {};
+        as = detail::lease_state::stopping; // its driver is told by the agent when it has ended
+        taken = schedule.adopt(r, n.place(), rt::gpu_set(held.gpus));
+    }
     if (!taken) {
         logging::warn("head", "a worker cannot be taken over",
                       {{"node", n.name}, {"why", taken.error().what()}});
@@ -413,7 +420,7 @@ SKEIN_INLINE bool head::books::take_over(detail::head_node& n, const held_lease&
     if (as == detail::lease_state::stopping) (void)schedule.set_leaving(mine.request);
     mine.keep_until = deadline_after(on_loop.now(), how.share_quantum);
     n.leases.emplace(held.lease, &mine);
-    return true;
+    return !is_homeless;
 }
 
 /// Takes over a lease that a node holds. False: nobody wants it; its room is taken until its worker has ended.

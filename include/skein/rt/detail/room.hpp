@@ -116,7 +116,8 @@ public:
         return taken;
     }
     /// Takes the needs with these gpus. False, and nothing is taken: so much, or one of them, is not free.
-    [[nodiscard]] bool take_these(const needs& all, gpu_set gpus) {
+    ///   cpus_too    of a worker that runs already: its cpus are taken even if they are not free
+    [[nodiscard]] bool take_these(const needs& all, gpu_set gpus, bool cpus_too = false) {
         const auto whole = need_of(all, dim_gpu), share = need_of(all, dim_share);
         std::int64_t count = 0, free = 0;
         for (const auto& g : gpus_) {
@@ -125,7 +126,10 @@ public:
             free += whole != 0 ? g.free == amount::steps : g.free >= share;
         }
         const std::int64_t wanted = whole != 0 ? whole / amount::steps : share != 0 ? 1 : 0;
-        if (!fits(all) || count != wanted || free != wanted) return false;
+        const bool is_there = std::all_of(all.begin(), all.end(), [&](const need& n) {
+            return at(n.dim) >= n.least || (cpus_too && n.dim == dim_cpu);
+        });
+        if (!is_there || count != wanted || free != wanted) return false;
         --keys_[dim_order];
         for (const auto& n : all)
             if (n.dim != dim_gpu && n.dim != dim_share && n.dim != dim_order)

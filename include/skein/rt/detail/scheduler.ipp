@@ -263,7 +263,7 @@ SKEIN_INLINE result<request_id> schedule_books::adopt(request r, place_id at, gp
     const auto e = requests.find(made->value());
     auto& place = all_places[p];
     const auto& all = shapes[classes[all_queues[requests[e].queue].cls].shape].all;
-    if (!place.now.take_these(all, gpus)) {
+    if (!place.now.take_these(all, gpus, true)) {
         cancel(*made);
         return error(errc::exhausted,
                      fmt::format("{} has not {} free", place.name, to_string(r.demand)));
@@ -273,7 +273,7 @@ SKEIN_INLINE result<request_id> schedule_books::adopt(request r, place_id at, gp
     return *made;
 }
 
-/// The place itself, or the first bundle there that has room for it; no_index: there is none.
+/// The place itself, or the first bundle there that has room for it, or but for its cpus; no_index: there is none.
 SKEIN_INLINE std::uint32_t schedule_books::adopting_place(const request& r, std::uint32_t host,
                                                           gpu_set gpus) {
     const auto number = group_in(r.where);
@@ -281,14 +281,17 @@ SKEIN_INLINE std::uint32_t schedule_books::adopting_place(const request& r, std:
     const auto g = groups.find(number);
     if (g == groups.end()) return no_index;
     const auto& bundles = g->second.bundles;
+    const auto wanted = needs_of(r.demand);
+    auto over = no_index; // whose cpus others have, while one that is in it waits
     for (std::size_t b = 0; b < bundles.size(); ++b) {
         const auto p = bundles[b].place;
         if (p == no_index || all_places[p].host != host) continue;
         if (bundle_in(r.where) >= 0 && bundle_in(r.where) != static_cast<int>(b)) continue;
         auto now = all_places[p].now;
-        if (bundle_in(r.where) >= 0 || now.take_these(needs_of(r.demand), gpus)) return p;
+        if (bundle_in(r.where) >= 0 || now.take_these(wanted, gpus)) return p;
+        if (over == no_index && now.take_these(wanted, gpus, true)) over = p;
     }
-    return no_index;
+    return over;
 }
 
 SKEIN_INLINE void schedule_books::append(std::uint32_t q, std::uint32_t e) {
