@@ -206,8 +206,9 @@ task<void> call_from_worker(stage* s, held* h, actor_handle<keeps>* keeper_of_on
         *keeper_of_one = *made;
     }
     if (way == 3) (void)remote<&keeps::take>.with({.deadline = 60s})(*keeper_of_one, h->actor);
+    const auto space = by_name ? space_of(s) : "", name = by_name ? name_of(s) : "";
     auto r =
-        by_name    ? remote<&note_by_name>.with(how)(space_of(s), name_of(s), call)
+        by_name    ? remote<&note_by_name>.with(how)(space, name, call)
         : way == 1 ? remote<&note_through>.with(how)(h->actor, call)
         : way == 2
             ? remote<&note_further>.with(how)(std::vector{actor_handle<kept>(), h->actor}, call)
@@ -233,8 +234,10 @@ task<void> call_from_worker(stage* s, held* h, actor_handle<keeps>* keeper_of_on
 
 task<void> get_from_worker(stage* s, std::vector<held>* all) {
     auto& w = s->w;
-    auto asked = as_result(as_task(remote<&get_there>.with({.retries = 0, .deadline = 60s})(
-        space_of(s), name_of(s), w.chance(0.5) ? -1 : 0)));
+    const auto space = space_of(s), name = name_of(s);
+    const int restarts = w.chance(0.5) ? -1 : 0;
+    auto asked = as_result(
+        as_task(remote<&get_there>.with({.retries = 0, .deadline = 60s})(space, name, restarts)));
     auto got = co_await asked;
     if (got)
         all->push_back({*got, 0});

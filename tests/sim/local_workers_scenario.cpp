@@ -223,8 +223,10 @@ void force(stage* s, const outstanding& one) {
     auto& w = s->w;
     auto& on = s->children;
     const auto all = on.running();
-    if (!all.empty() && w.chance(0.7))
-        on.pause(all[w.below(all.size())].pid, std::chrono::milliseconds(w.below(800)));
+    if (!all.empty() && w.chance(0.7)) {
+        const auto pid = all[w.below(all.size())].pid;
+        on.pause(pid, std::chrono::milliseconds(w.below(800)));
+    }
     if (!one.is_method) one.result.cancel_by_force();
 }
 

@@ -72,6 +72,36 @@ TEST_CASE("the trace of a seed is known: every compiler must give this one") {
     CHECK(fmt::format("{:016x}", loop.trace_hash()) == "64910805bef62a18");
 }
 
+TEST_CASE("the lines of a trace tell what happened, when, and what was drawn before") {
+    const auto body = [](sim::loop* on) -> task<void> {
+        on->after(2ms, [on] { on->trace(7); });
+        auto pause = sleep_for(5ms);
+        co_await pause;
+        (void)on->random().next();
+        on->trace(8);
+    };
+    const auto run = [&body](bool listens) {
+        std::vector<std::string> lines;
+        sim::loop loop(1);
+        if (listens)
+            loop.set_trace_sink([&lines](std::string_view line) { lines.emplace_back(line); });
+        loop.run(body(&loop));
+        return std::pair(loop.trace_hash(), lines);
+    };
+    const auto [hash, lines] = run(true);
+    CHECK(hash == run(false).first);
+    REQUIRE(lines.size() == 4);
+    const auto begins = [&lines](std::size_t at, std::string_view how) {
+        return lines[at].starts_with(how);
+    };
+    CHECK(begins(0, "event 1 at "));
+    CHECK(begins(1, "value 7 at 2"));
+    CHECK(begins(2, "timer "));
+    CHECK(begins(3, "value 8 at 5"));
+    for (std::size_t i = 0; i < 3; ++i) CHECK(lines[i].ends_with(" draws 1"));
+    CHECK(lines[3].ends_with(" draws 2"));
+}
+
 TEST_CASE("a world in which nothing can happen any more is an error, not a hang") {
     // What waits in such a world is abandoned on purpose: nobody can wake it, and the program is to end.
 #if defined(SKEIN_TEST_LSAN)

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // skein_sim: runs the protocol scenarios in the simulated world, seed after seed.
 //
-//   skein_sim --seeds N [--first S] [--scenario NAME] [--jobs J] [--verbose] [--list]
+//   skein_sim --seeds N [--first S] [--scenario NAME] [--jobs J] [--verbose] [--hashes FILE] [--list]
+//   skein_sim --seeds 1 --first S --scenario NAME --trace FILE
 //
 // Each seed runs every scenario (or the one named) in a world of its own: virtual time, a seeded
 // network, a mix of faults drawn from the seed. Prints seeds run, simulated hours, faults by kind,
 // events and one trace hash over all seeds (the same from every compiler), then the failing seeds with
 // the command that replays each. Workers are processes: a crash is a failing seed, not the end.
+//
+// --hashes writes the trace hash of each run to a file, with the sources and the compiler of this build: two builds
+// of the same sources are compared by them (tests/sim/compare_hashes.py). --trace writes each event of one run, and
+// the log between them: the first line in which the files of two builds differ is what they do differently.
 #include "sim/scenario.hpp"
 
 #include <skein/core/fnv.hpp>
@@ -28,13 +33,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+namespace skein::sim {
+extern const char* const sources; ///< a hash over them, written when this program is built
+}
+
 namespace {
 
 using namespace skein;
 
 struct options {
     std::uint64_t seeds = 100, first = 1;
-    std::string scenario;
+    std::string scenario, hashes, trace;
     unsigned jobs = 0;
     bool verbose = false;
 };
@@ -56,12 +65,30 @@ std::uint64_t fold(std::string_view text) {
     return h.value();
 }
 
-outcome run_one(const sim::scenario& what, std::uint32_t index, std::uint64_t seed) {
+/// Sends the log to the file of a trace, without the time of this machine.
+void log_to(std::FILE* lines) {
+    logging::set_level(logging::level::debug);
+    logging::set_sink([lines](const logging::record& one) {
+        auto timeless = one;
+        timeless.wall = {};
+        const auto text = logging::format_text(timeless);
+        std::fprintf(lines, "log %s\n", text.c_str() + std::string_view("hh:mm:ss.mmm ").size());
+    });
+}
+
+/// `lines`: where to write what happens, if anywhere.
+outcome run_one(const sim::scenario& what, std::uint32_t index, std::uint64_t seed,
+                std::FILE* lines = nullptr) {
     outcome out;
     out.seed = seed;
     out.scenario = index;
     sim::loop loop(seed ^ fold(what.name()));
     loop.set_budget(5'000'000, std::chrono::hours(24));
+    if (lines != nullptr) {
+        loop.set_trace_sink([lines](std::string_view line) {
+            std::fprintf(lines, "%.*s\n", static_cast<int>(line.size()), line.data());
+        });
+    }
     auto faults = sim::faults::draw(loop.random());
     sim::network network(loop, faults);
     sim::world world{loop, network, seed};
@@ -154,7 +181,9 @@ void supervise(const std::vector<plan_item>& plan, std::size_t from, std::size_t
 
 [[noreturn]] void usage(int code) {
     std::fputs(
-        "skein_sim --seeds N [--first S] [--scenario NAME] [--jobs J] [--verbose] [--list]\n",
+        "skein_sim --seeds N [--first S] [--scenario NAME] [--jobs J] [--verbose] [--hashes FILE] "
+        "[--list]\n"
+        "skein_sim --seeds 1 --first S --scenario NAME --trace FILE\n",
         code == 0 ? stdout : stderr);
     std::exit(code);
 }
@@ -180,13 +209,54 @@ options read_options(int argc, char** argv) {
             o.verbose = true;
         else if (a == "--scenario" && i + 1 < argc)
             o.scenario = argv[++i];
+        else if (a == "--hashes" && i + 1 < argc)
+            o.hashes = argv[++i];
+        else if (a == "--trace" && i + 1 < argc)
+            o.trace = argv[++i];
         else if (a == "--list") {
             for (const auto* s : sim::scenario::all()) std::printf("%s\n", s->name().c_str());
             std::exit(0);
         } else
             usage(a == "--help" || a == "-h" ? 0 : 2);
     }
+    if (!o.trace.empty() && (o.seeds != 1 || o.scenario.empty())) usage(2);
     return o;
+}
+
+/// One run, in this process, whose trace goes to a file.
+int write_trace(const plan_item& run, const std::string& path) {
+    std::FILE* const lines = std::fopen(path.c_str(), "w");
+    if (lines == nullptr) return std::perror(path.c_str()), 1;
+    log_to(lines);
+    const auto one = run_one(*sim::scenario::all()[run.scenario], run.scenario, run.seed, lines);
+    logging::set_sink({});
+    if (std::fclose(lines) != 0) return std::perror(path.c_str()), 1;
+    std::printf("%s, trace %016llx\n", one.failed ? one.text : "ok",
+                static_cast<unsigned long long>(one.hash));
+    return one.failed ? 1 : 0;
+}
+
+#if defined(__clang__)
+constexpr const char* compiler = "clang " __clang_version__;
+#else
+constexpr const char* compiler = "g++ " __VERSION__;
+#endif
+
+/// Of all runs, in their order; whole or not at all, as another build may just be reading it.
+bool write_hashes(const std::vector<outcome>& runs, const std::string& path) {
+    const auto draft = path + ".new";
+    std::FILE* const lines = std::fopen(draft.c_str(), "w");
+    if (lines == nullptr) return std::perror(draft.c_str()), false;
+    std::fprintf(lines, "sources %s\ncompiler %s\n", sim::sources, compiler);
+    for (const auto& one : runs) {
+        std::fprintf(
+            lines, "%s %llu %016llx %llu\n", sim::scenario::all()[one.scenario]->name().c_str(),
+            static_cast<unsigned long long>(one.seed), static_cast<unsigned long long>(one.hash),
+            static_cast<unsigned long long>(one.events));
+    }
+    if (std::fclose(lines) != 0 || std::rename(draft.c_str(), path.c_str()) != 0)
+        return std::perror(path.c_str()), false;
+    return true;
 }
 
 } // namespace
@@ -211,6 +281,7 @@ int main(int argc, char** argv) {
         std::fprintf(stderr, "no scenario is called '%s'; --list shows them\n", o.scenario.c_str());
         return 2;
     }
+    if (!o.trace.empty()) return write_trace(plan.front(), o.trace);
     const auto begin = std::chrono::steady_clock::now();
     unsigned jobs = o.jobs != 0 ? o.jobs : std::max(1u, std::thread::hardware_concurrency());
     jobs = static_cast<unsigned>(std::min<std::size_t>(jobs, plan.size()));
@@ -252,6 +323,8 @@ int main(int argc, char** argv) {
     std::sort(done.begin(), done.end(), [](const outcome& a, const outcome& b) {
         return a.seed != b.seed ? a.seed < b.seed : a.scenario < b.scenario;
     });
+
+    if (!o.hashes.empty() && !write_hashes(done, o.hashes)) return 1;
 
     std::uint64_t hash = 0, events = 0;
     double hours = 0;

@@ -18,6 +18,7 @@
 #include <skein/cluster/messages.hpp>
 #include <skein/cluster/tools.hpp>
 #include <skein/core/cancel.hpp>
+#include <skein/core/error.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/rt/actor.hpp>
@@ -36,6 +37,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <fmt/core.h>
 
 namespace skein::test {
 
@@ -393,8 +396,9 @@ void in_world_of_nodes(std::uint64_t seed, Body body) {
         if (failure) std::rethrow_exception(failure);
     };
     loop.run(all());
-    REQUIRE(c.processes() == 0);
-    REQUIRE(network.open_streams() == 0);
+    if (c.processes() != 0 || network.open_streams() != 0)
+        throw error(errc::internal, fmt::format("left behind: {} processes, {} streams",
+                                                c.processes(), network.open_streams()));
 }
 
 /// As `skein drain` does; gives the answer.

@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -49,6 +50,8 @@ public:
     [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
     /// Where everything random of this world comes from. Draws are part of the trace.
     [[nodiscard]] random_source& random() noexcept override { return random_; }
+    /// How often something was drawn.
+    [[nodiscard]] std::uint64_t draws() const noexcept { return random_.drawn; }
     [[nodiscard]] std::optional<duration> simulated_work_time() override;
     /// The time of this world since its beginning.
     [[nodiscard]] std::chrono::milliseconds wall() override;
@@ -75,6 +78,9 @@ public:
     [[nodiscard]] std::uint64_t trace_hash() const noexcept { return trace_; }
     /// Adds to the trace: a protocol may record what it decided.
     void trace(std::uint64_t value) noexcept;
+    /// Hands out each part of the trace as a line, to find where two runs of a seed part: what it was, its
+    /// value, the time in nanoseconds, how often something was drawn before.
+    void set_trace_sink(unique_function<void(std::string_view)> to) { sink_ = std::move(to); }
 
     /// Stops a world that runs too long: run() throws timeout after so many events or so much time.
     void set_budget(std::uint64_t most_events, duration most_time) noexcept;
@@ -91,19 +97,35 @@ private:
         std::uint64_t key = 0, number = 0;
         unique_function<void()> call;
     };
+    /// Counts, so that the lines of two traces part where the first draw is one too many.
+    class counted_random final : public random_source {
+    public:
+        explicit counted_random(std::uint64_t seed) noexcept : from_(seed, 1) {}
+        std::uint64_t next() override {
+            ++drawn;
+            return from_.next();
+        }
+        std::uint64_t drawn = 0;
+
+    private:
+        seeded_random from_;
+    };
     static bool later(const event_item& a, const event_item& b) noexcept;
+    void fold(std::uint64_t value) noexcept;
+    void tell(std::string_view what, std::uint64_t value) noexcept;
     void run_next();
     bool run_parts();
     [[nodiscard]] std::optional<time_point> next_of_parts() noexcept;
 
     std::uint64_t seed_;
-    seeded_random random_;
+    counted_random random_;
     time_point virtual_{};
     std::vector<event_item> heap_;
     std::vector<inner_loop*> parts_;
     std::uint64_t scheduled_ = 0, ran_ = 0, turns_ = 0, trace_ = 0x736b65696eULL;
     std::uint64_t most_events_ = 50'000'000;
     duration most_time_ = std::chrono::hours(24 * 365);
+    unique_function<void(std::string_view)> sink_;
 };
 
 } // namespace skein::sim

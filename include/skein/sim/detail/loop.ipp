@@ -10,7 +10,7 @@
 
 namespace skein::sim {
 
-SKEIN_INLINE loop::loop(std::uint64_t seed) : seed_(seed), random_(seed, 1) {}
+SKEIN_INLINE loop::loop(std::uint64_t seed) : seed_(seed), random_(seed) {}
 SKEIN_INLINE loop::~loop() = default;
 
 SKEIN_INLINE duration loop::draw_delay(duration least, duration most) {
@@ -41,6 +41,16 @@ SKEIN_INLINE void loop::after(duration delay, unique_function<void()> call) {
 }
 
 SKEIN_INLINE void loop::trace(std::uint64_t value) noexcept {
+    tell("value", value);
+    fold(value);
+}
+
+SKEIN_INLINE void loop::tell(std::string_view what, std::uint64_t value) noexcept {
+    if (!sink_) return;
+    sink_(fmt::format("{} {} at {} draws {}", what, value, elapsed().count(), draws()));
+}
+
+SKEIN_INLINE void loop::fold(std::uint64_t value) noexcept {
     std::uint64_t x = trace_ ^ (value + 0x9e3779b97f4a7c15ULL + (trace_ << 6) + (trace_ >> 2));
     x ^= x >> 30;
     x *= 0xbf58476d1ce4e5b9ULL;
@@ -74,7 +84,8 @@ SKEIN_INLINE void loop::poll(std::optional<time_point> until, bool may_block) {
         run_next();
     } else if (until) {
         virtual_ = std::max(virtual_, *until);
-        trace(static_cast<std::uint64_t>(virtual_.time_since_epoch().count()));
+        tell("timer", turns_);
+        fold(static_cast<std::uint64_t>(virtual_.time_since_epoch().count()));
     } else {
         throw error(errc::internal,
                     fmt::format("simulated world of seed {} is stuck at {:.6f} s: a task "
@@ -118,7 +129,8 @@ SKEIN_INLINE void loop::run_next() {
     event_item e = std::move(heap_.back());
     heap_.pop_back();
     ++ran_;
-    trace(static_cast<std::uint64_t>(e.when.time_since_epoch().count()) ^ (e.number << 1));
+    tell("event", e.number);
+    fold(static_cast<std::uint64_t>(e.when.time_since_epoch().count()) ^ (e.number << 1));
     e.call();
 }
 
