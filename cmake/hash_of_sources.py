@@ -19,6 +19,7 @@ def hash_of(folders: list) -> str:
 
 
 def main() -> int:
+    os.makedirs(os.path.dirname(os.path.abspath(sys.argv[1])), exist_ok=True)
     with open(sys.argv[1], "w", encoding="utf-8") as out:
         out.write("// made by cmake/hash_of_sources.py\nnamespace skein::sim {\nextern const char* const sources;\n"
                   f'const char* const sources = "{hash_of(sys.argv[2:])}";\n}}\n')
