@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""headers_alone.py torch-free|torch COMPILER [INCLUDE...] [--after INCLUDE...]: each public header compiles alone.
+"""headers_alone.py torch-free|torch|header-only COMPILER [INCLUDE...] [--after INCLUDE...]: each public header compiles alone.
 
 Only the front end runs (-fsyntax-only), in the compiled form; every header is included twice, so that its guard is
-seen to work. Prints the errors of those that do not compile and ends with 1.
+seen to work. Prints the errors of those that do not compile and ends with 1. header-only: those without LibTorch in that
+form, where each shows its bodies at its end, so that the order of includes matters; that takes minutes.
 
 Most of the time would go into what the headers include, again and again. So some sets of headers, the hubs, are
 precompiled, and a header is compiled behind the largest hub of which it includes every part itself, directly or not:
@@ -26,7 +27,8 @@ import needs_torch          # noqa: E402
 
 AFTER = FOLDERS[FOLDERS.index("--after") + 1:] if "--after" in FOLDERS else []
 BEFORE = FOLDERS[:FOLDERS.index("--after")] if "--after" in FOLDERS else FOLDERS
-FLAGS = ["-std=c++20", "-fsyntax-only", "-pthread", "-DSKEIN_COMPILED", "-Wall", "-Wextra", "-Wno-unused-const-variable",
+HEADER_ONLY = KIND == "header-only"
+FLAGS = ["-std=c++20", "-fsyntax-only", "-pthread", *([] if HEADER_ONLY else ["-DSKEIN_COMPILED"]), "-Wall", "-Wextra", "-Wno-unused-const-variable",
          "-Werror", f"-I{TOP}/include", *(f"-isystem{folder}" for folder in BEFORE if folder != "/usr/include"),
          *(word for folder in AFTER for word in ("-idirafter", folder)), "-x", "c++", "-"]
 
@@ -62,7 +64,8 @@ def choose_hubs(names: list) -> list:
     """Those that spare the others most."""
     def others(name: str) -> frozenset:
         return frozenset(part for part in reached(name) if not part.startswith("skein/"))
-    candidates = {reached(name) | {f"skein/{name}"} for name in names}
+    # In the header-only form a hub with headers of skein would bring bodies that come too early otherwise.
+    candidates = set() if HEADER_ONLY else {reached(name) | {f"skein/{name}"} for name in names}
     candidates |= {others(one) & others(two) for one in names for two in names}
     have = {name: 0 for name in names}
     hubs = []

@@ -279,7 +279,16 @@ def programs(machine: str):
     return row
 
 
-ROWS = {"clang-16": clang(16), "clang-22": clang(22), "gcc-13": gcc(13), "gcc-14": gcc(14),
+def headers(_scratch: str) -> tuple:
+    """Each header without LibTorch alone, in the header-only form."""
+    compiler = shutil.which("clang++-19") or "g++"
+    begin = time.monotonic()
+    run(sys.executable, os.path.join(ROOT, "cmake", "headers_alone.py"), "header-only", compiler)
+    seconds = time.monotonic() - begin
+    return f"{os.path.basename(compiler).split('+')[0]} {version_of(run(compiler, '--version'))}", libraries_in("/usr/include"), seconds
+
+
+ROWS = {"headers": headers, "clang-16": clang(16), "clang-22": clang(22), "gcc-13": gcc(13), "gcc-14": gcc(14),
         "libraries-trixie": libraries("trixie"), "libraries-sid": libraries("sid"),
         "programs-x86_64": programs("x86_64"), "programs-aarch64": programs("aarch64")}
 

@@ -36888,6 +36888,7 @@ private:
 // ======== skein/rt/detail/pending.ipp
 // The bodies of rt/pending.hpp: how threads wait for an outcome, and are told.
 
+
 #include <chrono>
 #include <utility>
 
@@ -36965,6 +36966,7 @@ SKEIN_INLINE void pending_base::finish() noexcept {
 //     skein::placement_group group({"cpu=1"}, {.name = "ingest"});             // in the driver, which keeps it
 //     auto r = skein::remote<&load>.with({.on = skein::group_named("ingest")})(7);      // in a worker, or the driver
 //     auto same = co_await skein::get_placement_group("ingest");                         // the same, as a handle
+
 
 
 #include <cstddef>

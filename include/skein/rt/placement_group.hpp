@@ -19,11 +19,12 @@
 //     auto r = skein::remote<&load>.with({.on = skein::group_named("ingest")})(7);      // in a worker, or the driver
 //     auto same = co_await skein::get_placement_group("ingest");                         // the same, as a handle
 
+#include <skein/rt/runtime.hpp> // before its parts
+
 #include <skein/core/task.hpp>
 #include <skein/rt/detail/group_books.hpp>
 #include <skein/rt/detail/group_desk.hpp>
 #include <skein/rt/options.hpp>
-#include <skein/rt/runtime.hpp>
 #include <skein/rt/scheduler.hpp>
 
 #include <cstddef>

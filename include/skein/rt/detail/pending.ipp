@@ -2,6 +2,8 @@
 #pragma once
 // The bodies of rt/pending.hpp: how threads wait for an outcome, and are told.
 
+#include <skein/rt/ref.hpp>
+
 #include <chrono>
 #include <utility>
 
