@@ -553,6 +553,85 @@ TEST_CASE("the log of a cluster with another token is refused", "[H6]") {
     }
 }
 
+namespace {
+
+/// The log's next replacement gets its name, and then the disk does not say that it is durable.
+constexpr std::uint64_t sync_of_folder = 4;
+
+task<void> node_is_back(test::sim_nodes* c) {
+    auto back = until([c] { return c->head().status().nodes.size() == 1; }, "the node");
+    co_await back;
+}
+
+} // namespace
+
+TEST_CASE("a generation that a power loss takes back locks nobody out", "[H7]") {
+    with_state(12, 1, [](test::sim_nodes& c, sim::disk& disk) -> task<void> {
+        for (const std::uint64_t generation : {2, 3}) {
+            auto died = c.kill_head();
+            co_await died;
+            disk.options().io_error = 0;
+            disk.fail_once(sync_of_folder, errc::io);
+            c.start_head();
+            disk.options().io_error = 1; // and no second try helps
+            auto joined = node_is_back(&c);
+            co_await joined;
+            const auto s = c.head().status();
+            CHECK(s.generation == generation);
+            REQUIRE(!s.trouble.empty()); // the node has come to a head whose generation may be lost
+        }
+        auto last = c.kill_head();
+        co_await last;
+        const auto after = disk.crash(sim::crash_mode::only_synced);
+        c.head_disk = after.get();
+        c.start_head();
+        CHECK(c.head().status().generation == 2);
+        auto home = node_is_back(&c);
+        co_await home;
+        auto fourth = c.kill_head(); // the disks that outlive it are the world's
+        co_await fourth;
+        c.head_disk = &disk;
+        disk.options().io_error = 0;
+        c.start_head();
+        auto again = node_is_back(&c);
+        co_await again;
+    });
+}
+
+TEST_CASE("a head whose generation gets durable later tells it from then on", "[H7]") {
+    with_state(13, 1, [](test::sim_nodes& c, sim::disk& disk) -> task<void> {
+        const auto older = disk.crash(sim::crash_mode::all_written);
+        auto first = c.kill_head();
+        co_await first;
+        c.start_head();
+        auto second = c.kill_head();
+        co_await second;
+        disk.fail_once(sync_of_folder, errc::io);
+        c.start_head(); // 3
+        REQUIRE(!c.head().status().trouble.empty());
+        auto mended = until([&] { return c.head().status().trouble.empty(); }, "a written log");
+        co_await mended;
+        auto node_died = c.kill_agent(c.at(0));
+        co_await node_died;
+        c.start_agent(c.at(0)); // knows no head but this one
+        auto joined = node_is_back(&c);
+        co_await joined;
+        auto third = c.kill_head();
+        co_await third;
+        c.head_disk = older.get();
+        c.start_head(); // 2 after 3
+        CHECK(c.head().status().generation == 2);
+        co_await sleep_for(10s);
+        CHECK(c.head().status().nodes.empty());
+        auto fourth = c.kill_head();
+        co_await fourth;
+        c.head_disk = &disk;
+        c.start_head();
+        auto home = node_is_back(&c);
+        co_await home;
+    });
+}
+
 TEST_CASE("nodes refuse an older head than the one they knew", "[H7]") {
     with_state(8, 1, [](test::sim_nodes& c, sim::disk& disk) -> task<void> {
         const auto copy = disk.crash(sim::crash_mode::all_written); // as a failover copies it

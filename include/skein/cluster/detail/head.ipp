@@ -63,8 +63,18 @@ SKEIN_INLINE head::books::books(loop& on, net::network& via, head_options given)
            detail::head_places()),
       schedule(rt::scheduler_options{rt::placement::spread}), memory(on), since(on.now()) {
     if (how.log) remember();
-    door.introduce(wire::encode(
-        detail::head_notice{door.local().is_loopback(), memory.state(), memory.generation()}));
+    introduce();
+    memory.on_begun = [this] { introduce(); };
+}
+
+/// A generation that a crash could take back would lock out the heads after it: nobody hears of one that is not durable.
+SKEIN_INLINE void head::books::introduce() {
+    detail::head_notice n{door.local().is_loopback()};
+    if (memory.is_begun()) {
+        n.state = memory.state();
+        n.generation = memory.generation();
+    }
+    door.introduce(wire::encode(n));
 }
 
 /// What the head before has left. Drivers that were there may come back for so long as after a lost link.

@@ -202,6 +202,7 @@ struct head::books {
     detail::head_job& job_of(std::uint64_t incarnation);
     void leave(detail::head_job& j, job_end how);
     void remember();
+    void introduce();
     [[nodiscard]] driver_welcome size() const;
     void tell_size();
     [[nodiscard]] cluster_status status(bool past = false) const;

@@ -37,7 +37,7 @@ namespace skein::cluster::detail {
 /// What a head says of itself before any message: identity::extra of its links, encoded.
 struct head_notice {
     bool this_host_only = false;  ///< it listens on loopback
-    std::uint64_t state = 0;      ///< which log it has; 0: none
+    std::uint64_t state = 0;      ///< which log it has; 0: none, or none that could be written yet
     std::uint64_t generation = 0; ///< how many heads have begun with that
 };
 

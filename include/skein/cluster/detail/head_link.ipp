@@ -34,7 +34,7 @@ SKEIN_INLINE void head_link::check_generation() {
                                 "here before",
                                 to_string(how_.head), told.generation, newest_.generation))
             .with_hint("a newer head has taken its place: end the older one");
-    newest_ = told;
+    if (told.state != 0) newest_ = told;
 }
 
 SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {

@@ -9,6 +9,7 @@
 
 #include <skein/cluster/head_log.hpp>
 #include <skein/cluster/messages.hpp>
+#include <skein/core/function.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/task.hpp>
@@ -85,6 +86,11 @@ public:
     void open(std::shared_ptr<head_log> log, const net::token& secret, random_source& random);
     [[nodiscard]] std::uint64_t state() const noexcept { return start_.state; }
     [[nodiscard]] std::uint64_t generation() const noexcept { return start_.generation; }
+    /// The generation is durable: the next head with this log has a greater one, whatever happens to the machine. Before
+    /// that nobody may be told of it.
+    [[nodiscard]] bool is_begun() const noexcept { return begun_; }
+    /// Called when is_begun() becomes true, by keep(): open() calls nobody.
+    unique_function<void()> on_begun;
     /// The folder of the log; "": there is none.
     [[nodiscard]] std::string folder() const { return log_ ? log_->folder() : ""; }
     /// Why what changes is not durable; "": it is, or there is no log.
@@ -147,7 +153,7 @@ private:
 
     std::vector<log_record> unwritten_; ///< none while all is written anew
     std::uint64_t last_ = 0, tried_ = 0, durable_ = 0;
-    bool all_anew_ = false, closing_ = false;
+    bool all_anew_ = false, closing_ = false, begun_ = false;
     std::string trouble_;
     wait_queue changed_, written_;
 };

@@ -139,6 +139,7 @@ SKEIN_INLINE void head_memory::wrote(const result<void>& done, std::uint64_t upt
     tried_ = upto;
     if (done) {
         durable_ = upto;
+        if (!std::exchange(begun_, true) && on_begun) on_begun();
         if (!trouble_.empty())
             logging::info("head", "the state is written again", {{"file", log_->path()}});
         trouble_.clear();
