@@ -20298,6 +20298,9 @@ public:
     /// Ends the call with the encoded value, or with an error if the bytes are bad.
     void finish_with_bytes(byte_span value);
     void fail(failure why);
+    /// The value comes when the call is done, of the runtime whose it was. Who has sent it counts what is in it as held
+    /// here.
+    virtual void give_back(runtime&, byte_span) {}
 
     rarities& extra();
     /// A handle that must live until the call is done.
@@ -21525,6 +21528,7 @@ private:
     void on_end(const net::frame_view& f);
     void on_relayed(const net::frame_view& f);
     void refuse_relayed(const net::frame_view& f);
+    void give_back(detail::call_base& call, const net::frame_view& f);
     static task<void> reach(runtime* self, std::uint64_t incarnation);
     task<std::shared_ptr<net::channel>> dial(std::uint64_t incarnation);
     static task<void> talk(runtime* self, std::uint64_t incarnation,
@@ -28641,6 +28645,12 @@ SKEIN_INLINE void runtime::refuse_relayed(const net::frame_view& f) {
     for (const auto id : parts.actors) lanes.push_back(hold_actor(id, 0));
 }
 
+/// Worker: the same of a call that had ended, by its deadline, before its answer came.
+SKEIN_INLINE void runtime::give_back(detail::call_base& call, const net::frame_view& f) {
+    if (f.flags == detail::reply_ok) return call.give_back(*this, f.body);
+    refuse_relayed(f);
+}
+
 // ---- replies -----------------------------------------------------------------------------------
 
 /// Something was told to the driver that the next reply must not overtake.
@@ -30685,6 +30695,8 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
             auto why = detail::decode_failure(f.body);
             if (!runs_again(*call, why)) call->fail(std::move(why));
         }
+    } else if (books_->upstream != nullptr) {
+        give_back(*call, f);
     }
     if (lane) drain(*lane);
     if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();
@@ -31014,6 +31026,10 @@ class group_call final : public ref_state<void> {
 public:
     counted_ptr<group_state> found;
 
+    void give_back(runtime& of, byte_span bytes) override {
+        (void)runtime::group_desk::take_answer(of, bytes);
+    }
+
 protected:
     result<void> take_value(byte_span bytes) override {
         found = runtime::group_desk::take_answer(*owner, bytes);
@@ -31192,6 +31208,9 @@ SKEIN_INLINE void runtime::group_desk::keep(runtime& self, detail::call_base& ca
 
 namespace detail {
 
+/// Of workers, for one group: a greedy one gets no more of the driver's memory.
+inline constexpr std::size_t most_group_waits = 16'384;
+
 [[nodiscard]] inline group_question read_question(const peer& from, byte_span body) {
     auto read = wire::decode<group_question>(body);
     if (!read || read->matter > static_cast<std::uint8_t>(group_matter::release))
@@ -31245,6 +31264,13 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
     }
     const auto state = held->second.state;
     const bool for_end = what.matter == static_cast<std::uint8_t>(matter::remove);
+    if (state->askers.size() >= detail::most_group_waits)
+        return self.reply_failure(
+            from, slot,
+            {error(errc::exhausted, fmt::format("{} calls wait for placement group {} already",
+                                                state->askers.size(), state->number))
+                 .with_hint("wait once, before the calls that need it are made"),
+             nullptr});
     const call_id parent({what.incarnation, what.call});
     state->askers.push_back({from.number, slot, parent, for_end});
     self.books_->leases.begin_wait(from, parent); // its core is others' meanwhile
@@ -34587,6 +34613,12 @@ concept makes =
 class actor_call final : public ref_state<void> {
 public:
     counted_ptr<actor_state> known; ///< the lane of one that there was already
+
+    void give_back(runtime& of, byte_span bytes) override {
+        wire::reader in(bytes);
+        actor_id id;
+        if (get_actor_id(in, id)) (void)of.hold_actor(id, 0);
+    }
 
 protected:
     result<void> take_value(byte_span bytes) override {

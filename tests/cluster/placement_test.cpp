@@ -154,7 +154,48 @@ task<int> removed_twice(std::string name) {
     co_return 2;
 }
 
+/// Asks for a group, or an actor, and keeps neither; the call may have too little time for the answer.
+struct placed_asker {
+    task<void> find(std::string name, bool group) {
+        if (group) {
+            auto found = get_placement_group(name);
+            (void)co_await found;
+        } else {
+            auto found = get_actor<placed_resident>(name);
+            (void)co_await found;
+        }
+    }
+};
+
 } // namespace
+
+TEST_CASE("an answer that comes after its deadline holds nothing", "[G3][G8][cluster][placement]") {
+    test::in_cluster(49, 2, [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
+        auto all = all_workers(&d, 4);
+        co_await all;
+        for (const bool of_group : {true, false}) {
+            auto asker = co_await actor<placed_asker>.with({.on = node_named(c.at(1).host)})();
+            placement_group group({"cpu=1"}, {.name = "brief"});
+            co_await group.ready();
+            auto one = actor<placed_resident>.with({.cpus = 1, .on = group, .name = "brief"})();
+            auto made = co_await one;
+            int in_time = 0, too_late = 0;
+            for (auto limit = 100us; in_time < 5; limit += 100us) {
+                auto asked = as_result(as_task(remote<&placed_asker::find>.with(
+                    {.deadline = limit})(asker, std::string("brief"), of_group)));
+                const auto found = co_await asked;
+                ++(found ? in_time : too_late);
+                if (!found) CHECK(found.error().code() == errc::timeout);
+            }
+            CHECK(too_late > 5);
+            made = {};
+            group = {};
+            placement_group whole({"cpu=2", "cpu=2"}, group_strategy::strict_spread);
+            auto free = with_timeout(whole.ready(), 20s); // all cpus but those that somebody holds
+            co_await free;
+        }
+    });
+}
 
 TEST_CASE("spread tasks take the nodes in turn", "[W11][cluster][placement]") {
     test::in_cluster(41, 3, [](test::sim_nodes&, test::sim_nodes::driver& d) -> task<void> {

@@ -2,6 +2,8 @@
 #include <tests/rt/apps.hpp>
 #include <tests/rt/local_pool.hpp>
 
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/rt/placement_group.hpp>
 
@@ -332,6 +334,41 @@ TEST_CASE("a task that waits for its group leaves its core to it", "[G9][rt][pla
         auto bounded = with_timeout(as_task(waits), 20s);
         const int one = co_await bounded;
         CHECK(one == 1);
+    });
+}
+
+task<void> wait_and_count(placement_group g, int* refused) {
+    auto waits = as_result(g.ready());
+    const auto done = co_await waits;
+    if (!done && done.error().code() == errc::exhausted) ++*refused;
+}
+/// Waits so often at once for a group that has no place, until so many are refused.
+task<int> wait_often(std::string name, int times, int until) {
+    auto found = get_placement_group(name);
+    const auto g = co_await found;
+    int refused = 0;
+    scope all;
+    for (int i = 0; i < times; ++i) all.spawn(wait_and_count(g, &refused));
+    while (refused < until) co_await sleep_for(1ms);
+    all.cancel();
+    auto ended = as_result(all.join());
+    (void)co_await ended;
+    co_return refused;
+}
+
+TEST_CASE("so many waits for one group are kept, and no more", "[G9][rt][placement_group]") {
+    pool p(options(1));
+    p.run([](pool& self) -> task<void> {
+        const int all = std::max(1, self.children.resources().cores);
+        placement_group first({fmt::format("cpu={}", all)}, {.name = "first"});
+        co_await first.ready();
+        placement_group second({fmt::format("cpu={}", all)}, {.name = "second"});
+        auto greedy = remote<&wait_often>.with({.cpus = 0})("second", 16'384 + 3, 3);
+        auto bounded = with_timeout(as_task(greedy), 20s);
+        const int refused = co_await bounded;
+        CHECK(refused == 3);
+        first = {};
+        co_await second.ready();
     });
 }
 

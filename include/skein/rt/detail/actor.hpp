@@ -114,6 +114,12 @@ class actor_call final : public ref_state<void> {
 public:
     counted_ptr<actor_state> known; ///< the lane of one that there was already
 
+    void give_back(runtime& of, byte_span bytes) override {
+        wire::reader in(bytes);
+        actor_id id;
+        if (get_actor_id(in, id)) (void)of.hold_actor(id, 0);
+    }
+
 protected:
     result<void> take_value(byte_span bytes) override {
         if (!bytes.empty()) {

@@ -142,6 +142,9 @@ public:
     /// Ends the call with the encoded value, or with an error if the bytes are bad.
     void finish_with_bytes(byte_span value);
     void fail(failure why);
+    /// The value comes when the call is done, of the runtime whose it was. Who has sent it counts what is in it as held
+    /// here.
+    virtual void give_back(runtime&, byte_span) {}
 
     rarities& extra();
     /// A handle that must live until the call is done.

@@ -216,6 +216,12 @@ SKEIN_INLINE void runtime::refuse_relayed(const net::frame_view& f) {
     for (const auto id : parts.actors) lanes.push_back(hold_actor(id, 0));
 }
 
+/// Worker: the same of a call that had ended, by its deadline, before its answer came.
+SKEIN_INLINE void runtime::give_back(detail::call_base& call, const net::frame_view& f) {
+    if (f.flags == detail::reply_ok) return call.give_back(*this, f.body);
+    refuse_relayed(f);
+}
+
 // ---- replies -----------------------------------------------------------------------------------
 
 /// Something was told to the driver that the next reply must not overtake.

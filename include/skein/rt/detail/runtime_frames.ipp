@@ -99,6 +99,8 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
             auto why = detail::decode_failure(f.body);
             if (!runs_again(*call, why)) call->fail(std::move(why));
         }
+    } else if (books_->upstream != nullptr) {
+        give_back(*call, f);
     }
     if (lane) drain(*lane);
     if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();

@@ -29,6 +29,10 @@ class group_call final : public ref_state<void> {
 public:
     counted_ptr<group_state> found;
 
+    void give_back(runtime& of, byte_span bytes) override {
+        (void)runtime::group_desk::take_answer(of, bytes);
+    }
+
 protected:
     result<void> take_value(byte_span bytes) override {
         found = runtime::group_desk::take_answer(*owner, bytes);
@@ -207,6 +211,9 @@ SKEIN_INLINE void runtime::group_desk::keep(runtime& self, detail::call_base& ca
 
 namespace detail {
 
+/// Of workers, for one group: a greedy one gets no more of the driver's memory.
+inline constexpr std::size_t most_group_waits = 16'384;
+
 [[nodiscard]] inline group_question read_question(const peer& from, byte_span body) {
     auto read = wire::decode<group_question>(body);
     if (!read || read->matter > static_cast<std::uint8_t>(group_matter::release))
@@ -260,6 +267,13 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
     }
     const auto state = held->second.state;
     const bool for_end = what.matter == static_cast<std::uint8_t>(matter::remove);
+    if (state->askers.size() >= detail::most_group_waits)
+        return self.reply_failure(
+            from, slot,
+            {error(errc::exhausted, fmt::format("{} calls wait for placement group {} already",
+                                                state->askers.size(), state->number))
+                 .with_hint("wait once, before the calls that need it are made"),
+             nullptr});
     const call_id parent({what.incarnation, what.call});
     state->askers.push_back({from.number, slot, parent, for_end});
     self.books_->leases.begin_wait(from, parent); // its core is others' meanwhile
