@@ -26254,7 +26254,7 @@ struct runtime::group_desk {
     static void join(runtime& self, detail::call_base& call);
     [[nodiscard]] static state_ptr of(const runtime& self, std::uint16_t shape);
     [[nodiscard]] static std::optional<error> resolve(const runtime& self, location& on);
-    [[nodiscard]] static std::optional<error> resolve_label(const runtime& self,
+    [[nodiscard]] static std::optional<error> resolve_label(const runtime& self, const peer& from,
                                                             std::string& label);
     static void keep(runtime& self, detail::call_base& call, std::uint64_t number);
 
@@ -26267,6 +26267,8 @@ struct runtime::group_desk {
 private:
     [[nodiscard]] static error no_such(const runtime& self, std::string_view name);
     static void tell_drop(runtime& self, std::uint64_t number);
+    static void tell_made(runtime& self, detail::group_state& state, detail::group_question what);
+    static void make_for(runtime& self, peer& from, const detail::group_question& what);
     static void refuse(runtime& self, std::uint64_t number, const error& why);
     static void forget(runtime& self, std::uint64_t number);
     static void forget_name(runtime& self, const detail::group_state& state);
@@ -26599,6 +26601,8 @@ struct peer {
     std::vector<std::unique_ptr<detail::lease_share>> shares;
     std::uint32_t guests = 0; ///< cores of `busy` that calls have without a lease
     std::map<std::uint64_t, detail::held_group> groups; ///< placement groups that it holds
+    std::map<std::uint64_t, std::uint64_t>
+        made_groups;      ///< numbers of those that it made, by its own
     std::size_t asks = 0; ///< questions for namespaces that have no answer
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
@@ -30769,7 +30773,8 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     if (label.empty())
         label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
     if (label == detail::anywhere_label) label.clear();
-    if (auto why = group_desk::resolve_label(*this, label)) {
+    const auto& caller = static_cast<detail::forwarded_call&>(call).origin();
+    if (auto why = group_desk::resolve_label(*this, caller, label)) {
         call.extra().bad_options = std::move(why);
         return;
     }
@@ -30976,6 +30981,7 @@ SKEIN_INLINE void direct_books::give(counted_ptr<call_base> call, given_maker ma
 // ======== skein/rt/detail/group_message.hpp
 // What a worker asks its driver about placement groups, and the answer: frames of the kind message_group.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -30987,7 +30993,13 @@ enum class group_matter : std::uint8_t {
     ready = 1,   ///< a reply comes when all its bundles have places
     remove = 2,  ///< it ends; a reply comes when nothing of it is left
     release = 3, ///< so often it was told of it, and there is no handle any more; no reply
+    make = 4,    ///< one with a number of the worker's, which holds it once from now on; no reply
 };
+
+/// Numbers that workers give to groups which they make: each its own, from here on. Its driver has others for them.
+inline constexpr std::uint64_t first_of_worker = std::uint64_t{1} << 63;
+/// Of one worker, at a time.
+inline constexpr std::size_t most_made_groups = 16'384;
 
 struct group_question {
     std::uint8_t matter = 0; ///< a group_matter
@@ -30995,6 +31007,9 @@ struct group_question {
     std::uint64_t incarnation = 0, call = 0; ///< the id of the call that waits; 0: none
     std::uint32_t times = 0;
     std::string name;
+    std::uint8_t strategy = 0; ///< with make, as the next two
+    bool get_if_exists = false;
+    std::vector<std::string> bundles;
 };
 
 struct group_answer {
@@ -31084,9 +31099,29 @@ SKEIN_INLINE std::optional<error> runtime::group_desk::resolve(const runtime& se
     return std::nullopt;
 }
 
+namespace detail {
+
+/// The driver's number for a worker's.
+[[nodiscard]] inline std::uint64_t number_here(const peer& from, std::uint64_t number) {
+    if (number < first_of_worker) return number;
+    const auto found = from.made_groups.find(number);
+    return found == from.made_groups.end() ? number : found->second;
+}
+
+} // namespace detail
+
 /// The same of the label in a worker's call.
 SKEIN_INLINE std::optional<error> runtime::group_desk::resolve_label(const runtime& self,
+                                                                     const peer& from,
                                                                      std::string& label) {
+    if (label.starts_with('@') && !from.made_groups.empty()) {
+        const bool captures = label.ends_with('+');
+        const auto named = std::string_view(label).substr(0, label.size() - (captures ? 1 : 0));
+        std::uint64_t number = 0;
+        int bundle = -1;
+        if (parse_group_label(named, number, bundle))
+            label = group_label(detail::number_here(from, number), bundle) + (captures ? "+" : "");
+    }
     if (!label.starts_with("@=")) return std::nullopt;
     const auto slash = std::min(label.find('/'), label.size());
     auto which = std::string_view(label).substr(2, slash - 2);
@@ -31167,6 +31202,18 @@ SKEIN_INLINE task<void> runtime::group_desk::ask_and_wait(state_ptr group, bool 
     group->placed = !for_end;
 }
 
+/// Worker: the driver makes the group, and what is wrong with it is told by what waits for it.
+SKEIN_INLINE void runtime::group_desk::tell_made(runtime& self, detail::group_state& state,
+                                                 detail::group_question what) {
+    state.holds = 1;
+    auto& up = *self.books_->upstream;
+    if (!up.wire->is_open()) return; // until the link is settled
+    what.matter = static_cast<std::uint8_t>(detail::group_matter::make);
+    what.number = state.number;
+    self.tell_driver_first(); // a call of it may come to the driver by way of a reply
+    up.wire->send(detail::message_group, 0, 0, wire::encode(what), {});
+}
+
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::take_answer(runtime& self,
                                                                              byte_span answer) {
     const auto read = wire::decode<detail::group_answer>(answer);
@@ -31213,7 +31260,8 @@ inline constexpr std::size_t most_group_waits = 16'384;
 
 [[nodiscard]] inline group_question read_question(const peer& from, byte_span body) {
     auto read = wire::decode<group_question>(body);
-    if (!read || read->matter > static_cast<std::uint8_t>(group_matter::release))
+    if (!read || read->matter > static_cast<std::uint8_t>(group_matter::make) ||
+        read->strategy > static_cast<std::uint8_t>(group_strategy::strict_spread))
         throw error(errc::malformed,
                     fmt::format("a question about a placement group that cannot be read from {}",
                                 from.who));
@@ -31242,7 +31290,8 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
         for (const auto& b : held.state->bundles) answer.bundles.push_back(to_string(b));
         return self.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
     }
-    const auto held = from.groups.find(what.number);
+    if (what.matter == static_cast<std::uint8_t>(matter::make)) return make_for(self, from, what);
+    const auto held = from.groups.find(detail::number_here(from, what.number));
     if (held == from.groups.end())
         throw error(errc::malformed, fmt::format("{} asks about placement group {}, which it does "
                                                  "not hold",
@@ -31253,6 +31302,7 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
                                                      "that it has not",
                                                      from.who, what.number));
         held->second.times -= what.times;
+        from.made_groups.erase(what.number);
         if (held->second.times > 0) return;
         const auto state = std::move(held->second.state);
         from.groups.erase(held);
@@ -31279,6 +31329,25 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
             error(errc::closed, fmt::format("placement group {} was removed", state->number)));
     changed(self, *state);
     if (self.books_->leases.waits()) self.pump_leases();
+}
+
+/// A worker makes a group, as the program would: all that is wrong with it is told by what waits for it.
+SKEIN_INLINE void runtime::group_desk::make_for(runtime& self, peer& from,
+                                                const detail::group_question& what) {
+    if (what.number < detail::first_of_worker || from.made_groups.contains(what.number))
+        throw error(errc::malformed,
+                    fmt::format("{} makes a placement group with the number {}, which is none for "
+                                "a new one",
+                                from.who, what.number));
+    if (from.made_groups.size() >= detail::most_made_groups) // it had to refuse that itself
+        throw error(errc::malformed, fmt::format("{} makes more than {} placement groups", from.who,
+                                                 from.made_groups.size()));
+    auto state = make(self, what.bundles, static_cast<group_strategy>(what.strategy), what.name,
+                      what.get_if_exists);
+    from.made_groups.emplace(what.number, state->number);
+    auto& held = from.groups[state->number];
+    ++held.times;
+    held.state = std::move(state);
 }
 
 /// A worker waits no more: for that answer, or, if none is named, for any about this group.
@@ -31469,19 +31538,13 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
     state_ptr made(new detail::group_state);
     made->owner = &self;
     const bool is_worker = books.upstream != nullptr;
-    constexpr std::uint64_t none_of_the_driver = std::uint64_t{1} << 63;
-    made->number = ++groups.last + (is_worker ? none_of_the_driver : 0);
+    made->number = ++groups.last + (is_worker ? detail::first_of_worker : 0);
     const auto enter = [&] { groups.entries[made->number].state = made.get(); };
     const auto fail = [&](const error& why) {
         enter();
         self.group_refused(made->number, why);
         return made;
     };
-    if (is_worker)
-        return fail(
-            error(errc::not_supported, "not supported: a placement group is made by a worker")
-                .with_hint("make it in the driver with a name: get_placement_group() and "
-                           "group_named() find it in workers"));
     if (name.size() > detail::longest_group_name || name.find('\n') != name.npos)
         return fail(
             error(errc::invalid_argument,
@@ -31498,6 +31561,20 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
     if (get_if_exists && name.empty())
         return fail(error(errc::invalid_argument, ".get_if_exists needs a .name"));
     if (auto read = detail::read_bundles(bundles, made->bundles); !read) return fail(read.error());
+    if (is_worker && groups.entries.size() >= detail::most_made_groups)
+        return fail(error(errc::exhausted, fmt::format("this worker holds {} placement groups",
+                                                       groups.entries.size()))
+                        .with_hint("a group ends with its last handle"));
+    if (is_worker) {
+        enter();
+        detail::group_question what;
+        what.name = name;
+        what.strategy = static_cast<std::uint8_t>(how);
+        what.get_if_exists = get_if_exists;
+        what.bundles = bundles;
+        tell_made(self, *made, std::move(what));
+        return made;
+    }
     if (books.given_up) return fail(*books.given_up);
     auto* const source = books.leases.source;
     if (source == nullptr || books.closing)
@@ -36993,9 +37070,9 @@ SKEIN_INLINE void pending_base::finish() noexcept {
 // places again, all of them together, and tasks run again there.
 //
 // The room is given back when nobody holds the group any more: no handle, no task that is to run in it, no actor
-// that lives in it. Groups are made by the driver. One with a name is found by it in any process of the program:
+// that lives in it. Tasks and actors make groups as the program does. One with a name is found by it in any process:
 //
-//     skein::placement_group group({"cpu=1"}, {.name = "ingest"});             // in the driver, which keeps it
+//     skein::placement_group group({"cpu=1"}, {.name = "ingest"});             // in the driver, say, which keeps it
 //     auto r = skein::remote<&load>.with({.on = skein::group_named("ingest")})(7);      // in a worker, or the driver
 //     auto same = co_await skein::get_placement_group("ingest");                         // the same, as a handle
 

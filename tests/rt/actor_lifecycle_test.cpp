@@ -476,7 +476,8 @@ TEST_CASE("a worker gives back no more of a group than it has, and waits only wh
             const std::pair<group_matter, std::uint32_t> wrong[] = {
                 {group_matter::release, 0},
                 {group_matter::release, 2},
-                {static_cast<group_matter>(4), 1},
+                {static_cast<group_matter>(5), 1},
+                {group_matter::make, 1}, // with a number of the driver's
             };
             for (const auto& [matter, times] : wrong) {
                 auto fake = c.impostor();
@@ -504,6 +505,44 @@ TEST_CASE("a worker gives back no more of a group than it has, and waits only wh
             const auto second = co_await closed;
             CHECK(second == errc::closed);
             peer->abort(cancelled_error());
+        }
+        c.driver().ask(nullptr);
+    });
+}
+
+TEST_CASE("a worker makes groups with numbers of its own, each once, and so many",
+          "[rt][placement_group]") {
+    using rt::detail::first_of_worker;
+    using rt::detail::group_matter;
+    using rt::detail::message_group;
+    in_sim(15, 1, [](sim_cluster& c) -> task<void> {
+        idle_source source;
+        c.driver().ask(&source);
+        auto making = about_group(group_matter::make, first_of_worker + 7);
+        making.bundles = {"cpu=1"};
+        const auto made = wire::encode(making);
+        making.strategy = 4;
+        const auto no_strategy = wire::encode(making);
+        for (const int how : {0, 1, 2}) {
+            auto fake = c.impostor();
+            auto peer = co_await fake;
+            peer->send(message_group, 0, 0, made, {});
+            auto finding = find_group(peer);
+            const auto number = co_await finding;
+            CHECK(number < first_of_worker);
+            if (how == 0) peer->send(message_group, 0, 0, made, {}); // a second time
+            if (how == 1) peer->send(message_group, 0, 0, no_strategy, {});
+            for (std::uint64_t n = 0; how == 2 && n <= rt::detail::most_made_groups; ++n) {
+                auto more = about_group(group_matter::make, first_of_worker + 100 + n);
+                more.bundles = {"nonsense"};
+                peer->send(message_group, 0, 0, wire::encode(more), {});
+            }
+            auto ended = peer->wait_closed();
+            co_await ended;
+            auto finds = as_result(get_placement_group("held"));
+            const auto gone = co_await finds; // with the link of who has made it
+            REQUIRE_FALSE(gone);
+            CHECK(gone.error().code() == errc::not_found);
         }
         c.driver().ask(nullptr);
     });

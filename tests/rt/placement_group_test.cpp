@@ -234,13 +234,52 @@ task<void> remove_by_name(std::string name) {
     auto g = co_await found;
     co_await g.remove();
 }
-task<void> make_in_worker() {
-    placement_group g({"cpu=1"}, {.name = "mine"});
+/// A group of its own, with a task and an actor in it.
+task<std::string> make_and_use(std::string name) {
+    placement_group g({"gpu=1", "gpu=1"}, {.strategy = group_strategy::strict_pack, .name = name});
+    auto early = remote<&gpus_here>.with({.cpus = 0, .gpus = 1, .on = g.bundle(0)})();
+    auto a = co_await actor<member>.with({.gpus = 1, .on = g.bundle(1)})();
+    const auto one = co_await early;
+    auto asked = a.call<&member::gpus>();
+    const auto two = co_await asked;
     co_await g.ready();
+    auto by_name = remote<&gpus_here>.with({.cpus = 0, .gpus = 1, .on = group_named(name, 0)})();
+    const auto three = co_await by_name;
+    co_return fmt::format("{} {} {}", one != two, one == three, g.is_placed());
+}
+/// What becomes of one that is not as it should be: told by ready(), and by what is put into it.
+task<std::vector<std::string>> make_badly() {
+    std::vector<std::string> said;
+    const std::vector<placement_group> all{
+        placement_group({"gpu=1"}, {.name = "taken"}),
+        placement_group({"nonsense"}),
+        placement_group({"gpu=1"}, {.get_if_exists = true}),
+        placement_group({"gpu=1000"}),
+    };
+    for (const auto& g : all) {
+        auto waits = as_result(g.ready());
+        const auto ready = co_await waits;
+        said.emplace_back(ready ? "ready" : ready.error().what());
+        auto inside = as_result(as_task(remote<&twice>.with({.cpus = 0, .on = g})(1)));
+        const auto ran = co_await inside;
+        if (ran) said.emplace_back("it ran");
+    }
+    co_return said;
 }
 /// Holds a group.
 struct group_keeper {
     placement_group mine;
+    void make(std::string name) { mine = placement_group({"ssd=1"}, {.name = name}); }
+    task<int> take_or_make(std::string name) {
+        mine = placement_group({"cpu=0.5"}, {.name = name, .get_if_exists = true});
+        co_await mine.ready();
+        auto inside = remote<&twice>.with({.cpus = 0, .resources = "ssd=1", .on = mine})(2);
+        co_return co_await inside;
+    }
+    task<void> remove() {
+        auto removed = mine.remove();
+        co_await removed;
+    }
     task<int> take(std::string name) {
         auto found = get_placement_group(name);
         mine = co_await found;
@@ -300,9 +339,6 @@ TEST_CASE("a worker finds a group by its name and puts tasks and actors into it"
         const auto none = co_await unknown;
         CHECK(none.code() == errc::not_found);
         CHECK(contains(none.what(), "\"both\""));
-        auto made = failure_of(as_task(remote<&make_in_worker>()));
-        const auto refused = co_await made;
-        CHECK(refused.code() == errc::not_supported);
         auto removing = remote<&remove_by_name>("both");
         co_await removing;
         auto over = failure_of(group.ready());
@@ -334,6 +370,65 @@ TEST_CASE("a task that waits for its group leaves its core to it", "[G9][rt][pla
         auto bounded = with_timeout(as_task(waits), 20s);
         const int one = co_await bounded;
         CHECK(one == 1);
+    });
+}
+
+TEST_CASE("workers make groups", "[G7][G9][rt][placement_group]") {
+    pool p(with_resources(2, "gpu=2,ssd=1"));
+    p.run([](pool&) -> task<void> {
+        for (int i = 0; i < 3;
+             ++i) { // each has its room, and its name, when the one before has ended
+            auto made = remote<&make_and_use>.with({.cpus = 0})("own");
+            const auto said = co_await made;
+            CHECK(said == "true true true");
+        }
+        placement_group taken({"ssd=1"}, {.name = "taken"});
+        auto bad = remote<&make_badly>.with({.cpus = 0})();
+        const auto said = co_await bad;
+        REQUIRE(said.size() == 4);
+        CHECK(contains(said[0], "there is a placement group named \"taken\" already"));
+        CHECK(contains(said[1], "nonsense"));
+        CHECK(contains(said[2], ".get_if_exists needs a .name"));
+        CHECK(contains(said[3], "gpu"));
+        placement_group all({"gpu=2"}); // nothing is left of any
+        co_await all.ready();
+    });
+}
+
+TEST_CASE("a group that a worker has made ends with its last handle, or its worker",
+          "[G3][G9][rt][placement_group]") {
+    pool p(with_resources(2, "ssd=1"));
+    p.run([](pool& self) -> task<void> {
+        for (const int how : {0, 1, 2}) {
+            auto keeper = co_await actor<group_keeper>();
+            auto made = keeper.call<&group_keeper::make>("kept");
+            co_await made;
+            auto found = get_placement_group("kept"); // the worker's reply has not overtaken it
+            auto here = co_await found;
+            co_await here.ready();
+            CHECK(here.size() == 1);
+            auto other = co_await actor<group_keeper>();
+            auto same = other.call<&group_keeper::take_or_make>("kept");
+            const int four = co_await same;
+            CHECK(four == 4); // in the bundle that the first one has asked for
+            auto let = other.call<&group_keeper::let_go>();
+            co_await let;
+            here = {};
+            placement_group waits({"ssd=1"});
+            auto soon = as_result(with_timeout(waits.ready(), 100ms));
+            const auto early = co_await soon;
+            CHECK_FALSE(early);
+            if (how == 0) {
+                auto last = keeper.call<&group_keeper::let_go>();
+                co_await last;
+            } else if (how == 1) {
+                auto removed = keeper.call<&group_keeper::remove>();
+                co_await removed;
+            } else {
+                for (const auto pid : std::vector<pid_t>(self.workers.pids())) ::kill(pid, SIGKILL);
+            }
+            co_await waits.ready();
+        }
     });
 }
 

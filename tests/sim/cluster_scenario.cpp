@@ -98,6 +98,21 @@ task<int> in_found(int call, int ms, std::string name) {
     }
     co_return -got;
 }
+/// In a group that it makes itself, and that ends with it or before; its name may be taken.
+task<int> in_made(int call, int ms) {
+    const placement_group group({"disk=0.5"}, {.name = ms % 4 == 0 ? "own" : ""});
+    if (ms % 2 == 0) {
+        auto ready = with_timeout(group.ready(), 2s);
+        co_await ready;
+    }
+    auto inner = remote<&slow>.with({.cpus = 0, .resources = "disk=0.5", .on = group})(-call, ms);
+    const int got = co_await inner;
+    if (ms % 10 == 1) {
+        auto removed = with_timeout(group.remove(), 5s);
+        co_await removed;
+    }
+    co_return -got;
+}
 /// Has the gpu of its host as long as it lives.
 struct holder {
     holder() : host(runtime_context().host) {
@@ -253,8 +268,10 @@ bool submit_held(stage* s, const holdings& h, std::vector<outstanding>& into) {
         const int ms = static_cast<int>(w.below(500));
         if (w.chance(0.3)) { // not in it itself
             how.cpus = s->has_actors ? 0 : 1;
-            made.result = w.chance(0.5) ? remote<&in_named>.with(how)(made.call, ms, "room")
-                                        : remote<&in_found>.with(how)(made.call, ms, "room");
+            const bool finds = w.chance(0.5);
+            made.result = ms % 3 == 0 ? remote<&in_made>.with(how)(made.call, ms)
+                          : finds     ? remote<&in_found>.with(how)(made.call, ms, "room")
+                                      : remote<&in_named>.with(how)(made.call, ms, "room");
             into.push_back(std::move(made));
             return true;
         }

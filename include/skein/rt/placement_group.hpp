@@ -13,9 +13,9 @@
 // places again, all of them together, and tasks run again there.
 //
 // The room is given back when nobody holds the group any more: no handle, no task that is to run in it, no actor
-// that lives in it. Groups are made by the driver. One with a name is found by it in any process of the program:
+// that lives in it. Tasks and actors make groups as the program does. One with a name is found by it in any process:
 //
-//     skein::placement_group group({"cpu=1"}, {.name = "ingest"});             // in the driver, which keeps it
+//     skein::placement_group group({"cpu=1"}, {.name = "ingest"});             // in the driver, say, which keeps it
 //     auto r = skein::remote<&load>.with({.on = skein::group_named("ingest")})(7);      // in a worker, or the driver
 //     auto same = co_await skein::get_placement_group("ingest");                         // the same, as a handle
 

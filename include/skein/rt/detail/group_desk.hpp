@@ -42,7 +42,7 @@ struct runtime::group_desk {
     static void join(runtime& self, detail::call_base& call);
     [[nodiscard]] static state_ptr of(const runtime& self, std::uint16_t shape);
     [[nodiscard]] static std::optional<error> resolve(const runtime& self, location& on);
-    [[nodiscard]] static std::optional<error> resolve_label(const runtime& self,
+    [[nodiscard]] static std::optional<error> resolve_label(const runtime& self, const peer& from,
                                                             std::string& label);
     static void keep(runtime& self, detail::call_base& call, std::uint64_t number);
 
@@ -55,6 +55,8 @@ struct runtime::group_desk {
 private:
     [[nodiscard]] static error no_such(const runtime& self, std::string_view name);
     static void tell_drop(runtime& self, std::uint64_t number);
+    static void tell_made(runtime& self, detail::group_state& state, detail::group_question what);
+    static void make_for(runtime& self, peer& from, const detail::group_question& what);
     static void refuse(runtime& self, std::uint64_t number, const error& why);
     static void forget(runtime& self, std::uint64_t number);
     static void forget_name(runtime& self, const detail::group_state& state);

@@ -160,6 +160,8 @@ struct peer {
     std::vector<std::unique_ptr<detail::lease_share>> shares;
     std::uint32_t guests = 0; ///< cores of `busy` that calls have without a lease
     std::map<std::uint64_t, detail::held_group> groups; ///< placement groups that it holds
+    std::map<std::uint64_t, std::uint64_t>
+        made_groups;      ///< numbers of those that it made, by its own
     std::size_t asks = 0; ///< questions for namespaces that have no answer
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.

@@ -173,7 +173,8 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     if (label.empty())
         label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
     if (label == detail::anywhere_label) label.clear();
-    if (auto why = group_desk::resolve_label(*this, label)) {
+    const auto& caller = static_cast<detail::forwarded_call&>(call).origin();
+    if (auto why = group_desk::resolve_label(*this, caller, label)) {
         call.extra().bad_options = std::move(why);
         return;
     }

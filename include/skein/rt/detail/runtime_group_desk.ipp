@@ -87,9 +87,29 @@ SKEIN_INLINE std::optional<error> runtime::group_desk::resolve(const runtime& se
     return std::nullopt;
 }
 
+namespace detail {
+
+/// The driver's number for a worker's.
+[[nodiscard]] inline std::uint64_t number_here(const peer& from, std::uint64_t number) {
+    if (number < first_of_worker) return number;
+    const auto found = from.made_groups.find(number);
+    return found == from.made_groups.end() ? number : found->second;
+}
+
+} // namespace detail
+
 /// The same of the label in a worker's call.
 SKEIN_INLINE std::optional<error> runtime::group_desk::resolve_label(const runtime& self,
+                                                                     const peer& from,
                                                                      std::string& label) {
+    if (label.starts_with('@') && !from.made_groups.empty()) {
+        const bool captures = label.ends_with('+');
+        const auto named = std::string_view(label).substr(0, label.size() - (captures ? 1 : 0));
+        std::uint64_t number = 0;
+        int bundle = -1;
+        if (parse_group_label(named, number, bundle))
+            label = group_label(detail::number_here(from, number), bundle) + (captures ? "+" : "");
+    }
     if (!label.starts_with("@=")) return std::nullopt;
     const auto slash = std::min(label.find('/'), label.size());
     auto which = std::string_view(label).substr(2, slash - 2);
@@ -170,6 +190,18 @@ SKEIN_INLINE task<void> runtime::group_desk::ask_and_wait(state_ptr group, bool 
     group->placed = !for_end;
 }
 
+/// Worker: the driver makes the group, and what is wrong with it is told by what waits for it.
+SKEIN_INLINE void runtime::group_desk::tell_made(runtime& self, detail::group_state& state,
+                                                 detail::group_question what) {
+    state.holds = 1;
+    auto& up = *self.books_->upstream;
+    if (!up.wire->is_open()) return; // until the link is settled
+    what.matter = static_cast<std::uint8_t>(detail::group_matter::make);
+    what.number = state.number;
+    self.tell_driver_first(); // a call of it may come to the driver by way of a reply
+    up.wire->send(detail::message_group, 0, 0, wire::encode(what), {});
+}
+
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::take_answer(runtime& self,
                                                                              byte_span answer) {
     const auto read = wire::decode<detail::group_answer>(answer);
@@ -216,7 +248,8 @@ inline constexpr std::size_t most_group_waits = 16'384;
 
 [[nodiscard]] inline group_question read_question(const peer& from, byte_span body) {
     auto read = wire::decode<group_question>(body);
-    if (!read || read->matter > static_cast<std::uint8_t>(group_matter::release))
+    if (!read || read->matter > static_cast<std::uint8_t>(group_matter::make) ||
+        read->strategy > static_cast<std::uint8_t>(group_strategy::strict_spread))
         throw error(errc::malformed,
                     fmt::format("a question about a placement group that cannot be read from {}",
                                 from.who));
@@ -245,7 +278,8 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
         for (const auto& b : held.state->bundles) answer.bundles.push_back(to_string(b));
         return self.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
     }
-    const auto held = from.groups.find(what.number);
+    if (what.matter == static_cast<std::uint8_t>(matter::make)) return make_for(self, from, what);
+    const auto held = from.groups.find(detail::number_here(from, what.number));
     if (held == from.groups.end())
         throw error(errc::malformed, fmt::format("{} asks about placement group {}, which it does "
                                                  "not hold",
@@ -256,6 +290,7 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
                                                      "that it has not",
                                                      from.who, what.number));
         held->second.times -= what.times;
+        from.made_groups.erase(what.number);
         if (held->second.times > 0) return;
         const auto state = std::move(held->second.state);
         from.groups.erase(held);
@@ -282,6 +317,25 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
             error(errc::closed, fmt::format("placement group {} was removed", state->number)));
     changed(self, *state);
     if (self.books_->leases.waits()) self.pump_leases();
+}
+
+/// A worker makes a group, as the program would: all that is wrong with it is told by what waits for it.
+SKEIN_INLINE void runtime::group_desk::make_for(runtime& self, peer& from,
+                                                const detail::group_question& what) {
+    if (what.number < detail::first_of_worker || from.made_groups.contains(what.number))
+        throw error(errc::malformed,
+                    fmt::format("{} makes a placement group with the number {}, which is none for "
+                                "a new one",
+                                from.who, what.number));
+    if (from.made_groups.size() >= detail::most_made_groups) // it had to refuse that itself
+        throw error(errc::malformed, fmt::format("{} makes more than {} placement groups", from.who,
+                                                 from.made_groups.size()));
+    auto state = make(self, what.bundles, static_cast<group_strategy>(what.strategy), what.name,
+                      what.get_if_exists);
+    from.made_groups.emplace(what.number, state->number);
+    auto& held = from.groups[state->number];
+    ++held.times;
+    held.state = std::move(state);
 }
 
 /// A worker waits no more: for that answer, or, if none is named, for any about this group.

@@ -130,19 +130,13 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
     state_ptr made(new detail::group_state);
     made->owner = &self;
     const bool is_worker = books.upstream != nullptr;
-    constexpr std::uint64_t none_of_the_driver = std::uint64_t{1} << 63;
-    made->number = ++groups.last + (is_worker ? none_of_the_driver : 0);
+    made->number = ++groups.last + (is_worker ? detail::first_of_worker : 0);
     const auto enter = [&] { groups.entries[made->number].state = made.get(); };
     const auto fail = [&](const error& why) {
         enter();
         self.group_refused(made->number, why);
         return made;
     };
-    if (is_worker)
-        return fail(
-            error(errc::not_supported, "not supported: a placement group is made by a worker")
-                .with_hint("make it in the driver with a name: get_placement_group() and "
-                           "group_named() find it in workers"));
     if (name.size() > detail::longest_group_name || name.find('\n') != name.npos)
         return fail(
             error(errc::invalid_argument,
@@ -159,6 +153,20 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
     if (get_if_exists && name.empty())
         return fail(error(errc::invalid_argument, ".get_if_exists needs a .name"));
     if (auto read = detail::read_bundles(bundles, made->bundles); !read) return fail(read.error());
+    if (is_worker && groups.entries.size() >= detail::most_made_groups)
+        return fail(error(errc::exhausted, fmt::format("this worker holds {} placement groups",
+                                                       groups.entries.size()))
+                        .with_hint("a group ends with its last handle"));
+    if (is_worker) {
+        enter();
+        detail::group_question what;
+        what.name = name;
+        what.strategy = static_cast<std::uint8_t>(how);
+        what.get_if_exists = get_if_exists;
+        what.bundles = bundles;
+        tell_made(self, *made, std::move(what));
+        return made;
+    }
     if (books.given_up) return fail(*books.given_up);
     auto* const source = books.leases.source;
     if (source == nullptr || books.closing)
