@@ -750,7 +750,7 @@ def unmet_demands():
         driver.wait_until(lambda: "no node takes workers" in driver.stderr, "word that there are no nodes", SECONDS)
         c.join("a", "--resources", "cpu=1")
         driver.wait_until(lambda: "done" in driver.stdout, "what a node can do", SECONDS)
-        for part in ("asks for ssd=1, no node could ever hold it", "or add a node that has it", "on nobody: no node of that name is there"):
+        for part in ("asks for cpu=1,ssd=1, no node could ever hold it", "or add a node that has it", "on nobody: no node of that name is there"):
             driver.wait_until(lambda part=part: part in driver.stderr, part, SECONDS)
         driver.check(len(driver.stderr.splitlines()) == 3, "more or fewer lines")
         driver.process.send_signal(signal.SIGINT)
