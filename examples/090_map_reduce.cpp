@@ -140,6 +140,11 @@ request read_arguments(const std::vector<std::string>& args) {
         } else if (args[i] == "--piece" && has_value) {
             out.piece = number("--piece", args[i + 1]);
             ++i;
+        } else if (args[i].starts_with("--")) {
+            const bool is_known = args[i] == "--top" || args[i] == "--piece";
+            throw skein::error(skein::errc::usage,
+                               args[i] + (is_known ? ": a number is missing" : ": no such option"))
+                .with_hint("--top N and --piece BYTES come before or after the files");
         } else if (fs::is_directory(args[i])) {
             for (const auto& found : fs::recursive_directory_iterator(args[i]))
                 if (found.is_regular_file()) out.files.push_back(fs::absolute(found.path()));
@@ -172,7 +177,7 @@ struct sample_files {
 skein::task<int> app(std::vector<std::string> args) {
     auto asked = read_arguments(args);
     std::optional<sample_files> own;
-    if (asked.files.empty()) asked = read_arguments({own.emplace().folder.string()});
+    if (asked.files.empty()) asked.files = read_arguments({own.emplace().folder.string()}).files;
     auto counting = count_words(asked.files, asked.piece, asked.top);
     const auto words = co_await std::move(counting);
     for (const auto& [word, n] : words) fmt::print("{:8} {}\n", n, word);

@@ -49,6 +49,7 @@
 #include <skein/cluster/detail/leased_broken.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
 #include <skein/cluster/detail/leased_guests.ipp>
+#include <skein/cluster/detail/leased_news.ipp>
 #include <skein/cluster/detail/leased_output.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #include <skein/cluster/detail/loss_listeners.ipp>

@@ -158,7 +158,12 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
 
     auto* const node = command("join", "be a node: start workers where a head says so", &join);
     node->add_option("address", args.address, where);
-    node->add_option("--name", args.node.name, "of this node (default: the host's)");
+    node->add_option("--name", args.node.name, "of this node (default: the host's)")
+        ->check([](const std::string& name) {
+            return name.empty()
+                       ? "a node's name has 1 to 255 bytes; without --name it is the host's"
+                       : "";
+        });
     node->add_option("--resources", args.node.resources,
                      "e.g. cpu=8,ssd=1; cpus, gpus and memory that are not named are measured");
     node->add_option("--labels", args.node.labels, "e.g. zone=a disk=fast");
@@ -185,6 +190,19 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
         });
 }
 
+/// What is wrong with a command line, for people.
+std::string what_is_wrong(const CLI::App& app, const std::string& said, int argc, char** argv) {
+    const std::string first = argc > 1 ? argv[1] : "";
+    if (first.starts_with('-')) return said;
+    std::string all;
+    for (const auto* one : app.get_subcommands([](const CLI::App*) { return true; })) {
+        if (one->get_name() == first) return said;
+        all += (all.empty() ? "" : ", ") + one->get_name();
+    }
+    return fmt::format("{}; the commands are {}",
+                       first.empty() ? "no command is given" : "there is no command " + first, all);
+}
+
 int run(int argc, char** argv) {
     skein::rt::open_standard_files();
     CLI::App app("The head and the nodes of a skein cluster, and what to ask of it.", "skein");
@@ -198,7 +216,8 @@ int run(int argc, char** argv) {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& said) {
         if (said.get_exit_code() == 0) return app.exit(said); // --help, --version
-        fmt::print(stderr, "error: {}; see skein --help\n", said.what());
+        fmt::print(stderr, "error: {}; see skein --help\n",
+                   what_is_wrong(app, said.what(), argc, argv));
         return skein::exit_code::usage;
     }
     try {

@@ -4467,7 +4467,9 @@ SKEIN_INLINE net::token group_token(const variable_reader& read) {
 
 
 // ======== skein/cluster/detail/access.ipp, continued
+#include <algorithm>
 #include <filesystem>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -4478,6 +4480,8 @@ SKEIN_INLINE net::address parse_head_address(std::string_view text, std::uint16_
         return error(errc::usage, fmt::format("the head's address {}: {}", text, why))
             .with_hint(fmt::format("e.g. node-1:{0}, 10.0.0.1, [fd00::1]:{0}", default_port));
     };
+    if (text.find("://") != text.npos)
+        throw bad("a head has no URL: only its host and port are given");
     for (const std::string_view prefix : {"tcp:", "unix:", "unix-abstract:", "sim:"}) {
         if (!text.starts_with(prefix)) continue;
         auto read = net::address::parse(text);
@@ -4486,6 +4490,12 @@ SKEIN_INLINE net::address parse_head_address(std::string_view text, std::uint16_
     }
     const bool has_port =
         text.starts_with('[') ? text.find("]:") != text.npos : text.find(':') != text.npos;
+    if (text.empty()) throw bad("it is empty");
+    if (!text.starts_with('[') && std::count(text.begin(), text.end(), ':') > 1)
+        throw bad("an IPv6 address needs brackets");
+    if (text.starts_with(':'))
+        throw bad("there is no host before the port; who listens on all addresses writes *" +
+                  std::string(text));
     auto read = net::address::parse(has_port ? fmt::format("tcp:{}", text)
                                              : fmt::format("tcp:{}:{}", text, port));
     if (!read) throw bad(read.error().text());
@@ -4499,11 +4509,27 @@ SKEIN_INLINE std::string find_head_address(std::string_view flag) {
 
 namespace detail {
 
-[[nodiscard]] inline net::token token_in(const std::string& path) {
-    auto read = net::token::from_hex(read_token_file(path));
+/// Where a token comes from, in the order in which it is looked for.
+inline constexpr std::string_view token_sources =
+    "--token-file, SKEIN_TOKEN, SKEIN_TOKEN_FILE, ~/.config/skein/token";
+
+/// from: what has named the file.
+[[nodiscard]] inline net::token token_in(const std::string& path, std::string_view from) {
+    std::string text;
+    try {
+        text = read_token_file(path);
+    } catch (const error& why) {
+        throw error(why.code(), fmt::format("{}: {}", from, why.text()))
+            .with_hint(why.hint().empty()
+                           ? "copy the token file of the head's host there, or name another one: "
+                             "skein head prints where its own is"
+                           : why.hint());
+    }
+    auto read = net::token::from_hex(text);
     if (read) return *read;
-    throw error(errc::malformed, fmt::format("token file {}: {}", path, read.error().text()))
-        .with_hint("a token is 64 hexadecimal digits; skein head makes one when there is no file");
+    throw error(errc::malformed,
+                fmt::format("{}: token file {}: {}", from, path, read.error().text()))
+        .with_hint("skein head makes one when there is no file");
 }
 
 } // namespace detail
@@ -4518,18 +4544,36 @@ SKEIN_INLINE std::string token_source(const std::string& file) {
 SKEIN_INLINE net::token find_token(const std::string& file) {
     const auto where = token_source(file);
     const auto read = process_environment();
-    if (!file.empty()) return detail::token_in(file);
-    if (!read(token_variable) && !read("SKEIN_TOKEN_FILE") && !std::filesystem::exists(where))
-        throw error(errc::not_found, "no token for the cluster: there is no file " + where)
-            .with_hint("copy the token file of the head's host to the same place here (skein head "
-                       "prints its name), or set SKEIN_TOKEN_FILE");
-    return group_token(read);
+    if (!file.empty()) return detail::token_in(file, "--token-file");
+    if (const auto given = read(token_variable)) {
+        auto token = net::token::from_hex(*given);
+        if (token) return *token;
+        throw error(errc::malformed, fmt::format("SKEIN_TOKEN: {}", token.error().text()))
+            .with_hint("it is the text of the token file of the head's host");
+    }
+    if (const auto named = read("SKEIN_TOKEN_FILE"))
+        return detail::token_in(*named, "SKEIN_TOKEN_FILE");
+    if (where.empty() || !std::filesystem::exists(where))
+        throw error(errc::not_found, where.empty()
+                                         ? "no token for the cluster: HOME is not set"
+                                         : "no token for the cluster: there is no file " + where)
+            .with_hint(fmt::format("copy the token file of the head's host to the same place here "
+                                   "(skein head prints its name); a token is looked for in {}",
+                                   detail::token_sources));
+    return detail::token_in(where, "the token of this user");
 }
 
 SKEIN_INLINE net::token find_or_make_token(const std::string& file) {
-    if (file.empty()) return group_token();
-    if (!std::filesystem::exists(file)) detail::make_token_file(file);
-    return detail::token_in(file);
+    if (!file.empty()) {
+        if (!std::filesystem::exists(file)) detail::make_token_file(file);
+        return detail::token_in(file, "--token-file");
+    }
+    const auto read = process_environment();
+    const auto where = token_source(file);
+    const bool is_named = read(token_variable) || read("SKEIN_TOKEN_FILE");
+    if (!is_named && !where.empty() && !std::filesystem::exists(where))
+        detail::make_token_file(where);
+    return find_token(file);
 }
 
 } // namespace skein::cluster
@@ -22523,6 +22567,7 @@ struct scheduler_options {
     /// Grants to others that may pass a request which does not fit, before a place is kept free for it. Never
     /// less than the number of places.
     std::uint32_t patience = 256;
+    std::string place_is = "place"; ///< what people call a place, in texts
 };
 
 /// Where a request may go. Has no part in a job's fair share.
@@ -22585,9 +22630,10 @@ struct evicted {
 /// What is rare.
 struct notice {
     enum class kind : std::uint8_t {
-        refused,      ///< the request is gone: it cannot be held, or its group was removed
-        infeasible,   ///< the request waits for a place that could hold it; said once for its queue
-        group_placed, ///< all bundles have places
+        refused,    ///< the request is gone: it cannot be held, or its group was removed
+        infeasible, ///< the request waits for a place that could hold it; said once for its queue,
+                    ///< and once more when that was before there was any place
+        group_placed,     ///< all bundles have places
         group_infeasible, ///< the group waits: no set of places could hold it
         group_broken      ///< bundles have lost their places; they are placed again
     };
@@ -23229,6 +23275,7 @@ private:
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -23291,12 +23338,19 @@ struct place_record {
 
 enum class queue_state : std::uint8_t { empty, ready, blocked, infeasible };
 
+/// What was said last of a queue or a group that nothing there could hold.
+enum class told_state : std::uint8_t {
+    nothing,
+    no_places, ///< that no place was there: with the first one there is something else to say
+    infeasible
+};
+
 struct queue_record {
     std::uint32_t job = no_index, cls = no_index;
     bool fails = false; ///< what is infeasible is refused
     bool idles = false; ///< it is in the list of idle queues
     queue_state state = queue_state::empty;
-    bool told = false; ///< that it is infeasible
+    told_state told = told_state::nothing;
     std::uint32_t first = no_index, last = no_index;
     std::uint32_t queued = 0, granted = 0;
     // How long its first request has been passed.
@@ -23353,7 +23407,8 @@ struct group_record {
     std::uint32_t job_index = 0;
     group_strategy strategy = group_strategy::pack;
     std::uint64_t tag = 0, since = 0;
-    bool fails = false, told = false, waits = true, reserved = false;
+    bool fails = false, waits = true, reserved = false;
+    told_state told = told_state::nothing;
     std::vector<bundle> bundles;
     place_domain domain;
 };
@@ -23489,6 +23544,7 @@ struct schedule_books {
     void leave_blocked(std::uint32_t q);
     void recheck_feasible();
     void check_queue(std::uint32_t q);
+    [[nodiscard]] bool is_news(told_state& told) const;
     void resume(std::uint32_t p, std::vector<grant>& into);
     void look_at_grown(std::vector<grant>& into);
     [[nodiscard]] std::uint32_t next_job();
@@ -23533,7 +23589,10 @@ struct schedule_books {
     [[nodiscard]] error missing(const group_record& g) const;
     [[nodiscard]] std::string why_waits(const queue_record& q) const;
     [[nodiscard]] std::string where_text(const constraint& where) const;
+    [[nodiscard]] std::string asks_text(const class_record& c) const;
     [[nodiscard]] std::string best_place(const class_record& c, bool ever) const;
+    [[nodiscard]] std::string totals_text(const constraint& where) const;
+    [[nodiscard]] std::optional<error> nobody_matches(const class_record& c) const;
     [[nodiscard]] std::string amount_text(std::uint32_t dim, std::int64_t n) const;
     [[nodiscard]] resources used_of(const place_record& p) const;
     [[nodiscard]] std::string why(request_id id) const;
@@ -23882,7 +23941,7 @@ SKEIN_INLINE void schedule_books::unqueue(std::uint32_t e) {
     if (queue.state == queue_state::ready) not_ready(q);
     if (queue.state == queue_state::blocked) leave_blocked(q);
     queue.state = queue_state::empty;
-    queue.told = false;
+    queue.told = told_state::nothing;
     stop_ageing(q);
     if (queue.reserved != no_index) drop_reservation(queue.reserved);
 }
@@ -24342,7 +24401,7 @@ SKEIN_INLINE result<placement_group_id> schedule_books::create_group(group_reque
 /// Says so when no set of places could hold a group.
 SKEIN_INLINE void schedule_books::check_group(group_record& g) {
     if (!plan(g, outlook::ever).empty()) {
-        g.told = false;
+        g.told = told_state::nothing;
         return;
     }
     notice n;
@@ -24361,7 +24420,7 @@ SKEIN_INLINE void schedule_books::check_group(group_record& g) {
             held.why = n.why;
             notices.push_back(std::move(held));
         }
-    } else if (std::exchange(g.told, true)) {
+    } else if (!is_news(g.told)) {
         return;
     }
     notices.push_back(std::move(n));
@@ -24434,7 +24493,7 @@ SKEIN_INLINE bool schedule_books::adopt_bundle(placement_group_id id, std::size_
 SKEIN_INLINE void schedule_books::place_groups() {
     if (!std::exchange(groups_may_fit, false)) return;
     for (auto& [number, g] : groups)
-        if (g.waits && !g.told) place_group(g);
+        if (g.waits && g.told == told_state::nothing) place_group(g);
 }
 
 SKEIN_INLINE void schedule_books::lose_bundle(group_record& g, std::size_t bundle,
@@ -24547,7 +24606,8 @@ SKEIN_INLINE void schedule_books::reserve_for(group_record& g) {
 
 SKEIN_INLINE bool schedule_books::keep_room(placement_group_id id) {
     const auto found = groups.find(id.value());
-    if (found == groups.end() || !found->second.waits || found->second.told) return false;
+    if (found == groups.end() || !found->second.waits || found->second.told != told_state::nothing)
+        return false;
     if (!found->second.reserved) reserve_for(found->second);
     return found->second.reserved;
 }
@@ -25082,11 +25142,21 @@ SKEIN_INLINE void schedule_books::leave_blocked(std::uint32_t q) {
     if (cls.blocked.empty()) std::erase(waiting_classes, all_queues[q].cls);
 }
 
+/// Whether it is to be said that nothing there could hold it.
+SKEIN_INLINE bool schedule_books::is_news(told_state& told) const {
+    const bool any = std::any_of(all_places.begin(), all_places.end(),
+                                 [&](const auto& p) { return p.host == no_index && is_open(p); });
+    const auto now = any ? told_state::infeasible : told_state::no_places;
+    if (told >= now) return false;
+    told = now;
+    return true;
+}
+
 /// Looks where a queue with requests belongs: new ones, and all when places have come or gone.
 SKEIN_INLINE void schedule_books::check_queue(std::uint32_t q) {
     auto& queue = all_queues[q];
     if (is_feasible(queue.cls)) {
-        queue.told = false;
+        queue.told = told_state::nothing;
         make_ready(q);
         return;
     }
@@ -25095,7 +25165,7 @@ SKEIN_INLINE void schedule_books::check_queue(std::uint32_t q) {
     if (queue.state == queue_state::blocked) leave_blocked(q);
     stop_ageing(q);
     queue.state = queue_state::infeasible;
-    if (std::exchange(queue.told, true)) return;
+    if (!is_news(queue.told)) return;
     notice n;
     n.what = notice::kind::infeasible;
     n.id = request_id(requests.id(queue.first));
@@ -25294,7 +25364,7 @@ SKEIN_INLINE void schedule_books::age_all() {
         if (all_queues[q].reserved == no_index) age(q);
     }
     for (auto& [number, g] : groups) {
-        if (!g.waits || g.told) continue;
+        if (!g.waits || g.told != told_state::nothing) continue;
         if (g.reserved && grants - g.since >= 4 * patience()) drop_reservations(g);
         if (!g.reserved && grants - g.since >= patience()) reserve_for(g);
     }
@@ -25381,6 +25451,8 @@ SKEIN_INLINE void schedule_books::drop_hopeless(std::uint32_t p) {
 
 
 #include <algorithm>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -25388,6 +25460,8 @@ SKEIN_INLINE void schedule_books::drop_hopeless(std::uint32_t p) {
 namespace skein::rt {
 
 namespace detail {
+
+inline constexpr std::string_view node_names = "node="; ///< which each node has, before its name
 
 SKEIN_INLINE std::string schedule_books::amount_text(std::uint32_t dim, std::int64_t n) const {
     resources r;
@@ -25412,16 +25486,19 @@ SKEIN_INLINE std::string schedule_books::where_text(const constraint& where) con
                 ? fmt::format("in group {}", number)
                 : fmt::format("in bundle {} of group {}", bundle_in(where), number);
     } else if (const auto* label = label_of(where)) {
-        s = fmt::format("on places labelled {}", *label);
+        s = label->starts_with(node_names)
+                ? fmt::format("on {}", label->substr(node_names.size()))
+                : fmt::format("on {}s labelled {}", options.place_is, *label);
     } else if (!is_anywhere(where)) {
         const auto p = single_place(where);
-        s = p == no_index ? fmt::format("on place {}", place_in(where))
+        s = p == no_index ? fmt::format("on {} {}", options.place_is, place_in(where))
                           : fmt::format("on {}", all_places[p].name);
     } else if (spreads(where)) {
         s = "spread";
     }
     if (!avoided(where).empty())
-        s += fmt::format("{}without {} places", s.empty() ? "" : ", ", avoided(where).size());
+        s += fmt::format("{}without {} {}s", s.empty() ? "" : ", ", avoided(where).size(),
+                         options.place_is);
     return s;
 }
 
@@ -25429,7 +25506,7 @@ SKEIN_INLINE std::string schedule_books::where_text(const constraint& where) con
 SKEIN_INLINE std::string schedule_books::best_place(const class_record& c, bool ever) const {
     const auto& shape = shapes[c.shape];
     const auto& where = constraints[c.where].where;
-    std::string last = "no place is there";
+    std::string last = fmt::format("no {} is there", options.place_is);
     const auto most_of = [&](const need& n, std::int64_t& most) {
         auto best = no_index;
         for (std::uint32_t p = 0; p < all_places.size(); ++p) {
@@ -25451,30 +25528,78 @@ SKEIN_INLINE std::string schedule_books::best_place(const class_record& c, bool 
             if (n.dim == no_index) {
                 for (const auto& r : shape.demand.custom)
                     if (!custom_dims.contains(r.name))
-                        return fmt::format("no place has ever had {}", r.name);
+                        return fmt::format("no {} has ever had {}", options.place_is, r.name);
             }
             return fmt::format("{} has most{}, {}", all_places[p].name, ever ? "" : " free",
                                amount_text(n.dim, std::max<std::int64_t>(most, 0)));
         }
-        last = "no place has all of it together";
+        last = fmt::format("no {} has all of it together", options.place_is);
     }
-    if (shape.all.empty() && ever) return "no such place is there";
     return last;
 }
 
-SKEIN_INLINE error schedule_books::missing(const class_record& c) const {
-    const auto& shape = shapes[c.shape];
+/// What the places for a constraint have when they are empty: "n1 has cpu=8; n2 has cpu=2,gpu=1".
+SKEIN_INLINE std::string schedule_books::totals_text(const constraint& where) const {
+    constexpr std::size_t most = 4;
+    std::string s;
+    std::size_t n = 0;
+    for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+        const auto& place = all_places[p];
+        if (!is_open(place) || !matches(where, p) || ++n > most) continue;
+        s += fmt::format("{}{} has {}", n == 1 ? "" : "; ", place.name,
+                         place.total.empty() ? "nothing" : to_string(place.total));
+    }
+    return n > most ? fmt::format("{}; {} more", s, n - most) : s;
+}
+
+/// Why there is no place for a constraint, with what to do; nothing: there are some, whatever they have.
+SKEIN_INLINE std::optional<error> schedule_books::nobody_matches(const class_record& c) const {
     const auto& where = constraints[c.where].where;
-    const auto place = where_text(where);
-    if (const auto number = group_in(where); number != 0)
-        return error(errc::exhausted, fmt::format("asks for {} {}, whose bundles are smaller",
-                                                  to_string(shape.demand), place))
+    const auto& word = options.place_is;
+    bool any = false;
+    for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+        if (!all_places[p].alive || !matches(where, p)) continue;
+        if (is_open(all_places[p])) return std::nullopt;
+        any = true;
+    }
+    const auto* label = label_of(where);
+    const bool by_name = label != nullptr && label->starts_with(node_names);
+    const auto because = [&](std::string why, std::string hint) {
+        return error(errc::exhausted, fmt::format("{}: {}", asks_text(c), why))
+            .with_hint(std::move(hint));
+    };
+    if (any)
+        return because(by_name ? "it is drained" : "all that are there are drained",
+                       fmt::format("take a drain back, or add a {}", word));
+    if (by_name)
+        return because(fmt::format("no {} of that name is there", word),
+                       "name one that is there, or add it");
+    if (label != nullptr)
+        return because(fmt::format("no {} has that label", word),
+                       fmt::format("name another label, or add a {} that has it", word));
+    return because(fmt::format("no {}{} is there", is_anywhere(where) ? "" : "such ", word),
+                   "add one that has it");
+}
+
+/// "asks for cpu=2 on n1"
+SKEIN_INLINE std::string schedule_books::asks_text(const class_record& c) const {
+    const auto& demand = shapes[c.shape].demand;
+    const auto place = where_text(constraints[c.where].where);
+    return fmt::format("asks for {}{}{}", demand.empty() ? "room" : to_string(demand),
+                       place.empty() ? "" : " ", place);
+}
+
+SKEIN_INLINE error schedule_books::missing(const class_record& c) const {
+    const auto& where = constraints[c.where].where;
+    if (group_in(where) != 0)
+        return error(errc::exhausted, asks_text(c) + ", whose bundles are smaller")
             .with_hint("make the bundles larger, or lower the demand");
-    return error(errc::exhausted,
-                 fmt::format("asks for {}{}{}, no place could ever hold it: {}",
-                             shape.demand.empty() ? "room" : to_string(shape.demand),
-                             place.empty() ? "" : " ", place, best_place(c, true)))
-        .with_hint("lower the demand, or add a place that has it");
+    if (auto nobody = nobody_matches(c)) return *nobody;
+    auto why = best_place(c, true);
+    if (why.starts_with("no ")) why += ": " + totals_text(where);
+    return error(errc::exhausted, fmt::format("{}, no {} could ever hold it: {}", asks_text(c),
+                                              options.place_is, why))
+        .with_hint(fmt::format("lower the demand, or add a {} that has it", options.place_is));
 }
 
 SKEIN_INLINE error schedule_books::missing(const group_record& g) const {
@@ -25482,7 +25607,8 @@ SKEIN_INLINE error schedule_books::missing(const group_record& g) const {
     for (std::size_t b = 0; b < g.bundles.size() && b < 8; ++b)
         what += fmt::format("{}{{{}}}", b == 0 ? "" : " ", to_string(g.bundles[b].demand));
     if (g.bundles.size() > 8) what += fmt::format(" and {} more", g.bundles.size() - 8);
-    std::string why = "no set of places could hold all of them";
+    const auto& word = options.place_is;
+    auto why = fmt::format("no set of {}s could hold all of them", word);
     std::size_t open = 0;
     std::string largest;
     resources most;
@@ -25494,13 +25620,13 @@ SKEIN_INLINE error schedule_books::missing(const group_record& g) const {
         largest = p.name;
     }
     if (g.strategy == group_strategy::strict_spread && open < g.bundles.size())
-        why = fmt::format("each wants a place of its own, and {} are there", open);
+        why = fmt::format("each wants a {} of its own, and {} are there", word, open);
     else if (open != 0)
         why += fmt::format("; the largest of {} is {} with {}", open, largest, to_string(most));
     const auto number = g.tag != 0 ? g.tag : g.id ? g.id.value() : last_group + 1;
     return error(errc::exhausted,
                  fmt::format("placement group {} asks for {}: {}", number, what, why))
-        .with_hint("make the bundles smaller, or add places");
+        .with_hint(fmt::format("make the bundles smaller, or add {}s", word));
 }
 
 SKEIN_INLINE std::string schedule_books::why_waits(const queue_record& q) const {
@@ -36610,7 +36736,8 @@ private:
     time_point stopped_at_{};
     std::string last_warning_, last_error_;
     std::string label_; ///< of this host
-    scheduler host_;    ///< what it has for workers of one demand
+    /// What it has for workers of one demand.
+    scheduler host_{scheduler_options{.place_is = "host"}};
     detail::local_groups groups_{host_};
     std::map<std::uint32_t, own_workers> kinds_;
     std::vector<life*> own_; ///< that run
@@ -37541,6 +37668,13 @@ SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
         }
     }
     if (argc > 0) cluster.program = argv[0];
+    const auto both = [](const char* one, const char* other) {
+        return error(errc::usage, fmt::format("{} and {}: a process is one of them", one, other))
+            .with_hint("start one process for each");
+    };
+    if (cluster.head && !cluster.join.empty()) throw both("--head", "--join");
+    if (cluster.head && !cluster.address.empty()) throw both("--head", "--address");
+    if (!cluster.join.empty() && !cluster.address.empty()) throw both("--join", "--address");
     return out;
 }
 

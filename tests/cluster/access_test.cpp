@@ -68,6 +68,39 @@ TEST_CASE("a head's address is short when its port is the usual one", "[cluster]
         CHECK(e.code() == errc::usage);
         CHECK(e.hint().find("node-1:7117") != std::string::npos);
     }
+    const auto said = [](const char* text, const char* part) {
+        const std::string why = error_of([&] { (void)cluster::parse_head_address(text); }).what();
+        INFO(why);
+        CHECK(why.find(part) != std::string::npos);
+    };
+    said("http://host:1", "a head has no URL");
+    said(":7", "no host before the port; who listens on all addresses writes *:7");
+    said("::1", "needs brackets");
+    said("", "it is empty");
+}
+
+TEST_CASE("what is wrong with a token says where it came from and what to do",
+          "[cluster][access]") {
+    const test::temporary_folder folder;
+    const no_settings none(folder.path);
+    const auto said = [](const error& e, const char* part) {
+        const std::string why = e.what();
+        INFO(why);
+        CHECK(why.find(part) != std::string::npos);
+        CHECK_FALSE(e.hint().empty());
+    };
+    const auto find = [](const std::string& file) {
+        return error_of([&] { (void)cluster::find_token(file); });
+    };
+    for (const char* source : {"--token-file", "SKEIN_TOKEN,", "SKEIN_TOKEN_FILE"})
+        said(find(""), source);
+    said(find("/nope"), "--token-file: open token file /nope");
+    said(find("/nope"), "copy the token file of the head's host there");
+    ::setenv("SKEIN_TOKEN_FILE", "/nope", 1);
+    said(find(""), "SKEIN_TOKEN_FILE: open token file /nope");
+    said(error_of([] { (void)cluster::find_or_make_token(""); }), "SKEIN_TOKEN_FILE: open");
+    ::setenv("SKEIN_TOKEN", "abc", 1);
+    said(find(""), "SKEIN_TOKEN: a token is 64 hexadecimal digits, got 3");
 }
 
 TEST_CASE("a head makes the token file that others then find", "[cluster][access]") {

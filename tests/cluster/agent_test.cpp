@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <catch2/catch_test_macros.hpp>
 
+#include <tests/support/log_lines.hpp>
 #include <tests/support/sim_nodes.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -80,6 +81,77 @@ TEST_CASE("an agent that is refused ends with the head's reason", "[cluster][age
     });
 }
 
+TEST_CASE("names and labels that nobody could ask for or show are refused by the head",
+          "[cluster][agent]") {
+    with_head(6, [](test::sim_nodes& c) -> task<void> {
+        auto& n = c.add_node(1);
+        const auto refused = [](test::sim_nodes* of, test::sim_nodes::node* at, std::string name,
+                                std::vector<std::string> labels) -> task<std::string> {
+            auto killed = of->kill_agent(*at);
+            co_await killed;
+            auto how = of->agent_defaults();
+            how.name = std::move(name);
+            how.labels = std::move(labels);
+            of->start_agent(*at, std::move(how));
+            co_await sleep_for(1s);
+            if (!at->agent->over || !at->agent->failure) co_return std::string("it was taken");
+            CHECK(at->agent->failure->code() == errc::invalid_argument);
+            CHECK_FALSE(at->agent->failure->hint().empty());
+            co_return at->agent->failure->what();
+        };
+        struct wrong {
+            std::string name;
+            std::vector<std::string> labels;
+            const char* said;
+        };
+        const std::vector<wrong> all{
+            {"a\x1b[2J",
+             {},
+             "the name of the node \"a\\u001b[2J\" has a control character; choose"},
+            {std::string(256, 'a'), {}, "has 256 bytes, at most 255 are taken"},
+            {"a@b", {}, "has an @"},
+            {"", {"zone=a", ""}, "label 2 of the node \"\" is empty"},
+            {"", {"zone=\n"}, "has a control character; choose other --labels"},
+            {"", {std::string(257, 'a')}, "label 1 of the node \"aaaa"},
+            {"", {"zone=a", "disk", "zone=a"}, "label 3 of the node, zone=a, is there twice"},
+            {"", {"node=n2"}, "nodes are asked for by their names"},
+            {"", std::vector<std::string>(65, "x"), "a node with 65 labels, at most 64"},
+        };
+        for (const auto& one : all) {
+            auto asking = refused(&c, &n, one.name, one.labels);
+            const auto why = co_await asking;
+            INFO(why);
+            CHECK(why.find(one.said) != std::string::npos);
+        }
+        auto fine = refused(&c, &n, "n\xc3\xa4", {"zone=a", "zone=b"});
+        const auto taken = co_await fine;
+        CHECK(taken == "it was taken");
+    });
+}
+
+TEST_CASE("a node that finds no head says so once, and again when it has lost one",
+          "[cluster][agent]") {
+    test::log_lines lines("agent");
+    with_head(7, [&lines](test::sim_nodes& c) -> task<void> {
+        auto killed = c.kill_head();
+        co_await killed;
+        auto& n = c.add_node(1);
+        co_await sleep_for(1s);
+        CHECK(lines.seen.empty()); // one that comes a moment later is in time
+        co_await sleep_for(20s);
+        INFO(lines.text());
+        CHECK(lines.count("no head answers there") == 1);
+        CHECK(lines.count("head=sim:head:1") == 1);
+        c.start_head();
+        while (!n.agent->role->is_joined()) co_await sleep_for(10ms);
+        auto again = c.kill_head();
+        co_await again;
+        co_await sleep_for(20s);
+        CHECK(lines.count("the head is away; workers go on") == 1);
+        CHECK(lines.seen.size() == 2);
+    });
+}
+
 TEST_CASE("an agent gives up after join_within when no head answers", "[cluster][agent]") {
     with_head(3, [](test::sim_nodes& c) -> task<void> {
         auto killed = c.kill_head();
@@ -89,6 +161,10 @@ TEST_CASE("an agent gives up after join_within when no head answers", "[cluster]
         auto ended = n.agent->running.join();
         co_await ended;
         CHECK(n.agent->failure->code() == errc::refused);
+        const std::string why = n.agent->failure->what();
+        INFO(why);
+        CHECK(why.find("no head has answered at sim:head:1: ") != std::string::npos);
+        CHECK(why.find(" tries in 6") != std::string::npos);
         CHECK(c.loop().now() - begin >= 60s);
         CHECK(c.loop().now() - begin < 65s);
         n.agent.reset();

@@ -4,6 +4,7 @@
 #include <skein/rt/actor.hpp>
 #include <skein/rt/remote.hpp>
 #include <skein/rt/runtime_context.hpp>
+#include <tests/support/log_lines.hpp>
 #include <tests/support/sim_nodes.hpp>
 
 using namespace skein;
@@ -59,11 +60,13 @@ TEST_CASE("without a head calls fail with its address and what to do",
     INFO(text);
     CHECK(text.find("sim:head:1") != text.npos);
     CHECK(text.find("skein head") != text.npos);
+    CHECK(text.find(" tries in 1") != text.npos); // 10 s, and the last one's pause
 }
 
 TEST_CASE("a program that no node can start fails after a while", "[cluster][leased_workers]") {
     cluster::leased_workers_options how;
     how.start_within = 2s;
+    const test::log_lines lines("cluster");
     const auto got = outcome_of(
         std::move(how), true, [](test::sim_nodes& c) { c.at(0).children->faults().not_found = 1; });
     REQUIRE_FALSE(got);
@@ -72,6 +75,8 @@ TEST_CASE("a program that no node can start fails after a while", "[cluster][lea
     INFO(text);
     CHECK(text.find("did not start") != text.npos);
     CHECK(text.find("every node") != text.npos);
+    CHECK(lines.count("a worker did not start") >= 1);
+    CHECK(lines.count("hint=the program must be there") == lines.seen.size());
 }
 
 TEST_CASE("a connection to a worker that breaks costs no call and no actor",
@@ -297,6 +302,145 @@ TEST_CASE("a demand that no node has waits, and says so", "[cluster][leased_work
         auto driving = test::as_driver(d.get(), [&] { return body(&c); });
         co_await driving;
     });
+}
+
+namespace {
+
+/// A driver asks for a gpu, before it has joined, on a cluster of no node, one and two; only the last one has a gpu.
+task<void> ask_for_a_gpu(test::sim_nodes* of, test::log_lines* lines) {
+    auto r = remote<&leased_twice>.with({.gpus = 1})(4);
+    co_await sleep_for(2s);
+    INFO(lines->text());
+    CHECK(lines->count("no node takes workers") == 1);
+    CHECK(lines->count("skein join") == 1);
+    CHECK(lines->seen.size() == 1);
+    of->add_node(2);
+    co_await sleep_for(2s);
+    CHECK(lines->count(
+              "why=asks for cpu=1,gpu=1, no node could ever hold it: n1 has most, gpu=0; lower "
+              "the demand, or add a node that has it") == 1);
+    of->add_node(2);
+    auto more = remote<&leased_twice>.with({.gpus = 1})(5);
+    co_await sleep_for(2s);
+    CHECK(lines->seen.size() == 2);
+    auto first = test::drain(of, "n1", true);
+    co_await first;
+    auto second = test::drain(of, "n2", true);
+    co_await second;
+    co_await sleep_for(5s);
+    CHECK(lines->count("no node takes workers") == 2);
+    of->agent_offers = rt::parse_resources("gpu=2").value();
+    of->add_node(2);
+    const int got = co_await r;
+    CHECK(got == 8);
+    const int other = co_await more;
+    CHECK(other == 10);
+    CHECK(lines->seen.size() == 3);
+}
+
+} // namespace
+
+TEST_CASE("a demand that no node could hold, and that there is no node, is said once each",
+          "[cluster][leased_workers]") {
+    test::log_lines lines("cluster");
+    test::in_world_of_nodes(5, [&lines](test::sim_nodes& c) -> task<void> {
+        c.start_head();
+        const auto d = c.make_driver("driver");
+        auto driving = test::as_driver(d.get(), [&] { return ask_for_a_gpu(&c, &lines); });
+        co_await driving;
+    });
+}
+
+TEST_CASE("a demand that was made before the driver has joined is said not to fit",
+          "[cluster][leased_workers]") {
+    test::log_lines lines("cluster");
+    test::in_world_of_nodes(6, [&lines](test::sim_nodes& c) -> task<void> {
+        c.start_head();
+        c.add_node(2);
+        co_await sleep_for(1s);
+        const auto d = c.make_driver("driver");
+        const auto body = [](test::log_lines* said) -> task<void> {
+            auto r = remote<&leased_twice>.with({.cpus = 8})(4);
+            auto other = remote<&leased_twice>.with({.on = node_named("nobody")})(4);
+            auto waits = remote<&leased_later>(1000); // two run, one waits for its turn
+            auto waits_too = remote<&leased_later>(1000);
+            auto last = remote<&leased_later>(1000);
+            (void)co_await last;
+            INFO(said->text());
+            CHECK(said->count("asks for cpu=8, no node could ever hold it: n1 has most, cpu=2") ==
+                  1);
+            CHECK(said->count("on nobody: no node of that name is there") == 1);
+            CHECK(said->seen.size() == 2);
+            r.cancel();
+            other.cancel();
+        };
+        auto driving = test::as_driver(d.get(), [&] { return body(&lines); });
+        co_await driving;
+    });
+}
+
+TEST_CASE("a head that is started again and has no nodes yet is nothing to warn of",
+          "[cluster][leased_workers]") {
+    test::log_lines lines("cluster");
+    test::in_world_of_nodes(7, [&lines](test::sim_nodes& c) -> task<void> {
+        c.start_head();
+        c.add_node(2);
+        co_await sleep_for(1s);
+        const auto d = c.make_driver("driver");
+        const auto body = [](test::sim_nodes* of) -> task<void> {
+            auto waits = remote<&leased_twice>.with({.gpus = 1})(4); // so that something does
+            auto r = remote<&leased_later>(20'000);
+            co_await sleep_for(2s);
+            auto killed = of->kill_head();
+            co_await killed;
+            co_await sleep_for(2s);
+            of->start_head();
+            (void)co_await r;
+            waits.cancel();
+        };
+        auto driving = test::as_driver(d.get(), [&] { return body(&c); });
+        co_await driving;
+    });
+    INFO(lines.text());
+    CHECK(lines.count("no node takes workers") == 0);
+    CHECK(lines.count("no node could hold") == 1);
+}
+
+TEST_CASE("a worker and a node that were lost are said once each, and those that leave are not",
+          "[cluster][leased_workers]") {
+    test::log_lines lines("cluster");
+    test::in_cluster(
+        47, 3,
+        [&lines](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
+            auto first = remote<&leased_twice>(1);
+            (void)co_await first;
+            while (d.workers.connected() < 6) co_await sleep_for(10ms);
+            auto drained = test::drain(&c, "n3", true);
+            co_await drained;
+            while (d.workers.connected() > 4) co_await sleep_for(10ms);
+            CHECK(lines.seen.empty());
+            const auto pid = c.at(0).children->running().front().pid;
+            c.at(0).children->kill(pid);
+            co_await sleep_for(5s);
+            CHECK(lines.count("a worker was lost") == 1);
+            CHECK(lines.count(fmt::format("node=n1 pid={} why=killed by signal 9", pid)) == 1);
+            CHECK(lines.count("then=calls that may run again do") == 1);
+            auto gone = c.kill_agent(c.at(1), true);
+            co_await gone;
+            co_await sleep_for(30s);
+            CHECK(lines.count("a node was lost with its workers node=n2 workers=2") == 1);
+            auto forced = remote<&leased_later>(60'000);
+            co_await sleep_for(1s);
+            c.at(0).children->pause(c.at(0).children->running().front().pid, 10min);
+            c.at(0).children->pause(c.at(0).children->running().back().pid, 10min);
+            forced.cancel_by_force(); // somebody wants that
+            co_await sleep_for(5s);
+            INFO(lines.text());
+            CHECK(lines.seen.size() == 2);
+        },
+        2);
+    INFO(lines.text());
+    CHECK(lines.seen.size() == 2); // nor at the end of all
 }
 
 TEST_CASE("a driver that has ended leaves its room to the next", "[cluster][leased_workers]") {

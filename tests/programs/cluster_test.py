@@ -187,7 +187,18 @@ def refusals():
         check("a wrong resource", 2, "--resources", "join", c.address, "--resources", "cpu=lots")
         check("no token", 1, "no token.*skein head", "status", c.address, XDG_CONFIG_HOME=c.folder / "nobody")
         check("no such node", REFUSED, "no node is called zebra; skein status", "drain", "zebra", "--address", c.address)
-        check("no subcommand", 2, "--help", "start")
+        check("no subcommand", 2, "there is no command start; the commands are head, join, status, drain, stop; see skein --help", "start")
+        check("nothing", 2, "no command is given; the commands are head, ")
+        check("an option of no command", 2, "--bogus", "status", "--bogus")
+        check("an empty name", 2, "--name.*without --name it is the host's", "join", c.address, "--name", "")
+        check("a name with a control character", REFUSED, "has a control character; choose another --name", "join", c.address, "--name", "a\x1b[2J")
+        check("a label twice", REFUSED, "label 2 of the node, zone=a, is there twice", "join", c.address, "--labels", "zone=a", "zone=a")
+        check("a URL", 2, "http://host:1: a head has no URL.*e.g.", "status", "http://host:1")
+        check("no host", 2, "no host before the port", "status", ":7")
+        check("no token file", 1, "--token-file: open token file /nope.*copy the token file", "status", c.address, "--token-file", "/nope")
+        for pair in (["--head", "--join", c.address], ["--join", c.address, "--address", c.address]):
+            both = c.run(find_program("010_hello_task"), *pair)
+            both.check(both.wait(SECONDS) == 2 and re.search(r"--join.*: a process is one of them", both.stderr), "it is two things")
         stranger = c.run(find_program("010_hello_task"), "--address", c.address, **other)
         stranger.check(stranger.wait(SECONDS) == 1, "it ran")
         stranger.check("another token" in stranger.stderr and len(stranger.stderr.splitlines()) == 1, "no word of the token")
@@ -233,6 +244,8 @@ def killed_agent():
         driver.check(driver.wait(SECONDS) == 0, "it failed")
         driver.check(driver.stdout == "the sum is 4950\n", "another sum")
         c.wait_until(lambda: c.node("a") is None, "a status without the node")
+        said = [line for line in driver.stderr.splitlines() if " was lost" in line]
+        driver.check(len(said) == 1 and "a node was lost with its workers node=a workers=2" in said[0], "not one line on the node")
         begun.unlink()
         (c.cwd / "go").unlink()
         c.join("a")    # under its name again
@@ -255,7 +268,7 @@ def killed_head():
         job = c.wait_until(lambda: [j for j in c.status()["jobs"] if j["connected"] and j["workers"] == 2], "the driver with its workers")
         assert job[0]["pid"] == driver.process.pid and job[0]["name"] == "skein_many_waits", job
         assert {w for name in "ab" for w in workers_of(c.nodes[name])} == workers, "other workers than before"
-        driver.check("no nodes" not in driver.stderr, "a warning that is none")
+        driver.check("no node" not in driver.stderr, "a warning that is none")
         (c.cwd / "go").write_text("")
         driver.check(driver.wait(SECONDS) == 0, "it failed")
         driver.check(driver.stdout == "the sum is 4950\n", "another sum")
@@ -435,6 +448,8 @@ def killed_worker():
         (worker,) = workers_of(c.nodes["a"])
         os.kill(worker, signal.SIGKILL)
         c.wait_until(lambda: workers_of(c.nodes["a"]) not in ([], [worker]) and begun.read_text().count("\n") >= 3, "another worker that computes")
+        said = [line for line in driver.stderr.splitlines() if "a worker was lost" in line]
+        driver.check(len(said) == 1 and f"node=a pid={worker} why=" in said[0] and "SIGKILL" in said[0], "not one line on the worker")
         (c.cwd / "go").write_text("")
         driver.check(driver.wait(SECONDS) == 0 and driver.stdout == "the sum is 4950\n", "another sum")
         begun.unlink()
@@ -455,7 +470,7 @@ def one_after_the_other():
     comes before there are nodes waits for the first."""
     with Cluster() as c:
         driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
-        driver.wait_until(lambda: "no nodes yet" in driver.stderr, "word that there are no nodes", SECONDS)
+        driver.wait_until(lambda: "no node takes workers" in driver.stderr, "word that there are no nodes", SECONDS)
         c.join("a", "--resources", "cpu=1")
         begun = c.cwd / "begun"
         c.wait_until(lambda: begun.exists() and c.node("a")["workers"] == 1, "a call on the first node")
@@ -727,6 +742,49 @@ def workers_as_guests():
         c.stop()
 
 
+def unmet_demands():
+    """A program says which of its demands no node could hold, once each, and that there is no node; one that only waits is no
+    such demand."""
+    with Cluster() as c:
+        driver = c.program("skein_unmet")
+        driver.wait_until(lambda: "no node takes workers" in driver.stderr, "word that there are no nodes", SECONDS)
+        c.join("a", "--resources", "cpu=1")
+        driver.wait_until(lambda: "done" in driver.stdout, "what a node can do", SECONDS)
+        for part in ("asks for cpu=1,ssd=1, no node could ever hold it", "or add a node that has it", "on nobody: no node of that name is there"):
+            driver.wait_until(lambda part=part: part in driver.stderr, part, SECONDS)
+        driver.check(len(driver.stderr.splitlines()) == 3, "more or fewer lines")
+        driver.process.send_signal(signal.SIGINT)
+        driver.check(driver.wait(SECONDS) == 130, "it was not stopped by the signal")
+        c.stop()
+
+
+def late_head():
+    """A node that finds no head says so, and goes on looking."""
+    port = free_port()
+    with Cluster() as c:
+        node = c.run(c.skein, "join", f"127.0.0.1:{port}", "--name", "early")
+        node.wait_until(lambda: "no head answers there" in node.stderr, "word of it", SECONDS)
+        head = c.run(c.skein, "head", "--listen", f"127.0.0.1:{port}")
+        node.wait_until(lambda: "skein node early: joined" in node.stdout, "word that it has joined", SECONDS)
+        node.check(node.stderr.count("\n") == 1, "not one line")
+        code, _, err = c.tool("stop", f"127.0.0.1:{port}")
+        assert code == 0, err
+        for run in (head, node):
+            run.check(run.wait(SECONDS) == 0, "no orderly end")
+        c.stop()
+
+
+def word_counts():
+    """Options of an example: one without files, and one that there is not."""
+    with Cluster() as c:
+        run = c.run(find_program("090_map_reduce"), "--top", 2, "--workers", 1)
+        run.check(run.wait(SECONDS) == 0 and len(run.stdout.splitlines()) == 2, "not two words")
+        for wrong, part in (("--bogus", "--bogus: no such option; --top N and"), ("--top", "--top: a number is missing")):
+            run = c.run(find_program("090_map_reduce"), wrong)
+            run.check(run.wait(SECONDS) == 2 and part in run.stderr, f"it does not say {part}")
+        c.stop()
+
+
 def detached_alone():
     """On this host alone there is nobody who could keep it."""
     with Cluster() as c:
@@ -739,7 +797,8 @@ def detached_alone():
 CASES = [("a head that remembers", remembered), ("state folders", state_folders), ("three hosts", namespaces), ("detached actors", detached), ("workers as guests", workers_as_guests), ("detached on one host", detached_alone), ("a stopped agent", stopped_agent), ("a killed agent", killed_agent), ("the cluster's secret", secret_of_the_cluster),
          ("a head killed for good", killed_head_for_good), ("interrupted", interrupted), ("examples run", examples_run),
          ("refusals", refusals), ("a killed head", killed_head), ("a killed worker", killed_worker), ("drained", drained), ("output of workers", output_of_workers), ("a full pipe", full_pipe),
-         ("one after the other", one_after_the_other), ("stopped", stopped), ("one program is all", same_program)]
+         ("one after the other", one_after_the_other), ("stopped", stopped), ("one program is all", same_program),
+         ("unmet demands", unmet_demands), ("a late head", late_head), ("word counts", word_counts)]
 
 def run_at_once(cases):
     """Most of their time they wait: for a peer to be given up, for a process to end."""

@@ -913,13 +913,68 @@ TEST_CASE("a demand that may fail is refused at once when it is infeasible, and 
     CHECK(s.stats().queued == 0);
 }
 
+TEST_CASE("what waits for a first place is told anew when that could not hold it either",
+          "[rt][scheduler]") {
+    scheduler s;
+    (void)ask(s, "gpu=1");
+    (void)s.create_group(bundles(rt::group_strategy::pack, {"gpu=2"})).value();
+    const auto next = [&s] { // of what a turn says, in words
+        CHECK(grants(s).empty());
+        std::string all;
+        for (const auto& n : notices(s)) all += std::string(n.why.what()) + "\n";
+        return all;
+    };
+    const auto first = next();
+    CHECK(has(first, "asks for gpu=1: no place is there; add one that has it"));
+    CHECK(has(first, "placement group 1"));
+    CHECK(next().empty());
+    place(s, 1, "cpu=2");
+    const auto second = next();
+    CHECK(has(second, "asks for gpu=1, no place could ever hold it: worker-1 has most, gpu=0"));
+    CHECK(has(second, "the largest of 1 is worker-1 with cpu=2"));
+    place(s, 2, "cpu=3");
+    CHECK(next().empty());
+    CHECK(s.remove_place(place_id(1)).empty());
+    CHECK(s.remove_place(place_id(2)).empty());
+    CHECK(next().empty());
+    place(s, 3, "cpu=1");
+    CHECK(next().empty());
+}
+
 TEST_CASE("cpus on one place and a gpu on another are no place for both", "[rt][scheduler]") {
     scheduler s;
     place(s, 1, "cpu=8");
     place(s, 2, "gpu=1");
     const auto id = ask(s, "cpu=1,gpu=1");
     CHECK(grants(s).empty());
-    CHECK(has(s.why(id), "no place has all of it together"));
+    CHECK(has(s.why(id),
+              "no place has all of it together: worker-1 has cpu=8; worker-2 has gpu=1; lower"));
+}
+
+TEST_CASE(
+    "a name or a label that no place has is said to be missing, not the demand to be too large",
+    "[rt][scheduler]") {
+    rt::scheduler_options o;
+    o.place_is = "node";
+    scheduler s(o);
+    place(s, 1, "cpu=8", {"zone=a", "node=worker-1"});
+    const auto why = [&s](std::string_view demand, const constraint& where) {
+        const auto id = ask(s, demand, 1, where);
+        (void)grants(s);
+        return s.why(id);
+    };
+    const auto nobody = why("cpu=1", constraint::labelled("node=nobody"));
+    CHECK(has(nobody, "asks for cpu=1 on nobody: no node of that name is there; name one that is"));
+    CHECK_FALSE(has(nobody, "lower the demand"));
+    const auto zone = why("cpu=1", constraint::labelled("zone=b"));
+    CHECK(
+        has(zone, "on nodes labelled zone=b: no node has that label; name another label, or add"));
+    CHECK(has(why("cpu=9", constraint::labelled("zone=a")),
+              "no node could ever hold it: worker-1 has most, cpu=8; lower the demand, or add a "
+              "node that has it"));
+    CHECK(s.drain(place_id(1)));
+    CHECK(has(why("cpu=2", constraint::labelled("node=worker-1")), "it is drained; take a drain"));
+    CHECK(has(why("cpu=3", {}), "asks for cpu=3: all that are there are drained"));
 }
 
 TEST_CASE("input that is no place, label or demand is refused with a sentence", "[rt][scheduler]") {

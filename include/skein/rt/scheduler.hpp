@@ -55,6 +55,7 @@ struct scheduler_options {
     /// Grants to others that may pass a request which does not fit, before a place is kept free for it. Never
     /// less than the number of places.
     std::uint32_t patience = 256;
+    std::string place_is = "place"; ///< what people call a place, in texts
 };
 
 /// Where a request may go. Has no part in a job's fair share.
@@ -117,9 +118,10 @@ struct evicted {
 /// What is rare.
 struct notice {
     enum class kind : std::uint8_t {
-        refused,      ///< the request is gone: it cannot be held, or its group was removed
-        infeasible,   ///< the request waits for a place that could hold it; said once for its queue
-        group_placed, ///< all bundles have places
+        refused,    ///< the request is gone: it cannot be held, or its group was removed
+        infeasible, ///< the request waits for a place that could hold it; said once for its queue,
+                    ///< and once more when that was before there was any place
+        group_placed,     ///< all bundles have places
         group_infeasible, ///< the group waits: no set of places could hold it
         group_broken      ///< bundles have lost their places; they are placed again
     };

@@ -8,7 +8,9 @@
 #include <skein/cluster/meeting.hpp>
 #include <skein/core/error.hpp>
 
+#include <algorithm>
 #include <filesystem>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -19,6 +21,8 @@ SKEIN_INLINE net::address parse_head_address(std::string_view text, std::uint16_
         return error(errc::usage, fmt::format("the head's address {}: {}", text, why))
             .with_hint(fmt::format("e.g. node-1:{0}, 10.0.0.1, [fd00::1]:{0}", default_port));
     };
+    if (text.find("://") != text.npos)
+        throw bad("a head has no URL: only its host and port are given");
     for (const std::string_view prefix : {"tcp:", "unix:", "unix-abstract:", "sim:"}) {
         if (!text.starts_with(prefix)) continue;
         auto read = net::address::parse(text);
@@ -27,6 +31,12 @@ SKEIN_INLINE net::address parse_head_address(std::string_view text, std::uint16_
     }
     const bool has_port =
         text.starts_with('[') ? text.find("]:") != text.npos : text.find(':') != text.npos;
+    if (text.empty()) throw bad("it is empty");
+    if (!text.starts_with('[') && std::count(text.begin(), text.end(), ':') > 1)
+        throw bad("an IPv6 address needs brackets");
+    if (text.starts_with(':'))
+        throw bad("there is no host before the port; who listens on all addresses writes *" +
+                  std::string(text));
     auto read = net::address::parse(has_port ? fmt::format("tcp:{}", text)
                                              : fmt::format("tcp:{}:{}", text, port));
     if (!read) throw bad(read.error().text());
@@ -40,11 +50,27 @@ SKEIN_INLINE std::string find_head_address(std::string_view flag) {
 
 namespace detail {
 
-[[nodiscard]] inline net::token token_in(const std::string& path) {
-    auto read = net::token::from_hex(read_token_file(path));
+/// Where a token comes from, in the order in which it is looked for.
+inline constexpr std::string_view token_sources =
+    "--token-file, SKEIN_TOKEN, SKEIN_TOKEN_FILE, ~/.config/skein/token";
+
+/// from: what has named the file.
+[[nodiscard]] inline net::token token_in(const std::string& path, std::string_view from) {
+    std::string text;
+    try {
+        text = read_token_file(path);
+    } catch (const error& why) {
+        throw error(why.code(), fmt::format("{}: {}", from, why.text()))
+            .with_hint(why.hint().empty()
+                           ? "copy the token file of the head's host there, or name another one: "
+                             "skein head prints where its own is"
+                           : why.hint());
+    }
+    auto read = net::token::from_hex(text);
     if (read) return *read;
-    throw error(errc::malformed, fmt::format("token file {}: {}", path, read.error().text()))
-        .with_hint("a token is 64 hexadecimal digits; skein head makes one when there is no file");
+    throw error(errc::malformed,
+                fmt::format("{}: token file {}: {}", from, path, read.error().text()))
+        .with_hint("skein head makes one when there is no file");
 }
 
 } // namespace detail
@@ -59,18 +85,36 @@ SKEIN_INLINE std::string token_source(const std::string& file) {
 SKEIN_INLINE net::token find_token(const std::string& file) {
     const auto where = token_source(file);
     const auto read = process_environment();
-    if (!file.empty()) return detail::token_in(file);
-    if (!read(token_variable) && !read("SKEIN_TOKEN_FILE") && !std::filesystem::exists(where))
-        throw error(errc::not_found, "no token for the cluster: there is no file " + where)
-            .with_hint("copy the token file of the head's host to the same place here (skein head "
-                       "prints its name), or set SKEIN_TOKEN_FILE");
-    return group_token(read);
+    if (!file.empty()) return detail::token_in(file, "--token-file");
+    if (const auto given = read(token_variable)) {
+        auto token = net::token::from_hex(*given);
+        if (token) return *token;
+        throw error(errc::malformed, fmt::format("SKEIN_TOKEN: {}", token.error().text()))
+            .with_hint("it is the text of the token file of the head's host");
+    }
+    if (const auto named = read("SKEIN_TOKEN_FILE"))
+        return detail::token_in(*named, "SKEIN_TOKEN_FILE");
+    if (where.empty() || !std::filesystem::exists(where))
+        throw error(errc::not_found, where.empty()
+                                         ? "no token for the cluster: HOME is not set"
+                                         : "no token for the cluster: there is no file " + where)
+            .with_hint(fmt::format("copy the token file of the head's host to the same place here "
+                                   "(skein head prints its name); a token is looked for in {}",
+                                   detail::token_sources));
+    return detail::token_in(where, "the token of this user");
 }
 
 SKEIN_INLINE net::token find_or_make_token(const std::string& file) {
-    if (file.empty()) return group_token();
-    if (!std::filesystem::exists(file)) detail::make_token_file(file);
-    return detail::token_in(file);
+    if (!file.empty()) {
+        if (!std::filesystem::exists(file)) detail::make_token_file(file);
+        return detail::token_in(file, "--token-file");
+    }
+    const auto read = process_environment();
+    const auto where = token_source(file);
+    const bool is_named = read(token_variable) || read("SKEIN_TOKEN_FILE");
+    if (!is_named && !where.empty() && !std::filesystem::exists(where))
+        detail::make_token_file(where);
+    return find_token(file);
 }
 
 } // namespace skein::cluster

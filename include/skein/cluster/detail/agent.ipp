@@ -12,6 +12,7 @@
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <utility>
 
@@ -41,10 +42,27 @@ SKEIN_INLINE detail::head_link_options agent::books::link_options(loop& on) {
     o.times = how.times;
     o.make_service = [this] { return make_service(); };
     o.say_hello = [this] { return say_hello(this); };
-    o.on_away = [at = to_string(how.head)](const error& why, bool) {
-        logging::debug("agent", "no head", {{"at", at}, {"why", why.what()}});
-    };
+    o.on_away = [this](const error& why, bool was_joined) { say_away(why, was_joined); };
     return o;
+}
+
+/// Once, until a head has answered.
+SKEIN_INLINE void agent::books::say_away(const error& why, bool was_joined) {
+    const auto at = to_string(how.head);
+    const auto level = how.leaves_alone ? logging::level::debug : logging::level::warn; // of a job
+    // Those that start head and nodes at the same time need not hear who was first.
+    const bool is_early =
+        on_loop.now() < deadline_after(head.alone_since(), std::chrono::seconds(2));
+    if (was_joined)
+        logging::at(level, "agent",
+                    "the head is away; workers go on, and it is tried until it answers",
+                    {{"head", at}, {"why", why.what()}});
+    else if (!said_away && !is_early)
+        logging::at(level, "agent", "no head answers there (yet, or any more); it is tried on",
+                    {{"head", at}, {"why", why.what()}, {"for", how.join_within}});
+    else
+        logging::debug("agent", "no head", {{"head", at}, {"why", why.what()}});
+    said_away = said_away || was_joined || !is_early;
 }
 
 SKEIN_INLINE task<void> agent::books::serve() {
@@ -55,6 +73,11 @@ SKEIN_INLINE task<void> agent::books::serve() {
         auto joining = head.keep();
         co_await joining;
         stopping.set(); // if not, the head has ended the cluster
+    } catch (const error& e) {
+        failure = std::current_exception();
+        const bool is_mute = !head.was_welcomed() && !how.leaves_alone &&
+                             e.code() != errc::cancelled && !detail::is_final(e.code());
+        if (is_mute) failure = std::make_exception_ptr(nobody_answered(e));
     } catch (...) {
         failure = std::current_exception();
     }
@@ -113,6 +136,7 @@ SKEIN_INLINE task<void> agent::books::say_hello(books* self) {
     try {
         auto joining = self->head.join<node_welcome>(std::move(h));
         const auto w = co_await joining;
+        self->said_away = false;
         for (const auto& lease : w.stop) self->stop_one(lease, false);
         for (auto& end : std::exchange(self->untold, {})) self->tell_end(std::move(end));
         self->offer_all_output();
@@ -121,6 +145,13 @@ SKEIN_INLINE task<void> agent::books::say_hello(books* self) {
         self->untold.insert(self->untold.begin(), told.begin(), told.end());
         throw;
     }
+}
+
+SKEIN_INLINE error agent::books::nobody_answered(const error& why) const {
+    return error(why.code(),
+                 fmt::format("no head has answered at {}: {}", to_string(how.head), why.text()))
+        .with_cause(why.cause())
+        .with_hint("skein head starts one; it prints the address to join");
 }
 
 /// Workers that no head knows of for long end: their drivers have been told that they are lost.

@@ -45,12 +45,15 @@ struct agent::books {
     bool draining = false;                          ///< what the head has said last
     bool leaving = false;                           ///< the link to the head has ended for good
     bool has_joined = false, is_abandoned = false;  ///< see agent_options::leaves_alone
+    bool said_away = false;                         ///< that no head answers
     event stopping;
     detail::head_link head;
     scope running; ///< the workers
 
     task<void> serve();
     [[nodiscard]] detail::head_link_options link_options(loop& on);
+    void say_away(const error& why, bool was_joined);
+    [[nodiscard]] error nobody_answered(const error& why) const;
     static task<void> watch_orphans(books* self);
     [[nodiscard]] std::shared_ptr<net::request_service> make_service();
     [[nodiscard]] node_hello hello() const;

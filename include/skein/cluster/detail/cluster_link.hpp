@@ -60,6 +60,16 @@ namespace skein::cluster::detail {
     return net::token::from_hex(to_hex(digest)).value();
 }
 
+/// What to do when a program does not start on a node.
+inline constexpr std::string_view start_hint =
+    "the program must be there, under the same path and of the same build, on every node, with "
+    "the libraries that it needs";
+
+/// And when it has ended before its driver saw it.
+inline constexpr std::string_view ended_hint = "it ended before it had reached this program: see "
+                                               "what its node printed, and whether nodes reach "
+                                               "the ports of this host";
+
 /// Dialling the head again would only fail again.
 [[nodiscard]] constexpr bool is_final(errc code) noexcept {
     switch (code) {

@@ -61,7 +61,8 @@ SKEIN_INLINE head::books::books(loop& on, net::network& via, head_options given)
       door(via, how.listen, detail::cluster_link(how.secret, how.name, how.host, how.pid),
            detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
            detail::head_places()),
-      schedule(rt::scheduler_options{rt::placement::spread}), memory(on), since(on.now()) {
+      schedule(rt::scheduler_options{.policy = rt::placement::spread, .place_is = "node"}),
+      memory(on), since(on.now()) {
     if (how.log) remember();
     introduce();
     memory.on_begun = [this] { introduce(); };

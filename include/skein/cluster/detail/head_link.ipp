@@ -43,7 +43,7 @@ SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
     const auto last = deadline_after(self->alone_since_, how.join_within);
     duration pause = how.times.reconnect_first;
     bool ever = false;
-    while (!self->stopping_->is_set()) {
+    for (int tries = 1; !self->stopping_->is_set(); ++tries) {
         std::optional<error> fault;
         try {
             auto linked = one_link(self);
@@ -58,8 +58,14 @@ SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
         }
         if (self->stopping_->is_set() || !fault) co_return;
         const auto code = fault->code();
-        if (code == errc::cancelled || is_final(code) || (!ever && self->on_loop_.now() >= last))
-            throw *fault;
+        if (code == errc::cancelled || is_final(code)) throw *fault;
+        const auto now = self->on_loop_.now();
+        if (!ever && now >= last) // the fault tells of the last try alone
+            throw error(code, fmt::format("{} ({} in {:.3g} s)", fault->text(),
+                                          tries == 1 ? "1 try" : fmt::format("{} tries", tries),
+                                          to_seconds(now - self->alone_since_)))
+                .with_cause(fault->cause())
+                .with_hint(fault->hint());
         if (how.on_away) how.on_away(*fault, was_joined);
         auto woken = wait_at_most(self->stopping_, pause);
         co_await woken;

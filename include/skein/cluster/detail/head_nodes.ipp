@@ -14,11 +14,64 @@
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
+#include <set>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace skein::cluster {
+
+namespace detail {
+
+inline constexpr std::size_t most_node_name = 255, most_node_labels = 64, most_node_label = 256;
+
+/// A word by which people and programs ask for a node, and which terminals show.
+inline void check_word(std::string_view what, std::string_view text, std::size_t most,
+                       const std::string& hint) {
+    const auto why =
+        text.empty()         ? std::string("is empty")
+        : text.size() > most ? fmt::format("has {} bytes, at most {} are taken", text.size(), most)
+        : std::any_of(text.begin(), text.end(), logging::is_control)
+            ? std::string("has a control character")
+        : text.find('@') != text.npos ? std::string("has an @, with which nobody can ask for it")
+                                      : std::string();
+    if (why.empty()) return;
+    std::string shown;
+    logging::append_json_string(shown, text.substr(0, 64));
+    throw error(errc::invalid_argument,
+                fmt::format("{} {}{} {}", what, shown, text.size() > 64 ? "..." : "", why))
+        .with_hint(hint);
+}
+
+/// What is wrong with them is wrong at the node: it does not try again.
+inline void check_words(const node_hello& h) {
+    if (!h.name.empty())
+        check_word("the name of the node", h.name, most_node_name, "choose another --name");
+    if (!h.host.empty())
+        check_word("the host name of the node", h.host, most_node_name,
+                   "give the host another name");
+    if (h.labels.size() > most_node_labels)
+        throw error(errc::invalid_argument,
+                    fmt::format("a node with {} labels, at most {} are taken", h.labels.size(),
+                                most_node_labels))
+            .with_hint("leave some out of --labels");
+    std::set<std::string_view> seen;
+    for (const auto& label : h.labels) {
+        const auto what = fmt::format("label {} of the node", seen.size() + 1);
+        check_word(what, label, most_node_label, "choose other --labels, e.g. zone=a");
+        if (label.starts_with("node="))
+            throw error(errc::invalid_argument,
+                        fmt::format("{} is {}: so nodes are asked for by their names", what, label))
+                .with_hint("leave it out of --labels; --name gives the node a name");
+        if (!seen.insert(label).second)
+            throw error(errc::invalid_argument, fmt::format("{}, {}, is there twice", what, label))
+                .with_hint("name each of --labels once");
+    }
+}
+
+} // namespace detail
 
 SKEIN_INLINE std::string head::books::free_name(const node_hello& h) {
     std::string wanted = !h.name.empty() ? h.name : !h.host.empty() ? h.host : "node";
@@ -74,10 +127,9 @@ SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s,
     if (s == nullptr || s->node != nullptr || s->job != nullptr)
         throw error(errc::malformed, "a second hello over one link");
     detail::check_version(h.version, "the node");
-    detail::check_text("the node's name", h.name, 256);
+    detail::check_words(h);
     for (const auto& held : h.holds)
         detail::check_text("a namespace of the node", held.space, detail::most_space_bytes);
-    detail::check_text("the host's name", h.host, 256);
     if (h.holds.size() > self->how.most_leases || h.ended.size() > self->how.most_leases)
         throw error(errc::too_large, fmt::format("a node with {} workers", h.holds.size()));
     self->is_restarted = self->is_restarted || h.again;

@@ -57,7 +57,7 @@ SKEIN_INLINE task<space_entered> head::books::on_enter(books* self, session_ptr 
             throw error(
                 errc::worker_lost,
                 fmt::format("the keeper of namespace \"{}\" did not start: {}", m.space, sp.how))
-                .with_hint("the program must be there, of the same build, on every node");
+                .with_hint(std::string(detail::start_hint));
         const auto kept = self->jobs.find(sp.keeper);
         if (sp.keeper == 0) {
             if (m.keeper == 0 && self->on_loop.now() >= self->free_at(sp))

@@ -80,7 +80,8 @@ SKEIN_INLINE void leased_workers::books::serve_groups(net::request_service& of) 
         if (found == groups.end()) return; // it was dropped; the head hears so
         found->second.known.placed = m.bundles;
         found->second.placed = true;
-        found->second.impossible = false;
+        found->second.impossible = found->second.is_said = false;
+        found->second.why.clear();
         driver.group_placed(m.group, true);
         fill();
     });
@@ -90,10 +91,11 @@ SKEIN_INLINE void leased_workers::books::serve_groups(net::request_service& of) 
         found->second.placed = false;
         found->second.impossible = m.impossible;
         driver.group_placed(m.group, false);
-        logging::warn("cluster",
-                      m.impossible ? "a placement group finds no place"
-                                   : "a placement group has lost places and gets others",
-                      {{"group", m.group}, {"why", m.why}});
+        if (m.impossible)
+            found->second.why = m.why;
+        else
+            logging::warn("cluster", "a placement group has lost places and gets others",
+                          {{"group", m.group}, {"why", m.why}});
         fill();
     });
     of.on_tell<group_refused>([this](const group_refused& m, const net::caller&) {

@@ -143,9 +143,10 @@ SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::books::make_s
         [this](worker_output m, const net::caller&) { on_output(std::move(m)); });
     out->on_tell<lease_waits>([this](const lease_waits& m, const net::caller&) {
         const auto found = leases.find(m.lease);
-        if (found != leases.end() && !std::exchange(found->second->impossible, true)) fill();
-        if (cluster_nodes == 0) return; // said already
-        logging::warn("cluster", "a worker finds no place", {{"why", m.why}});
+        if (found == leases.end()) return;
+        found->second->why = m.why;
+        if (!std::exchange(found->second->impossible, true)) fill();
+        say_what_waits();
     });
     serve_groups(*out);
     out->on_tell<space_lost>([this](const space_lost& m, const net::caller&) { on_space_lost(m); });
@@ -198,6 +199,7 @@ SKEIN_INLINE known_lease leased_workers::books::known(const lease& l) const {
 SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
     if (!self->door) self->open_door();
     const auto h = self->hello();
+    self->knows_size = false;
     auto joining = self->head.join<driver_welcome>(h);
     const auto w = co_await joining;
     // What has changed while the hello was under way.
@@ -217,11 +219,7 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
     self->mark_unknown();
     self->cluster_cpus = w.cpus;
     self->cluster_nodes = w.nodes;
-    const bool none_yet = std::none_of(self->leases.begin(), self->leases.end(),
-                                       [](const auto& one) { return one.second->node != 0; });
-    if (w.nodes == 0 && none_yet) // a head that was started again hears of its nodes in a moment
-        logging::warn("cluster", "the cluster has no nodes yet: calls wait for one",
-                      {{"head", to_string(self->how.head)}});
+    self->knows_size = self->nodes_return = true;
     self->fill();
 }
 
@@ -276,6 +274,7 @@ SKEIN_INLINE void leased_workers::books::fill() {
         give_back(l);
     }
     count_expected();
+    say_what_waits();
 }
 
 /// What waits for this demand has changed.
@@ -368,6 +367,8 @@ SKEIN_INLINE void leased_workers::books::on_granted(const lease_granted& m) {
     found->second->node_name = m.node_name;
     found->second->labels = m.labels;
     found->second->impossible = false;
+    if (const auto k = known(*found->second); !said_why.empty())
+        said_why.erase(k.demand + ' ' + k.label);
     if (const auto wire = found->second->wire) driver.set_labels(*wire, m.labels);
     if (found->second->kind != 0) fill(); // there may be room for one more
     count_expected();
@@ -388,7 +389,7 @@ SKEIN_INLINE void leased_workers::books::on_ended(const lease_ended& m) {
         return;
     }
     leases.erase(found);
-    on_failed_start(l, m.is_lasting);
+    on_failed_start(l, m.is_lasting, m.started);
 }
 
 SKEIN_INLINE void leased_workers::books::on_recalled(const lease_recalled& m) {
@@ -415,20 +416,21 @@ SKEIN_INLINE task<void> leased_workers::books::retire(books* self, lease_ptr l, 
 }
 
 /// Its worker has ended before it came.
-SKEIN_INLINE void leased_workers::books::on_failed_start(const lease_ptr& l, bool is_lasting) {
+SKEIN_INLINE void leased_workers::books::on_failed_start(const lease_ptr& l, bool is_lasting,
+                                                         bool has_run) {
     count_expected();
     if (stopping.is_set() || refuse_own(*l, is_lasting)) return;
     if (++failed_starts == 1) first_failure = on_loop.now();
     const auto reason = fmt::format("a worker did not start: {}", l->how);
-    if (std::exchange(last_failure, reason) != reason) logging::warn("cluster", reason);
+    if (std::exchange(last_failure, reason) != reason)
+        logging::warn("cluster", reason,
+                      {{"hint", has_run ? detail::ended_hint : detail::start_hint}});
     const bool any = std::any_of(leases.begin(), leases.end(),
                                  [](const auto& one) { return one.second->wire != nullptr; });
     constexpr int most_failures = 3;
     if (!any && failed_starts >= most_failures &&
         on_loop.now() >= deadline_after(first_failure, how.start_within))
-        return give_up(
-            error(errc::worker_lost, reason)
-                .with_hint("the program must be there, of the same build, on every node"));
+        return give_up(error(errc::worker_lost, reason).with_hint(std::string(detail::start_hint)));
     const auto pause = std::min<duration>(
         how.times.child_restart_first * (1 << std::min(failed_starts, 8)), how.start_within / 4);
     later.spawn(fill_later(this, pause));
@@ -447,6 +449,8 @@ SKEIN_INLINE bool leased_workers::books::refuse_own(const lease& l, bool is_last
               fmt::format("a worker did not start: {}", l.how));
     if (no_folder)
         why.with_hint("make the folder on every node, or say with .on which nodes have it");
+    else
+        why.with_hint(std::string(detail::start_hint));
     driver.refuse_demand(l.kind, why);
     return true;
 }
@@ -511,11 +515,15 @@ SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self, net::link:
 
 /// As the head says; it hears it from the agent, at once if the process has ended.
 SKEIN_INLINE task<std::string> leased_workers::books::how_it_ended(books* self, lease_ptr l) {
-    if (!self->is_joined()) co_return std::string();
-    auto told = detail::wait_at_most(&l->end_told, self->how.times.suspect_after);
-    co_await told;
-    auto printed = until_printed(self, self->how.times.farewell_stopping); // its last words
-    co_await printed;
+    const auto pid = l->wire ? l->wire->peer().pid : 0;
+    const bool left = l->wire && l->wire->ending() == net::link_end::orderly;
+    if (self->is_joined()) {
+        auto told = detail::wait_at_most(&l->end_told, self->how.times.suspect_after);
+        co_await told;
+        auto printed = until_printed(self, self->how.times.farewell_stopping); // its last words
+        co_await printed;
+    }
+    if (!left) self->say_lost(*l, pid);
     co_return l->how;
 }
 

@@ -33,6 +33,7 @@ struct leased_workers::books {
         bool rests = false;      ///< its task waits for others
         bool ends_now = false;   ///< its process is to be killed
         bool impossible = false; ///< no node could hold it, the head says
+        std::string why;         ///< the same in words, until it is said
         std::string how;         ///< it ended
         event end_told;
     };
@@ -52,6 +53,8 @@ struct leased_workers::books {
         rt::amount cpus; ///< of all its bundles
         bool placed = false, impossible = false;
         bool closing = false; ///< nobody holds it: close_group() is at work
+        std::string why;      ///< no nodes could hold it; until it is said
+        bool is_said = false;
     };
 
     books(loop& on, net::network& via, rt::runtime& of, leased_workers_options given);
@@ -67,6 +70,10 @@ struct leased_workers::books {
     std::uint64_t last_number = 0;
     std::uint64_t cluster_cpus = 0;
     std::uint32_t cluster_nodes = 0;
+    bool knows_size = false;        ///< the head has said these two over this link
+    bool nodes_return = false;      ///< a head that was started again has none yet; ours will come
+    bool said_no_nodes = false;     ///< since the last one went
+    std::set<std::string> said_why; ///< demands that no node holds, with their labels
     event stopping;
     detail::head_link head;
     bool gave_up = false;
@@ -75,6 +82,8 @@ struct leased_workers::books {
     int failed_starts = 0;      ///< in a row
     time_point first_failure{}; ///< of them
     std::string last_failure;
+    std::uint64_t last_lost_node = 0; ///< an incarnation
+    std::uint64_t lost_nodes = 0, lost_workers = 0;
     scope served; ///< the door, and the workers that came by it
     scope later;  ///< what follows a pause
     /// Keepers that this driver or its workers have asked for, and of whose end the head is to tell.
@@ -119,7 +128,7 @@ struct leased_workers::books {
     void count_expected();
     void on_granted(const lease_granted& m);
     void on_ended(const lease_ended& m);
-    void on_failed_start(const lease_ptr& l, bool is_lasting);
+    void on_failed_start(const lease_ptr& l, bool is_lasting, bool has_run);
     [[nodiscard]] bool refuse_own(const lease& l, bool is_lasting);
     static task<void> fill_later(books* self, duration pause);
     void on_recalled(const lease_recalled& m);
@@ -130,6 +139,11 @@ struct leased_workers::books {
     static task<void> serve_one(books* self, net::link::handle wire);
     static task<std::string> how_it_ended(books* self, lease_ptr l);
     [[nodiscard]] lease_ptr lease_of(const std::string& worker) const;
+
+    // leased_news.ipp
+    void say_what_waits();
+    void say_no_nodes();
+    void say_lost(const lease& l, std::int64_t pid);
 
     // leased_groups.ipp
     void want(const rt::worker_group& what);

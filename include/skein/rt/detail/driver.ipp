@@ -123,6 +123,13 @@ SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
         }
     }
     if (argc > 0) cluster.program = argv[0];
+    const auto both = [](const char* one, const char* other) {
+        return error(errc::usage, fmt::format("{} and {}: a process is one of them", one, other))
+            .with_hint("start one process for each");
+    };
+    if (cluster.head && !cluster.join.empty()) throw both("--head", "--join");
+    if (cluster.head && !cluster.address.empty()) throw both("--head", "--address");
+    if (!cluster.join.empty() && !cluster.address.empty()) throw both("--join", "--address");
     return out;
 }
 

@@ -533,7 +533,8 @@ private:
     time_point stopped_at_{};
     std::string last_warning_, last_error_;
     std::string label_; ///< of this host
-    scheduler host_;    ///< what it has for workers of one demand
+    /// What it has for workers of one demand.
+    scheduler host_{scheduler_options{.place_is = "host"}};
     detail::local_groups groups_{host_};
     std::map<std::uint32_t, own_workers> kinds_;
     std::vector<life*> own_; ///< that run

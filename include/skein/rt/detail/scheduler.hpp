@@ -19,6 +19,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -81,12 +82,19 @@ struct place_record {
 
 enum class queue_state : std::uint8_t { empty, ready, blocked, infeasible };
 
+/// What was said last of a queue or a group that nothing there could hold.
+enum class told_state : std::uint8_t {
+    nothing,
+    no_places, ///< that no place was there: with the first one there is something else to say
+    infeasible
+};
+
 struct queue_record {
     std::uint32_t job = no_index, cls = no_index;
     bool fails = false; ///< what is infeasible is refused
     bool idles = false; ///< it is in the list of idle queues
     queue_state state = queue_state::empty;
-    bool told = false; ///< that it is infeasible
+    told_state told = told_state::nothing;
     std::uint32_t first = no_index, last = no_index;
     std::uint32_t queued = 0, granted = 0;
     // How long its first request has been passed.
@@ -143,7 +151,8 @@ struct group_record {
     std::uint32_t job_index = 0;
     group_strategy strategy = group_strategy::pack;
     std::uint64_t tag = 0, since = 0;
-    bool fails = false, told = false, waits = true, reserved = false;
+    bool fails = false, waits = true, reserved = false;
+    told_state told = told_state::nothing;
     std::vector<bundle> bundles;
     place_domain domain;
 };
@@ -279,6 +288,7 @@ struct schedule_books {
     void leave_blocked(std::uint32_t q);
     void recheck_feasible();
     void check_queue(std::uint32_t q);
+    [[nodiscard]] bool is_news(told_state& told) const;
     void resume(std::uint32_t p, std::vector<grant>& into);
     void look_at_grown(std::vector<grant>& into);
     [[nodiscard]] std::uint32_t next_job();
@@ -323,7 +333,10 @@ struct schedule_books {
     [[nodiscard]] error missing(const group_record& g) const;
     [[nodiscard]] std::string why_waits(const queue_record& q) const;
     [[nodiscard]] std::string where_text(const constraint& where) const;
+    [[nodiscard]] std::string asks_text(const class_record& c) const;
     [[nodiscard]] std::string best_place(const class_record& c, bool ever) const;
+    [[nodiscard]] std::string totals_text(const constraint& where) const;
+    [[nodiscard]] std::optional<error> nobody_matches(const class_record& c) const;
     [[nodiscard]] std::string amount_text(std::uint32_t dim, std::int64_t n) const;
     [[nodiscard]] resources used_of(const place_record& p) const;
     [[nodiscard]] std::string why(request_id id) const;

@@ -324,7 +324,7 @@ SKEIN_INLINE void schedule_books::unqueue(std::uint32_t e) {
     if (queue.state == queue_state::ready) not_ready(q);
     if (queue.state == queue_state::blocked) leave_blocked(q);
     queue.state = queue_state::empty;
-    queue.told = false;
+    queue.told = told_state::nothing;
     stop_ageing(q);
     if (queue.reserved != no_index) drop_reservation(queue.reserved);
 }

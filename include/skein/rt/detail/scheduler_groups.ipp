@@ -192,7 +192,7 @@ SKEIN_INLINE result<placement_group_id> schedule_books::create_group(group_reque
 /// Says so when no set of places could hold a group.
 SKEIN_INLINE void schedule_books::check_group(group_record& g) {
     if (!plan(g, outlook::ever).empty()) {
-        g.told = false;
+        g.told = told_state::nothing;
         return;
     }
     notice n;
@@ -211,7 +211,7 @@ SKEIN_INLINE void schedule_books::check_group(group_record& g) {
             held.why = n.why;
             notices.push_back(std::move(held));
         }
-    } else if (std::exchange(g.told, true)) {
+    } else if (!is_news(g.told)) {
         return;
     }
     notices.push_back(std::move(n));
@@ -284,7 +284,7 @@ SKEIN_INLINE bool schedule_books::adopt_bundle(placement_group_id id, std::size_
 SKEIN_INLINE void schedule_books::place_groups() {
     if (!std::exchange(groups_may_fit, false)) return;
     for (auto& [number, g] : groups)
-        if (g.waits && !g.told) place_group(g);
+        if (g.waits && g.told == told_state::nothing) place_group(g);
 }
 
 SKEIN_INLINE void schedule_books::lose_bundle(group_record& g, std::size_t bundle,
@@ -397,7 +397,8 @@ SKEIN_INLINE void schedule_books::reserve_for(group_record& g) {
 
 SKEIN_INLINE bool schedule_books::keep_room(placement_group_id id) {
     const auto found = groups.find(id.value());
-    if (found == groups.end() || !found->second.waits || found->second.told) return false;
+    if (found == groups.end() || !found->second.waits || found->second.told != told_state::nothing)
+        return false;
     if (!found->second.reserved) reserve_for(found->second);
     return found->second.reserved;
 }

@@ -95,11 +95,21 @@ SKEIN_INLINE void schedule_books::leave_blocked(std::uint32_t q) {
     if (cls.blocked.empty()) std::erase(waiting_classes, all_queues[q].cls);
 }
 
+/// Whether it is to be said that nothing there could hold it.
+SKEIN_INLINE bool schedule_books::is_news(told_state& told) const {
+    const bool any = std::any_of(all_places.begin(), all_places.end(),
+                                 [&](const auto& p) { return p.host == no_index && is_open(p); });
+    const auto now = any ? told_state::infeasible : told_state::no_places;
+    if (told >= now) return false;
+    told = now;
+    return true;
+}
+
 /// Looks where a queue with requests belongs: new ones, and all when places have come or gone.
 SKEIN_INLINE void schedule_books::check_queue(std::uint32_t q) {
     auto& queue = all_queues[q];
     if (is_feasible(queue.cls)) {
-        queue.told = false;
+        queue.told = told_state::nothing;
         make_ready(q);
         return;
     }
@@ -108,7 +118,7 @@ SKEIN_INLINE void schedule_books::check_queue(std::uint32_t q) {
     if (queue.state == queue_state::blocked) leave_blocked(q);
     stop_ageing(q);
     queue.state = queue_state::infeasible;
-    if (std::exchange(queue.told, true)) return;
+    if (!is_news(queue.told)) return;
     notice n;
     n.what = notice::kind::infeasible;
     n.id = request_id(requests.id(queue.first));
@@ -307,7 +317,7 @@ SKEIN_INLINE void schedule_books::age_all() {
         if (all_queues[q].reserved == no_index) age(q);
     }
     for (auto& [number, g] : groups) {
-        if (!g.waits || g.told) continue;
+        if (!g.waits || g.told != told_state::nothing) continue;
         if (g.reserved && grants - g.since >= 4 * patience()) drop_reservations(g);
         if (!g.reserved && grants - g.since >= patience()) reserve_for(g);
     }

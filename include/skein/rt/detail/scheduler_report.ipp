@@ -5,6 +5,8 @@
 #include <skein/rt/detail/scheduler.hpp>
 
 #include <algorithm>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,6 +14,8 @@
 namespace skein::rt {
 
 namespace detail {
+
+inline constexpr std::string_view node_names = "node="; ///< which each node has, before its name
 
 SKEIN_INLINE std::string schedule_books::amount_text(std::uint32_t dim, std::int64_t n) const {
     resources r;
@@ -36,16 +40,19 @@ SKEIN_INLINE std::string schedule_books::where_text(const constraint& where) con
                 ? fmt::format("in group {}", number)
                 : fmt::format("in bundle {} of group {}", bundle_in(where), number);
     } else if (const auto* label = label_of(where)) {
-        s = fmt::format("on places labelled {}", *label);
+        s = label->starts_with(node_names)
+                ? fmt::format("on {}", label->substr(node_names.size()))
+                : fmt::format("on {}s labelled {}", options.place_is, *label);
     } else if (!is_anywhere(where)) {
         const auto p = single_place(where);
-        s = p == no_index ? fmt::format("on place {}", place_in(where))
+        s = p == no_index ? fmt::format("on {} {}", options.place_is, place_in(where))
                           : fmt::format("on {}", all_places[p].name);
     } else if (spreads(where)) {
         s = "spread";
     }
     if (!avoided(where).empty())
-        s += fmt::format("{}without {} places", s.empty() ? "" : ", ", avoided(where).size());
+        s += fmt::format("{}without {} {}s", s.empty() ? "" : ", ", avoided(where).size(),
+                         options.place_is);
     return s;
 }
 
@@ -53,7 +60,7 @@ SKEIN_INLINE std::string schedule_books::where_text(const constraint& where) con
 SKEIN_INLINE std::string schedule_books::best_place(const class_record& c, bool ever) const {
     const auto& shape = shapes[c.shape];
     const auto& where = constraints[c.where].where;
-    std::string last = "no place is there";
+    std::string last = fmt::format("no {} is there", options.place_is);
     const auto most_of = [&](const need& n, std::int64_t& most) {
         auto best = no_index;
         for (std::uint32_t p = 0; p < all_places.size(); ++p) {
@@ -75,30 +82,78 @@ SKEIN_INLINE std::string schedule_books::best_place(const class_record& c, bool 
             if (n.dim == no_index) {
                 for (const auto& r : shape.demand.custom)
                     if (!custom_dims.contains(r.name))
-                        return fmt::format("no place has ever had {}", r.name);
+                        return fmt::format("no {} has ever had {}", options.place_is, r.name);
             }
             return fmt::format("{} has most{}, {}", all_places[p].name, ever ? "" : " free",
                                amount_text(n.dim, std::max<std::int64_t>(most, 0)));
         }
-        last = "no place has all of it together";
+        last = fmt::format("no {} has all of it together", options.place_is);
     }
-    if (shape.all.empty() && ever) return "no such place is there";
     return last;
 }
 
-SKEIN_INLINE error schedule_books::missing(const class_record& c) const {
-    const auto& shape = shapes[c.shape];
+/// What the places for a constraint have when they are empty: "n1 has cpu=8; n2 has cpu=2,gpu=1".
+SKEIN_INLINE std::string schedule_books::totals_text(const constraint& where) const {
+    constexpr std::size_t most = 4;
+    std::string s;
+    std::size_t n = 0;
+    for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+        const auto& place = all_places[p];
+        if (!is_open(place) || !matches(where, p) || ++n > most) continue;
+        s += fmt::format("{}{} has {}", n == 1 ? "" : "; ", place.name,
+                         place.total.empty() ? "nothing" : to_string(place.total));
+    }
+    return n > most ? fmt::format("{}; {} more", s, n - most) : s;
+}
+
+/// Why there is no place for a constraint, with what to do; nothing: there are some, whatever they have.
+SKEIN_INLINE std::optional<error> schedule_books::nobody_matches(const class_record& c) const {
     const auto& where = constraints[c.where].where;
-    const auto place = where_text(where);
-    if (const auto number = group_in(where); number != 0)
-        return error(errc::exhausted, fmt::format("asks for {} {}, whose bundles are smaller",
-                                                  to_string(shape.demand), place))
+    const auto& word = options.place_is;
+    bool any = false;
+    for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+        if (!all_places[p].alive || !matches(where, p)) continue;
+        if (is_open(all_places[p])) return std::nullopt;
+        any = true;
+    }
+    const auto* label = label_of(where);
+    const bool by_name = label != nullptr && label->starts_with(node_names);
+    const auto because = [&](std::string why, std::string hint) {
+        return error(errc::exhausted, fmt::format("{}: {}", asks_text(c), why))
+            .with_hint(std::move(hint));
+    };
+    if (any)
+        return because(by_name ? "it is drained" : "all that are there are drained",
+                       fmt::format("take a drain back, or add a {}", word));
+    if (by_name)
+        return because(fmt::format("no {} of that name is there", word),
+                       "name one that is there, or add it");
+    if (label != nullptr)
+        return because(fmt::format("no {} has that label", word),
+                       fmt::format("name another label, or add a {} that has it", word));
+    return because(fmt::format("no {}{} is there", is_anywhere(where) ? "" : "such ", word),
+                   "add one that has it");
+}
+
+/// "asks for cpu=2 on n1"
+SKEIN_INLINE std::string schedule_books::asks_text(const class_record& c) const {
+    const auto& demand = shapes[c.shape].demand;
+    const auto place = where_text(constraints[c.where].where);
+    return fmt::format("asks for {}{}{}", demand.empty() ? "room" : to_string(demand),
+                       place.empty() ? "" : " ", place);
+}
+
+SKEIN_INLINE error schedule_books::missing(const class_record& c) const {
+    const auto& where = constraints[c.where].where;
+    if (group_in(where) != 0)
+        return error(errc::exhausted, asks_text(c) + ", whose bundles are smaller")
             .with_hint("make the bundles larger, or lower the demand");
-    return error(errc::exhausted,
-                 fmt::format("asks for {}{}{}, no place could ever hold it: {}",
-                             shape.demand.empty() ? "room" : to_string(shape.demand),
-                             place.empty() ? "" : " ", place, best_place(c, true)))
-        .with_hint("lower the demand, or add a place that has it");
+    if (auto nobody = nobody_matches(c)) return *nobody;
+    auto why = best_place(c, true);
+    if (why.starts_with("no ")) why += ": " + totals_text(where);
+    return error(errc::exhausted, fmt::format("{}, no {} could ever hold it: {}", asks_text(c),
+                                              options.place_is, why))
+        .with_hint(fmt::format("lower the demand, or add a {} that has it", options.place_is));
 }
 
 SKEIN_INLINE error schedule_books::missing(const group_record& g) const {
@@ -106,7 +161,8 @@ SKEIN_INLINE error schedule_books::missing(const group_record& g) const {
     for (std::size_t b = 0; b < g.bundles.size() && b < 8; ++b)
         what += fmt::format("{}{{{}}}", b == 0 ? "" : " ", to_string(g.bundles[b].demand));
     if (g.bundles.size() > 8) what += fmt::format(" and {} more", g.bundles.size() - 8);
-    std::string why = "no set of places could hold all of them";
+    const auto& word = options.place_is;
+    auto why = fmt::format("no set of {}s could hold all of them", word);
     std::size_t open = 0;
     std::string largest;
     resources most;
@@ -118,13 +174,13 @@ SKEIN_INLINE error schedule_books::missing(const group_record& g) const {
         largest = p.name;
     }
     if (g.strategy == group_strategy::strict_spread && open < g.bundles.size())
-        why = fmt::format("each wants a place of its own, and {} are there", open);
+        why = fmt::format("each wants a {} of its own, and {} are there", word, open);
     else if (open != 0)
         why += fmt::format("; the largest of {} is {} with {}", open, largest, to_string(most));
     const auto number = g.tag != 0 ? g.tag : g.id ? g.id.value() : last_group + 1;
     return error(errc::exhausted,
                  fmt::format("placement group {} asks for {}: {}", number, what, why))
-        .with_hint("make the bundles smaller, or add places");
+        .with_hint(fmt::format("make the bundles smaller, or add {}s", word));
 }
 
 SKEIN_INLINE std::string schedule_books::why_waits(const queue_record& q) const {
