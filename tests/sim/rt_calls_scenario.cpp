@@ -398,20 +398,40 @@ void use(sim::world* w, lasting* one, int position) {
     }
 }
 
-/// A call is cancelled that has the seat for which another one waits, and a third one comes in the same breath: it stands
-/// behind the one that is let in.
-task<void> relieve(sim::world* w, lasting* one, int* position) {
+/// Calls that take a while, so many at once: most of them may have to wait for a seat.
+void crowd(sim::world* w, lasting* one, int* position, int count) {
     const int ms = 20 + static_cast<int>(w->below(100));
-    for (int i = 0; i < 2; ++i) {
+    for (; count > 0; --count) {
         one->through_handle.push_back(++*position);
         one->calls.emplace_back(*position,
                                 one->handle.call<&ledger::note_slowly>(*position, ms, one->most));
     }
+}
+
+/// A call is cancelled that has the seat for which another one waits, and a third one comes in the same breath: it stands
+/// behind the one that is let in.
+task<void> relieve(sim::world* w, lasting* one, int* position) {
+    crowd(w, one, position, 2);
     auto first = one->calls[one->calls.size() - 2].second;
     co_await sleep_for(std::chrono::milliseconds(w->below(20)));
     first.cancel();
     one->through_handle.push_back(++*position);
     one->calls.emplace_back(*position, one->handle.call<&ledger::note>(*position));
+}
+
+/// The actor is killed, or leaves, while calls wait in its line.
+task<void> end_crowded(sim::world* w, lasting* one, int* position) {
+    if (w->chance(0.7)) crowd(w, one, position, 3);
+    if (w->chance(0.5)) {
+        kill(one->handle);
+        one->is_over = true;
+        co_return;
+    }
+    auto last = one->handle.call<&ledger::last>(0);
+    if (w->chance(0.7)) crowd(w, one, position, 3);
+    auto asked = as_result(as_task(last));
+    const auto left = co_await asked;
+    one->is_over = one->is_over || left.has_value();
 }
 
 /// An answered call is in the state, whatever has happened since.
@@ -499,13 +519,9 @@ task<void> lasting_actors(sim::world* w) {
             auto relieved = relieve(w, &one, &i);
             co_await relieved;
         }
-        if (one.handle && w->chance(0.01)) {
-            kill(one.handle);
-            one.is_over = true;
-        } else if (one.handle && w->chance(0.01)) {
-            auto asked = as_result(one.handle.call<&ledger::last>(0));
-            const auto left = co_await asked;
-            one.is_over = one.is_over || left.has_value();
+        if (one.handle && w->chance(0.03)) {
+            auto ended = end_crowded(w, &one, &i);
+            co_await ended;
         }
         if (w->chance(pause)) co_await sleep_for(std::chrono::milliseconds(w->below(200)));
     }
