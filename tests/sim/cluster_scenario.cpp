@@ -555,6 +555,26 @@ task<void> end_drains(stage* s) {
     }
 }
 
+/// Until the head has just granted a lease: node and driver may not have heard of it, and its worker has not come.
+task<void> next_grant(stage* s) {
+    auto& w = s->w;
+    auto& on = *s->c.at(w.below(s->c.nodes())).children;
+    if (const auto all = on.running(); !all.empty()) on.kill(all[w.below(all.size())].pid);
+    const auto leases = [s] {
+        std::size_t n = 0;
+        for (const auto& one : s->c.head().status().nodes) n += one.workers;
+        return n;
+    };
+    auto before = leases();
+    for (int i = 0; i < 10'000; ++i) {
+        co_await sleep_for(200us);
+        const auto after = leases();
+        if (after > before) break;
+        before = after;
+    }
+    co_await sleep_for(std::chrono::microseconds(w.below(300)));
+}
+
 /// Kills and starts again what the cluster is made of, and drains some of it.
 task<void> hurt(stage* s) {
     auto& w = s->w;
@@ -567,6 +587,10 @@ task<void> hurt(stage* s) {
             continue;
         }
         if (w.chance(0.15)) {
+            if (s->c.has_head() && w.chance(0.5)) {
+                auto granting = next_grant(s);
+                co_await granting;
+            }
             const auto which = w.below(s->c.nodes());
             auto asking = drain(s, s->c.at(which).host, w.chance(0.7), 2s);
             (void)co_await asking;
@@ -580,6 +604,10 @@ task<void> hurt(stage* s) {
         }
         if (w.chance(0.4)) {
             if (!s->c.has_head()) continue;
+            if (w.chance(0.5)) {
+                auto granting = next_grant(s);
+                co_await granting;
+            }
             w.network.counts().add(sim::fault::kill);
             const bool powerless = s->disk != nullptr && w.chance(0.5);
             if (powerless) { // in the middle of a write

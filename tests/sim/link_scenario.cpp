@@ -109,6 +109,8 @@ task<void> serve_link(link_town* t, net::link::handle l) {
     try {
         auto talking = talk(t, l.get(), &s->down, wanted);
         co_await talking;
+        // The peer loses its connection and comes over another one, while the last messages wait here for the first.
+        if (t->w->chance(0.2)) t->w->network.crash(l->peer().name, false);
         if (first) {
             auto closing = l->close();
             co_await closing;
@@ -257,7 +259,8 @@ task<void> links(sim::world& w) {
     link_town town{&w, {}, {}, 0};
     town.how.window_messages = 1 + w.below(200);
     town.how.window_bytes = 1000 + w.below(200'000);
-    town.how.queue_bytes = 1 + w.below(100'000);
+    const auto most_queued = w.chance(0.5) ? 2000U : 100'000U;
+    town.how.queue_bytes = 1 + w.below(most_queued);
     town.how.ack_messages = 1 + w.below(100);
     town.how.resume_within = w.chance(0.3) ? duration(300ms) : duration(3s);
     auto& home = w.network.loop_of("server");

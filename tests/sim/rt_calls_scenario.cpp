@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // rt_calls: a driver calls tasks and actors on workers that die, while links are cut, reset and slow; the
 // tasks call others, and make actors of their own. Beside them there are actors with names that are made again when
-// their worker dies, are killed, leave, and are held by other actors.
+// their worker dies, are killed, leave, and are held by other actors. Some tasks take their worker along at their first run.
 //
 // Invariants: every call ends exactly once, with its own value or an expected error; a value means it
 // ran, "did not run" means it did not; a call runs at most once on one worker process, a method at most
@@ -34,6 +34,8 @@ struct history {
     std::map<std::pair<std::int64_t, call_id>, int> by_process; ///< (worker pid, call) -> runs
     std::map<int, int> by_call;
     std::string violation;
+    test::sim_cluster* cluster = nullptr;
+    double deadly = 0; ///< so many of the calls are
 
     void ran(int call) {
         if (++by_process[{rt::runtime::current().name().pid, runtime_context().call}] > 1)
@@ -50,6 +52,14 @@ int quick(int call) {
     return call;
 }
 int quick_after(int call, int) { return quick(call); }
+/// Takes its worker along when it runs for the first time, before its reply leaves: it runs again, and alone.
+int deadly(int call) {
+    now->ran(call);
+    if (now->by_call[call] > 1) return call;
+    const auto pid = rt::runtime::current().name().pid;
+    loop::current().post([pid] { now->cluster->kill_process(pid); });
+    return call;
+}
 int broken(int call) {
     now->ran_perhaps_again(call);
     throw std::runtime_error("broken on purpose");
@@ -180,6 +190,11 @@ outstanding submit(sim::world* w, std::uint16_t cpus, int call, const actor_hand
     if (w->chance(0.2)) how.deadline = std::chrono::milliseconds(1 + w->below(2000));
     const bool has_ref = !before.empty() && w->chance(0.5);
     const auto other = has_ref ? before[w->below(before.size())].result : ref<int>();
+    if (now->deadly > 0 && w->chance(now->deadly)) {
+        made.most_runs = how.retries + 1;
+        made.result = remote<&deadly>.with(how)(call);
+        return made;
+    }
     const auto kind = w->below(actor ? 10 : 7);
     switch (kind) {
     case 0: made.result = remote<&quick>.with(how)(call); break;
@@ -383,6 +398,42 @@ void use(sim::world* w, lasting* one, int position) {
     }
 }
 
+/// Calls that take a while, so many at once: most of them may have to wait for a seat.
+void crowd(sim::world* w, lasting* one, int* position, int count) {
+    const int ms = 20 + static_cast<int>(w->below(100));
+    for (; count > 0; --count) {
+        one->through_handle.push_back(++*position);
+        one->calls.emplace_back(*position,
+                                one->handle.call<&ledger::note_slowly>(*position, ms, one->most));
+    }
+}
+
+/// A call is cancelled that has the seat for which another one waits, and a third one comes in the same breath: it stands
+/// behind the one that is let in.
+task<void> relieve(sim::world* w, lasting* one, int* position) {
+    crowd(w, one, position, 2);
+    auto first = one->calls[one->calls.size() - 2].second;
+    co_await sleep_for(std::chrono::milliseconds(w->below(20)));
+    first.cancel();
+    one->through_handle.push_back(++*position);
+    one->calls.emplace_back(*position, one->handle.call<&ledger::note>(*position));
+}
+
+/// The actor is killed, or leaves, while calls wait in its line.
+task<void> end_crowded(sim::world* w, lasting* one, int* position) {
+    if (w->chance(0.7)) crowd(w, one, position, 3);
+    if (w->chance(0.5)) {
+        kill(one->handle);
+        one->is_over = true;
+        co_return;
+    }
+    auto last = one->handle.call<&ledger::last>(0);
+    if (w->chance(0.7)) crowd(w, one, position, 3);
+    auto asked = as_result(as_task(last));
+    const auto left = co_await asked;
+    one->is_over = one->is_over || left.has_value();
+}
+
 /// An answered call is in the state, whatever has happened since.
 task<void> check_state(sim::world* w, lasting* one) {
     std::vector<int> answered;
@@ -464,13 +515,13 @@ task<void> lasting_actors(sim::world* w) {
     for (int i = 1; i <= count; ++i) {
         auto& one = all[w->below(all.size())];
         use(w, &one, i);
-        if (one.handle && w->chance(0.01)) {
-            kill(one.handle);
-            one.is_over = true;
-        } else if (one.handle && w->chance(0.01)) {
-            auto asked = as_result(one.handle.call<&ledger::last>(0));
-            const auto left = co_await asked;
-            one.is_over = one.is_over || left.has_value();
+        if (one.handle && w->chance(0.1)) {
+            auto relieved = relieve(w, &one, &i);
+            co_await relieved;
+        }
+        if (one.handle && w->chance(0.03)) {
+            auto ended = end_crowded(w, &one, &i);
+            co_await ended;
         }
         if (w->chance(pause)) co_await sleep_for(std::chrono::milliseconds(w->below(200)));
     }
@@ -511,6 +562,8 @@ task<void> scenario(sim::world& w) {
     const std::size_t credit_bytes = w.chance(0.2) ? 200 : limit::credit_bytes;
     test::sim_cluster cluster(w.loop, w.network, workers, cpus, credit, credit_bytes);
     if (w.chance(0.5)) cluster.share_no_memory();
+    seen.cluster = &cluster;
+    if (w.chance(0.4)) seen.deadly = 0.05;
     auto body = [&](test::sim_cluster& c) { return everything(&w, &c, &seen, cpus); };
     auto running = cluster.run(body);
     co_await running;

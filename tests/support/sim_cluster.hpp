@@ -93,6 +93,12 @@ public:
         w.stop->request();
     }
 
+    /// The same of the process with this pid, if it lives.
+    void kill_process(std::int64_t pid) {
+        for (int i = 0; i < workers(); ++i)
+            if (pid_of(i, incarnation(i)) == pid) kill(i);
+    }
+
     /// Brings the cluster up, runs body(*this), and takes everything down again.
     template <class Body>
     task<void> run(Body body) {
@@ -130,6 +136,9 @@ private:
         std::optional<cancel_source> stop;
     };
 
+    [[nodiscard]] static std::int64_t pid_of(int i, int incarnation) {
+        return 100 * (i + 1) + incarnation;
+    }
     rt::runtime_options options_of(sim::loop& loop, std::string name, std::int64_t pid) const {
         rt::runtime_options o;
         o.credit_calls = credit_calls_;
@@ -201,7 +210,7 @@ private:
     task<void> one_life(int i) {
         auto& w = workers_[std::size_t(i)];
         const auto name = "worker-" + std::to_string(i + 1);
-        const std::int64_t pid = 100 * (i + 1) + w.incarnation;
+        const std::int64_t pid = pid_of(i, w.incarnation);
         rt::runtime self(options_of(loop_, name, pid));
         if (calls_directly_)
             self.open_to_workers(network_.host(host_of(i)), secret_, {},
