@@ -31,6 +31,14 @@ task<int> head_outer(int ms) {
     const int got = co_await inner;
     co_return got + 1;
 }
+/// Waits for the next one, down to the last.
+task<int> head_deep(int depth) {
+    co_await sleep_for(1s);
+    if (depth == 0) co_return 0;
+    auto inner = remote<&head_deep>(depth - 1);
+    const int got = co_await inner;
+    co_return got + 1;
+}
 struct head_counter {
     int n = 0;
     int add(int k) { return n += k; }
@@ -465,6 +473,55 @@ TEST_CASE("drivers that have one core between them take turns", "[cluster][head]
             CHECK(d.self.stats().retried == 0);
         },
         1);
+}
+
+TEST_CASE("drivers take turns with one core also while a task waits for its own tasks",
+          "[W7][cluster][head]") {
+    test::in_cluster(
+        18, 1,
+        [](test::sim_nodes& c, driver_of& d) -> task<void> {
+            auto mine = remote<&head_deep>(8);
+            co_await sleep_for(1500ms);
+            auto other = c.make_driver("second");
+            const auto use_it = []() -> task<void> {
+                auto r = remote<&head_twice>(2);
+                auto asked = as_result(with_timeout(as_task(r), 60s));
+                const auto got = co_await asked;
+                CHECK(got);
+            };
+            auto used = other->self.run_here(use_it());
+            co_await used;
+            auto ended = other->end();
+            co_await ended;
+            auto asked = as_result(with_timeout(as_task(mine), 60s));
+            const auto got = co_await asked;
+            REQUIRE(got);
+            CHECK(*got == 8);
+            CHECK(d.self.stats().retried == 0);
+        },
+        1);
+}
+
+TEST_CASE("what a task on a drained node waits for runs on another node", "[W7][cluster][head]") {
+    test::in_cluster(
+        19, 2,
+        [](test::sim_nodes& c, driver_of& d) -> task<void> {
+            auto outer = remote<&head_deep>(3);
+            co_await sleep_for(500ms);
+            REQUIRE(c.processes() == 1); // the driver wants no more
+            const auto& drained = c.at(c.at(0).children->running().empty() ? 1 : 0);
+            auto draining = test::drain(&c, drained.host, true);
+            co_await draining;
+            auto asked = as_result(with_timeout(as_task(outer), 60s));
+            const auto got = co_await asked;
+            REQUIRE(got);
+            CHECK(*got == 3);
+            co_await sleep_for(1s);
+            CHECK(drained.children->running().empty());
+            CHECK(c.processes() == 1);
+            CHECK(d.workers.connected() == 1);
+        },
+        2, 1);
 }
 
 TEST_CASE("a head that is cancelled is taken for one that crashed", "[cluster][head]") {

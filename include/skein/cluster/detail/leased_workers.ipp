@@ -250,10 +250,12 @@ SKEIN_INLINE std::size_t leased_workers::books::target() const noexcept {
         std::clamp<std::int64_t>(room, any_own ? 0 : 1, how.most_workers));
 }
 
-/// Leases for all tasks.
+/// Leases for all tasks. One that is given back when what its tasks wait for has ended needs another in its place: what
+/// they wait for may have no other worker to run on.
 SKEIN_INLINE std::size_t leased_workers::books::shared() const noexcept {
-    return static_cast<std::size_t>(std::count_if(
-        leases.begin(), leases.end(), [](const auto& one) { return one.second->kind == 0; }));
+    return static_cast<std::size_t>(
+        std::count_if(leases.begin(), leases.end(),
+                      [](const auto& one) { return one.second->kind == 0 && !one.second->rests; }));
 }
 
 /// Asks for what is missing, and takes back what was asked for in vain.
