@@ -31,6 +31,13 @@ task<int> head_outer(int ms) {
     const int got = co_await inner;
     co_return got + 1;
 }
+/// The same, and goes on for long.
+task<int> head_goes_on(int ms) {
+    auto inner = remote<&head_later>.with({.cpus = 2})(ms, ms);
+    const int got = co_await inner;
+    co_await sleep_for(30s);
+    co_return got;
+}
 /// Waits for the next one, down to the last.
 task<int> head_deep(int depth) {
     co_await sleep_for(1s);
@@ -217,6 +224,25 @@ TEST_CASE("a new head takes over what waits beside what runs on its cpus", "[clu
         CHECK(d.self.stats().workers_lost == lost);
         const int got = co_await outer;
         CHECK(got == 20'001);
+    });
+}
+
+TEST_CASE("a head hears that a task goes on also over the link after the one that was lost",
+          "[W7][cluster][head]") {
+    test::in_cluster(20, 1, [](test::sim_nodes& c, driver_of&) -> task<void> {
+        auto outer = remote<&head_goes_on>.with({.cpus = 2})(4000);
+        co_await sleep_for(3s); // it waits
+        c.network().partition("head", "driver");
+        co_await sleep_for(9s); // the link is given up, and what was said over it
+        c.network().heal_all();
+        co_await sleep_for(6s);
+        const auto s = c.head().status();
+        REQUIRE(s.jobs.size() == 1);
+        CHECK(s.jobs[0].connected);
+        CHECK_FALSE(outer.ready());
+        CHECK(s.nodes.at(0).used == "cpu=2");
+        const int got = co_await outer;
+        CHECK(got == 4000);
     });
 }
 

@@ -211,7 +211,7 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
     for (const auto& [number, l] : self->leases)
         if (!told.contains(number)) self->want(l);
     for (const auto& [number, l] : self->leases) {
-        if (l->rests) (void)self->head.tell(lease_rests{number, true});
+        if (l->has_rested) (void)self->head.tell(lease_rests{number, l->rests});
         if (l->ends_now) (void)self->head.tell(return_lease{number, true});
     }
     self->mark_unknown();
@@ -535,6 +535,7 @@ SKEIN_INLINE void leased_workers::drop_group(std::uint64_t number) { books_->dro
 SKEIN_INLINE void leased_workers::rests(const net::channel& worker, bool on) {
     for (const auto& [number, l] : books_->leases) {
         if (l->wire.get() != &worker || std::exchange(l->rests, on) == on) continue;
+        l->has_rested = true;
         if (books_->is_joined()) (void)books_->head.tell(lease_rests{number, on});
         books_->fill();
         return;
