@@ -25861,8 +25861,8 @@ public:
     /// So many workers for a demand have something to do; those above that number may go after a while. Returns at
     /// once. What cannot be had is told to the runtime (refuse_demand).
     virtual void want(const worker_demand& what) = 0;
-    /// The task on a worker that is for one demand alone waits for calls that it has made, or no longer: its cpus are
-    /// free meanwhile. Returns at once.
+    /// The task on a worker that is for one demand alone, or all tasks on one that is being given back, wait for calls
+    /// that they have made, or no longer: its cpus are free meanwhile. Returns at once.
     virtual void rests(const net::channel& worker, bool on) = 0;
     /// The worker's process is to end at once: a task there was cancelled by force. Returns at once; the end is seen
     /// as that of any worker, and it is replaced.
@@ -32995,11 +32995,21 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
     auto l = *found;
     books_->leases.retire(*l, true);
     if (books_->leases.waits()) pump_leases();
+    // As long as all of them wait for others, these may need its cpus, or a worker in its place.
+    bool rests = false;
+    const auto rest = [&](bool on) {
+        auto* const source = books_->leases.source;
+        if (l->kind == 0 && std::exchange(rests, on) != on && source != nullptr)
+            source->rests(*wire, on);
+    };
     try {
         for (auto pause = std::chrono::milliseconds(1); l->up && has_calls(*l);
-             pause = std::min(2 * pause, std::chrono::milliseconds(50)))
+             pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
+            rest(l->busy == 0);
             co_await sleep_for(pause);
+        }
     } catch (const error&) {
+        rest(false);
         if (l->up && l->ended_for.empty()) books_->leases.retire(*l, false);
         pump();
         throw;

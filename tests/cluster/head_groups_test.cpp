@@ -47,6 +47,14 @@ task<int> bundle_work(int ms) {
     co_return ms;
 }
 
+/// Waits for one in the group of that name, and is in none itself.
+task<int> bundle_asker(int ms, std::string name) {
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    auto inner = remote<&bundle_work>.with({.on = group_named(name)})(ms);
+    const int got = co_await inner;
+    co_return got + 1;
+}
+
 /// More tasks than there are cpus, for as long as it is wanted.
 task<void> keep_busy(const bool* over, int width) {
     std::vector<ref<int>> running;
@@ -180,6 +188,29 @@ TEST_CASE("a group gets its room one worker after another, whatever else program
         co_await tasks.join();
     };
     test::in_cluster(35, 3, body, 2, 12);
+}
+
+TEST_CASE("a task that waits for one in a group leaves the group its cpu",
+          "[W7][G9][cluster][head]") {
+    test::in_cluster(
+        39, 1,
+        [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
+            auto outer = remote<&bundle_asker>(1000, "late");
+            co_await sleep_for(500ms); // it has the only cpu
+            placement_group group({"cpu=1"}, {.name = "late"});
+            auto asked = as_result(with_timeout(as_task(outer), 60s));
+            const auto got = co_await asked;
+            REQUIRE(got);
+            CHECK(*got == 1001);
+            group = {};
+            auto after = remote<&bundle_work>(1);
+            const int more = co_await after;
+            CHECK(more == 1);
+            co_await sleep_for(1s);
+            CHECK(d.workers.connected() == 1);
+            CHECK(c.head().status().nodes.at(0).used == "cpu=1");
+        },
+        1);
 }
 
 TEST_CASE("bundles that are empty leave a node that is drained, those in use when they are not",

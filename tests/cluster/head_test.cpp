@@ -31,6 +31,21 @@ task<int> head_outer(int ms) {
     const int got = co_await inner;
     co_return got + 1;
 }
+/// The same, and goes on for long.
+task<int> head_goes_on(int ms) {
+    auto inner = remote<&head_later>.with({.cpus = 2})(ms, ms);
+    const int got = co_await inner;
+    co_await sleep_for(30s);
+    co_return got;
+}
+/// Waits for the next one, down to the last.
+task<int> head_deep(int depth) {
+    co_await sleep_for(1s);
+    if (depth == 0) co_return 0;
+    auto inner = remote<&head_deep>(depth - 1);
+    const int got = co_await inner;
+    co_return got + 1;
+}
 struct head_counter {
     int n = 0;
     int add(int k) { return n += k; }
@@ -209,6 +224,25 @@ TEST_CASE("a new head takes over what waits beside what runs on its cpus", "[clu
         CHECK(d.self.stats().workers_lost == lost);
         const int got = co_await outer;
         CHECK(got == 20'001);
+    });
+}
+
+TEST_CASE("a head hears that a task goes on also over the link after the one that was lost",
+          "[W7][cluster][head]") {
+    test::in_cluster(20, 1, [](test::sim_nodes& c, driver_of&) -> task<void> {
+        auto outer = remote<&head_goes_on>.with({.cpus = 2})(4000);
+        co_await sleep_for(3s); // it waits
+        c.network().partition("head", "driver");
+        co_await sleep_for(9s); // the link is given up, and what was said over it
+        c.network().heal_all();
+        co_await sleep_for(6s);
+        const auto s = c.head().status();
+        REQUIRE(s.jobs.size() == 1);
+        CHECK(s.jobs[0].connected);
+        CHECK_FALSE(outer.ready());
+        CHECK(s.nodes.at(0).used == "cpu=2");
+        const int got = co_await outer;
+        CHECK(got == 4000);
     });
 }
 
@@ -465,6 +499,55 @@ TEST_CASE("drivers that have one core between them take turns", "[cluster][head]
             CHECK(d.self.stats().retried == 0);
         },
         1);
+}
+
+TEST_CASE("drivers take turns with one core also while a task waits for its own tasks",
+          "[W7][cluster][head]") {
+    test::in_cluster(
+        18, 1,
+        [](test::sim_nodes& c, driver_of& d) -> task<void> {
+            auto mine = remote<&head_deep>(8);
+            co_await sleep_for(1500ms);
+            auto other = c.make_driver("second");
+            const auto use_it = []() -> task<void> {
+                auto r = remote<&head_twice>(2);
+                auto asked = as_result(with_timeout(as_task(r), 60s));
+                const auto got = co_await asked;
+                CHECK(got);
+            };
+            auto used = other->self.run_here(use_it());
+            co_await used;
+            auto ended = other->end();
+            co_await ended;
+            auto asked = as_result(with_timeout(as_task(mine), 60s));
+            const auto got = co_await asked;
+            REQUIRE(got);
+            CHECK(*got == 8);
+            CHECK(d.self.stats().retried == 0);
+        },
+        1);
+}
+
+TEST_CASE("what a task on a drained node waits for runs on another node", "[W7][cluster][head]") {
+    test::in_cluster(
+        19, 2,
+        [](test::sim_nodes& c, driver_of& d) -> task<void> {
+            auto outer = remote<&head_deep>(3);
+            co_await sleep_for(500ms);
+            REQUIRE(c.processes() == 1); // the driver wants no more
+            const auto& drained = c.at(c.at(0).children->running().empty() ? 1 : 0);
+            auto draining = test::drain(&c, drained.host, true);
+            co_await draining;
+            auto asked = as_result(with_timeout(as_task(outer), 60s));
+            const auto got = co_await asked;
+            REQUIRE(got);
+            CHECK(*got == 3);
+            co_await sleep_for(1s);
+            CHECK(drained.children->running().empty());
+            CHECK(c.processes() == 1);
+            CHECK(d.workers.connected() == 1);
+        },
+        2, 1);
 }
 
 TEST_CASE("a head that is cancelled is taken for one that crashed", "[cluster][head]") {

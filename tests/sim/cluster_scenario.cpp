@@ -188,6 +188,7 @@ struct stage {
 struct outstanding {
     int call = 0, retries = 0;
     bool counts_runs = true, is_method = false;
+    const char* what = "";
     ref<int> result;
 };
 
@@ -258,6 +259,7 @@ bool submit_held(stage* s, const holdings& h, std::vector<outstanding>& into) {
     if (h.actor && w.chance(0.5)) {
         made.call = ++s->last_call;
         made.is_method = true;
+        made.what = "a method of the actor with a gpu";
         made.result = h.actor.call<&holder::note>(made.call);
     } else if (h.group) {
         made.call = ++s->last_call;
@@ -268,10 +270,11 @@ bool submit_held(stage* s, const holdings& h, std::vector<outstanding>& into) {
         const int ms = static_cast<int>(w.below(500));
         if (w.chance(0.3)) { // not in it itself
             how.cpus = s->has_actors ? 0 : 1;
-            const bool finds = w.chance(0.5);
+            const bool by_name = w.chance(0.5);
+            made.what = ms % 3 == 0 ? "in_made" : by_name ? "in_named" : "in_found";
             made.result = ms % 3 == 0 ? remote<&in_made>.with(how)(made.call, ms)
-                          : finds     ? remote<&in_found>.with(how)(made.call, ms, "room")
-                                      : remote<&in_named>.with(how)(made.call, ms, "room");
+                          : by_name   ? remote<&in_named>.with(how)(made.call, ms, "room")
+                                      : remote<&in_found>.with(how)(made.call, ms, "room");
             into.push_back(std::move(made));
             return true;
         }
@@ -282,9 +285,11 @@ bool submit_held(stage* s, const holdings& h, std::vector<outstanding>& into) {
         if (w.chance(0.3)) how.on = how.on.with_children();
         if (w.chance(0.5)) {
             how.gpus = 1;
+            made.what = "with_gpu in a group";
             made.result = remote<&with_gpu>.with(how)(made.call, ms);
         } else {
             how.resources = "disk=0.5";
+            made.what = s->has_actors ? "with_disk in a group" : "slow in a group";
             // A group that holds all cpus would keep the worker away that a call of with_disk needs.
             made.result = s->has_actors ? remote<&with_disk>.with(how)(made.call, ms)
                                         : remote<&slow>.with(how)(made.call, ms);
@@ -310,9 +315,11 @@ outstanding submit(stage* s, const actor_handle<ledger>& actor, int* position) {
         made.counts_runs = false;
         if (w.chance(0.6)) {
             how.gpus = 1;
+            made.what = "with_gpu";
             made.result = remote<&with_gpu>.with(how)(made.call, ms);
         } else {
             how.resources = "disk=0.5";
+            made.what = "with_disk";
             made.result = remote<&with_disk>.with(how)(made.call, ms);
         }
         return made;
@@ -320,6 +327,7 @@ outstanding submit(stage* s, const actor_handle<ledger>& actor, int* position) {
     if (actor && w.chance(0.1)) {
         how.on = actor;
         made.counts_runs = false;
+        made.what = "follow";
         made.result = remote<&follow>.with(how)(made.call, actor);
         return made;
     }
@@ -328,16 +336,24 @@ outstanding submit(stage* s, const actor_handle<ledger>& actor, int* position) {
         const int lines = w.chance(0.1) ? 4000 : 1 + static_cast<int>(w.below(50));
         const int length = static_cast<int>(w.below(200));
         made.counts_runs = false;
+        made.what = "talk";
         made.result = remote<&talk>.with(how)(made.call, lines, length);
         return made;
     }
     switch (w.below(actor ? 4 : 2)) {
-    case 0: made.result = remote<&plain>.with(how)(made.call); break;
+    case 0:
+        made.what = "plain";
+        made.result = remote<&plain>.with(how)(made.call);
+        break;
     case 1:
+        made.what = "slow";
         made.result = remote<&slow>.with(how)(made.call, static_cast<int>(w.below(800)));
         made.counts_runs = false;
         break;
-    default: made.is_method = true; made.result = actor.call<&ledger::note>(made.call, ++*position);
+    default:
+        made.is_method = true;
+        made.what = "a method of the ledger";
+        made.result = actor.call<&ledger::note>(made.call, ++*position);
     }
     return made;
 }
@@ -362,7 +378,8 @@ void force(stage* s, const outstanding& one) {
     if (!one.is_method) one.result.cancel_by_force();
 }
 
-task<void> check_outcome(stage* s, outstanding call) {
+/// others: of its driver, that have not been looked at yet.
+task<void> check_outcome(stage* s, outstanding call, const std::vector<outstanding>* others) {
     auto& w = s->w;
     if (s->is_contended) {
         auto first = as_result(with_timeout(as_task(call.result), 300s));
@@ -373,8 +390,12 @@ task<void> check_outcome(stage* s, outstanding call) {
     }
     auto asked = as_result(with_timeout(as_task(call.result), 600s));
     auto outcome = co_await asked;
-    std::string why; // what the first of each job waits for
+    std::string why; // what hangs with it, and what the first of each job waits for
     if (!call.result.ready()) {
+        why = fmt::format(": {} {}", call.what, call.call);
+        for (const auto& other : *others)
+            if (other.result && !other.result.ready())
+                why += fmt::format(", {} {}", other.what, other.call);
         for (const auto& j : s->c.head().status().jobs)
             why += fmt::format("; {} waits for {}: {}", j.name, j.waiting, j.why);
         why += used_of(s);
@@ -432,7 +453,7 @@ task<void> call_around(stage* s, sim_nodes::driver* d, std::size_t* workers) {
     }
     held = {};
     for (auto& call : calls) {
-        auto checked = check_outcome(s, std::move(call));
+        auto checked = check_outcome(s, std::move(call), &calls);
         co_await checked;
     }
     if (!d->started) co_return; // it has asked for nothing
@@ -667,7 +688,6 @@ std::vector<std::pair<std::string, std::int64_t>> all_workers(stage* s) {
 /// Workers do not notice that the head was away.
 task<void> restart_head(stage* s) {
     auto& w = s->w;
-    co_await sleep_for(3s); // those for one demand that have nothing to do leave
     const auto before = all_workers(s);
     auto killed = s->c.kill_head();
     co_await killed;
@@ -736,6 +756,9 @@ task<void> drive(stage* s) {
         co_await called;
         auto settled = settle(s);
         co_await settled;
+        // Those for one demand that have nothing to do leave, and those that a drain has asked back, though it is over: up
+        // to 5 s later, where their connection is broken and no goodbye reaches them. Others come in their place.
+        co_await sleep_for(10s);
         std::size_t connected = 0;
         for (const auto& d : drivers) connected += d->self.workers();
         // Two that share would share again; a worker that has just been granted may be granted elsewhere.

@@ -197,7 +197,7 @@ struct keep_lease {
     static constexpr std::uint16_t number = 22;
     std::uint64_t lease = 0;
 };
-/// The only task of a lease waits for calls that it has made, or no longer: its cpus are free meanwhile.
+/// All that runs on a lease waits for calls that it has made, or no longer: its cpus are free meanwhile.
 struct lease_rests {
     static constexpr std::uint16_t number = 23;
     std::uint64_t lease = 0;

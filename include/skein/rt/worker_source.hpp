@@ -107,8 +107,8 @@ public:
     /// So many workers for a demand have something to do; those above that number may go after a while. Returns at
     /// once. What cannot be had is told to the runtime (refuse_demand).
     virtual void want(const worker_demand& what) = 0;
-    /// The task on a worker that is for one demand alone waits for calls that it has made, or no longer: its cpus are
-    /// free meanwhile. Returns at once.
+    /// The task on a worker that is for one demand alone, or all tasks on one that is being given back, wait for calls
+    /// that they have made, or no longer: its cpus are free meanwhile. Returns at once.
     virtual void rests(const net::channel& worker, bool on) = 0;
     /// The worker's process is to end at once: a task there was cancelled by force. Returns at once; the end is seen
     /// as that of any worker, and it is replaced.

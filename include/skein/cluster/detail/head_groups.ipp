@@ -330,7 +330,7 @@ SKEIN_INLINE bool head::books::make_group_room(const detail::head_group& g, bool
         auto* const n = node_at(incarnation);
         for (auto at = n->leases.rbegin(); missing > 0 && at != n->leases.rend(); ++at) {
             auto& l = *at->second;
-            if (!may_go(l, *g.of) || is_coming(l) || !l.demand.cpu) continue;
+            if (!may_go(l, *g.of) || is_coming(l) || l.rests || !l.demand.cpu) continue;
             missing -= l.demand.cpu.in_steps();
             recall(l, fmt::format("room for placement group {} on {}", g.number, n->name));
         }

@@ -281,7 +281,8 @@ SKEIN_INLINE bool head::books::make_room(const detail::head_lease& l, detail::he
     auto used = now.used;
     std::int64_t could = 0;
     for (const auto& [name, other] : n.leases) {
-        if (other->of != l.of || other->own) continue;
+        if (other->of != l.of || other->own || other->rests)
+            continue; // whose cpus are free already
         const auto cpus = other->demand.cpu.in_steps();
         could += cpus;
         used.cpu -= other->demand.cpu;

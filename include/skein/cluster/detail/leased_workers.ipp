@@ -213,7 +213,7 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
     for (const auto& [number, l] : self->leases)
         if (!told.contains(number)) self->want(l);
     for (const auto& [number, l] : self->leases) {
-        if (l->rests) (void)self->head.tell(lease_rests{number, true});
+        if (l->has_rested) (void)self->head.tell(lease_rests{number, l->rests});
         if (l->ends_now) (void)self->head.tell(return_lease{number, true});
     }
     self->mark_unknown();
@@ -248,10 +248,12 @@ SKEIN_INLINE std::size_t leased_workers::books::target() const noexcept {
         std::clamp<std::int64_t>(room, any_own ? 0 : 1, how.most_workers));
 }
 
-/// Leases for all tasks.
+/// Leases for all tasks. One that is given back when what its tasks wait for has ended needs another in its place: what
+/// they wait for may have no other worker to run on.
 SKEIN_INLINE std::size_t leased_workers::books::shared() const noexcept {
-    return static_cast<std::size_t>(std::count_if(
-        leases.begin(), leases.end(), [](const auto& one) { return one.second->kind == 0; }));
+    return static_cast<std::size_t>(
+        std::count_if(leases.begin(), leases.end(),
+                      [](const auto& one) { return one.second->kind == 0 && !one.second->rests; }));
 }
 
 /// Asks for what is missing, and takes back what was asked for in vain.
@@ -541,6 +543,7 @@ SKEIN_INLINE void leased_workers::drop_group(std::uint64_t number) { books_->dro
 SKEIN_INLINE void leased_workers::rests(const net::channel& worker, bool on) {
     for (const auto& [number, l] : books_->leases) {
         if (l->wire.get() != &worker || std::exchange(l->rests, on) == on) continue;
+        l->has_rested = true;
         if (books_->is_joined()) (void)books_->head.tell(lease_rests{number, on});
         books_->fill();
         return;

@@ -30,7 +30,8 @@ struct leased_workers::books {
         std::optional<time_point> broken_since; ///< its connection is
         bool ended = false;                     ///< the head says so
         bool retiring = false;
-        bool rests = false;      ///< its task waits for others
+        bool rests = false;      ///< all that runs there waits for others
+        bool has_rested = false; ///< and the head may have heard so
         bool ends_now = false;   ///< its process is to be killed
         bool impossible = false; ///< no node could hold it, the head says
         std::string why;         ///< the same in words, until it is said

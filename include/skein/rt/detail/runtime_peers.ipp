@@ -159,11 +159,21 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
     auto l = *found;
     books_->leases.retire(*l, true);
     if (books_->leases.waits()) pump_leases();
+    // As long as all of them wait for others, these may need its cpus, or a worker in its place.
+    bool rests = false;
+    const auto rest = [&](bool on) {
+        auto* const source = books_->leases.source;
+        if (l->kind == 0 && std::exchange(rests, on) != on && source != nullptr)
+            source->rests(*wire, on);
+    };
     try {
         for (auto pause = std::chrono::milliseconds(1); l->up && has_calls(*l);
-             pause = std::min(2 * pause, std::chrono::milliseconds(50)))
+             pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
+            rest(l->busy == 0);
             co_await sleep_for(pause);
+        }
     } catch (const error&) {
+        rest(false);
         if (l->up && l->ended_for.empty()) books_->leases.retire(*l, false);
         pump();
         throw;
