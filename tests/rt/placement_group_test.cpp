@@ -458,8 +458,8 @@ TEST_CASE("so many waits for one group are kept, and no more", "[G9][rt][placeme
         placement_group first({fmt::format("cpu={}", all)}, {.name = "first"});
         co_await first.ready();
         placement_group second({fmt::format("cpu={}", all)}, {.name = "second"});
-        auto greedy = remote<&wait_often>.with({.cpus = 0})("second", 16'384 + 3, 3);
-        auto bounded = with_timeout(as_task(greedy), 20s);
+        auto greedy = remote<&wait_often>.with({.cpus = 0})("second", 4'096 + 3, 3);
+        auto bounded = with_timeout(as_task(greedy), 60s);
         const int refused = co_await bounded;
         CHECK(refused == 3);
         first = {};

@@ -244,7 +244,7 @@ SKEIN_INLINE void runtime::group_desk::keep(runtime& self, detail::call_base& ca
 namespace detail {
 
 /// Of workers, for one group: a greedy one gets no more of the driver's memory.
-inline constexpr std::size_t most_group_waits = 16'384;
+inline constexpr std::size_t most_group_waits = 4'096;
 
 [[nodiscard]] inline group_question read_question(const peer& from, byte_span body) {
     auto read = wire::decode<group_question>(body);
