@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Between a driver and the head: leases, placement groups, namespaces; see cluster/messages.hpp.
+
+#include <skein/core/config.hpp>
+#include <skein/cluster/detail/lease_messages.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+inline constexpr std::uint64_t unknown_node = UINT64_MAX; ///< of a lease whose worker came first
+
+/// A lease of a driver, as its hello tells it.
+struct known_lease {
+    std::uint64_t number = 0;
+    std::string demand;
+    std::uint64_t node = 0; ///< the incarnation of its agent; 0: it waits; or unknown_node
+    std::string label;      ///< these four: see want_lease
+    bool own = false;
+    std::string env, cwd;
+};
+
+/// Where a bundle of a placement group is.
+struct placed_bundle {
+    std::uint64_t node = 0; ///< the incarnation of its agent; 0: it has no place
+    std::uint64_t gpus = 0; ///< bits of rt::gpu_set
+};
+
+/// A placement group of a driver, as its hello tells it.
+struct known_group {
+    std::uint64_t number = 0;
+    std::uint8_t strategy = 0;         ///< rt::group_strategy
+    std::vector<std::string> bundles;  ///< as rt::parse_resources() reads them
+    std::vector<placed_bundle> placed; ///< of each, as the head said last; none: it waits
+};
+
+/// A driver calls actors of a namespace through its keeper, a driver of this incarnation.
+struct visited_space {
+    std::string space;
+    std::uint64_t keeper = 0;
+};
+
+inline constexpr std::uint64_t keeper_lease = 0; ///< of its own process, among those of its workers
+
+/// A driver says who it is and which leases it has or waits for; answered by driver_welcome.
+struct driver_hello {
+    static constexpr std::uint16_t number = 3;
+    std::uint32_t version = cluster_version;
+    std::string name; ///< of the job, for people: "./train"
+    std::string host;
+    std::int64_t pid = 0;
+    std::uint32_t weight = 1; ///< of its fair share
+    // What agents start, and where that finds the driver.
+    std::string executable; ///< an absolute path
+    std::string program;    ///< argv[0]
+    std::string folder;     ///< working directory
+    std::uint16_t port = 0; ///< on which it listens for workers
+    std::string address;    ///< all of it, where the host is no secret; "": see start_worker_order
+    std::vector<known_lease> leases;
+    std::vector<known_group> groups;
+    bool prints = false;     ///< it takes what its workers print; else that appears at their agent
+    bool again = false;      ///< a head has welcomed it before
+    std::string space;       ///< it is the keeper of this namespace; "": it is a program
+    std::uint64_t build = 0; ///< rt::build_id() of its executable
+    std::vector<visited_space> visits;
+};
+
+/// The head takes the driver in, and says how large the cluster is.
+struct driver_welcome {
+    static constexpr std::uint16_t number = 4;
+    std::uint64_t cpus = 0; ///< whole ones, of all nodes
+    std::uint32_t nodes = 0;
+};
+
+/// A driver asks for room for one more worker.
+struct want_lease {
+    static constexpr std::uint16_t number = 5;
+    std::uint64_t lease = 0; ///< a number that this driver has not used
+    std::string demand;
+    /// Of the node: "zone=a", "node=n1"; in a placement group "@3", "@3/0"; empty: any.
+    std::string label;
+    /// For tasks with one demand alone: the driver gives others of its leases back for it, where it is told.
+    bool own = false;
+    /// Of its worker's process, as rt::parse_task_environment() reads them; no folder: that of the driver.
+    std::string env, cwd;
+};
+
+/// Takes back what was asked for, or ends what was granted.
+struct return_lease {
+    static constexpr std::uint16_t number = 6;
+    std::uint64_t lease = 0;
+    bool at_once = false; ///< its worker is to be killed, not asked
+};
+
+/// There is room, and the worker is being started.
+struct lease_granted {
+    static constexpr std::uint16_t number = 7;
+    std::uint64_t lease = 0;
+    std::uint64_t node = 0; ///< the incarnation of its agent
+    std::string node_name;
+    std::vector<std::string> labels; ///< of the node; "node=n1" is one
+};
+
+/// It waits for a node that could hold it: none that is there could.
+struct lease_waits {
+    static constexpr std::uint16_t number = 8;
+    std::uint64_t lease = 0;
+    std::string why;
+};
+
+/// A lease is gone: its worker has ended, or there can be none.
+struct lease_ended {
+    static constexpr std::uint16_t number = 9;
+    std::uint64_t lease = 0;
+    bool started = true; ///< its worker ran
+    std::string how;
+    std::uint64_t lines = 0; ///< these two: see ended_lease
+    bool is_lasting = false;
+};
+
+/// The head asks for it back: its node is drained, or others have had less than their share for long. The driver
+/// sends no new work there and returns it when what runs has ended.
+struct lease_recalled {
+    static constexpr std::uint16_t number = 21;
+    std::uint64_t lease = 0;
+    std::string why;
+};
+
+/// A lease that was asked back is kept: its worker has actors.
+struct keep_lease {
+    static constexpr std::uint16_t number = 22;
+    std::uint64_t lease = 0;
+};
+
+/// All that runs on a lease waits for calls that it has made, or no longer: its cpus are free meanwhile.
+struct lease_rests {
+    static constexpr std::uint16_t number = 23;
+    std::uint64_t lease = 0;
+    bool on = false;
+};
+
+/// A driver asks for a placement group: room for all its bundles, or none.
+struct want_group {
+    static constexpr std::uint16_t number = 24;
+    std::uint64_t group = 0; ///< a number that this driver has not used
+    std::uint8_t strategy = 0;
+    std::vector<std::string> bundles;
+};
+
+/// A driver needs it no more, and has returned the leases in it.
+struct drop_group {
+    static constexpr std::uint16_t number = 25;
+    std::uint64_t group = 0;
+};
+
+/// All bundles have places.
+struct group_placed {
+    static constexpr std::uint16_t number = 26;
+    std::uint64_t group = 0;
+    std::vector<placed_bundle> bundles;
+};
+
+/// It waits: for nodes that could hold it, or some of its places have gone and it gets others.
+struct group_waits {
+    static constexpr std::uint16_t number = 27;
+    std::uint64_t group = 0;
+    bool impossible = false; ///< no nodes that are there could hold it
+    std::string why;
+};
+
+/// There can be no such group: it is forgotten.
+struct group_refused {
+    static constexpr std::uint16_t number = 28;
+    std::uint64_t group = 0;
+    std::string why;
+};
+
+/// A driver asks for the keeper of a namespace, which is started if there is none, from the driver's executable.
+struct enter_space {
+    static constexpr std::uint16_t number = 30;
+    std::string space;
+    std::uint64_t keeper = 0; ///< this one or none; 0: whichever there is
+};
+
+/// Where the keeper listens; as in start_worker_order.
+struct space_entered {
+    static constexpr std::uint16_t number = 31;
+    std::uint64_t keeper = 0; ///< its incarnation
+    std::string who;          ///< "app (pid 7 at host)"
+    std::string host;
+    std::uint16_t port = 0;
+    std::string address;
+};
+
+/// A keeper that the driver visits has ended.
+struct space_lost {
+    static constexpr std::uint16_t number = 32;
+    std::string space;
+    std::uint64_t keeper = 0;
+    std::string how;
+};
+
+/// Nodes have come or gone.
+struct cluster_changed {
+    static constexpr std::uint16_t number = 10;
+    std::uint64_t cpus = 0;
+    std::uint32_t nodes = 0;
+};
+
+} // namespace skein::cluster

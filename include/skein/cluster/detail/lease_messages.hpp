@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What several messages of a cluster speak of: their version, and leases by name.
+
+#include <skein/core/config.hpp>
+
+#include <compare>
+#include <cstdint>
+#include <string>
+
+namespace skein::cluster {
+
+/// The version of these messages; head and peers must have the same.
+inline constexpr std::uint32_t cluster_version = 7;
+
+/// Which lease: of which driver's process, and the how manieth there.
+struct lease_name {
+    std::uint64_t driver = 0, number = 0;
+    friend auto operator<=>(const lease_name&, const lease_name&) = default;
+};
+
+/// A lease that a node holds: its worker runs, or loads.
+struct held_lease {
+    lease_name lease;
+    std::string demand;     ///< as rt::parse_resources() reads it
+    std::uint64_t gpus = 0; ///< bits of rt::gpu_set
+    std::string space;      ///< it is the keeper of this namespace
+};
+
+/// How a worker ended.
+struct ended_lease {
+    lease_name lease;
+    bool started = true;
+    std::string how;         ///< "killed by signal 9 (SIGKILL)"
+    std::uint64_t lines = 0; ///< that it has printed, and its agent has read
+    bool is_lasting = false; ///< it did not start, and would not with the same folder
+};
+
+} // namespace skein::cluster

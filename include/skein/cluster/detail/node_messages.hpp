@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Between a node's agent and the head. Both hellos may come again; see cluster/messages.hpp.
+
+#include <skein/core/config.hpp>
+#include <skein/cluster/detail/lease_messages.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+/// A node says who it is and what it holds; answered by node_welcome.
+struct node_hello {
+    static constexpr std::uint16_t number = 1;
+    std::uint32_t version = cluster_version;
+    std::string name; ///< "" : that of the host
+    std::string host;
+    std::int64_t pid = 0;
+    std::string resources; ///< "cpu=8,memory=16GiB,ssd=1"
+    std::vector<std::string> labels;
+    std::vector<held_lease> holds;
+    std::vector<ended_lease> ended; ///< since the last link
+    bool draining = false;          ///< see node_drains
+    bool again = false;             ///< a head has welcomed it before
+};
+
+/// The head takes the node in.
+struct node_welcome {
+    static constexpr std::uint16_t number = 2;
+    std::string name;             ///< this node's, unique in the cluster
+    std::vector<lease_name> stop; ///< nobody knows these leases any more
+};
+
+/// An agent is to start a worker.
+struct start_worker_order {
+    static constexpr std::uint16_t number = 11;
+    lease_name lease;
+    std::string demand;
+    std::uint64_t gpus = 0;
+    std::string executable, program, folder;
+    std::string name; ///< "worker-3"
+    /// Where its driver listens. Empty host: it runs on the head's host, which each node knows by another
+    /// address, so that the agent takes the one under which it has reached the head.
+    std::string driver_host, driver_address; ///< the address: instead of host and port
+    std::uint16_t driver_port = 0;
+    bool prints = false; ///< see driver_hello
+    std::string env;     ///< see want_lease; its folder is `folder`
+    std::string space;   ///< not a worker: the keeper of this namespace
+};
+
+/// An agent is to end a worker; the answer is worker_ended.
+struct stop_worker_order {
+    static constexpr std::uint16_t number = 12;
+    lease_name lease;
+    bool at_once = false; ///< it is killed
+};
+
+/// A worker has ended, or did not start.
+struct worker_ended {
+    static constexpr std::uint16_t number = 13;
+    ended_lease what;
+};
+
+/// The node has no place in the cluster any more: its agent ends.
+struct leave_cluster {
+    static constexpr std::uint16_t number = 14;
+    std::string why;
+};
+
+/// The node is drained, or not any more. Its agent only remembers it, for a head that is started again.
+struct node_drains {
+    static constexpr std::uint16_t number = 29;
+    bool on = true;
+};
+
+} // namespace skein::cluster
