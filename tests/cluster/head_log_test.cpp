@@ -563,6 +563,13 @@ task<void> node_is_back(test::sim_nodes* c) {
     co_await back;
 }
 
+task<void> restart_head(test::sim_nodes* c, sim::disk* on) {
+    auto died = c->kill_head();
+    co_await died;
+    c->head_disk = on;
+    c->start_head();
+}
+
 } // namespace
 
 TEST_CASE("a generation that a power loss takes back locks nobody out", "[H7]") {
@@ -616,17 +623,13 @@ TEST_CASE("a head whose generation gets durable later tells it from then on", "[
         c.start_agent(c.at(0)); // knows no head but this one
         auto joined = node_is_back(&c);
         co_await joined;
-        auto third = c.kill_head();
+        auto third = restart_head(&c, older.get()); // 2 after 3
         co_await third;
-        c.head_disk = older.get();
-        c.start_head(); // 2 after 3
         CHECK(c.head().status().generation == 2);
         co_await sleep_for(10s);
         CHECK(c.head().status().nodes.empty());
-        auto fourth = c.kill_head();
+        auto fourth = restart_head(&c, &disk);
         co_await fourth;
-        c.head_disk = &disk;
-        c.start_head();
         auto home = node_is_back(&c);
         co_await home;
     });
@@ -638,22 +641,18 @@ TEST_CASE("nodes refuse an older head than the one they knew", "[H7]") {
         auto died = c.kill_head();
         co_await died;
         c.start_head();
-        auto joined = until([&] { return c.head().status().nodes.size() == 1; }, "the node");
+        auto joined = node_is_back(&c);
         co_await joined;
         CHECK(c.head().status().generation == 2);
-        auto newer_died = c.kill_head();
+        auto newer_died = restart_head(&c, copy.get());
         co_await newer_died;
-        sim::disk
-            older; // an older copy of the state: its head would be generation 2 again, and before that 1
-        c.head_disk = copy.get();
-        c.start_head();
         CHECK(c.head().status().generation == 2); // as new as the one it knew: taken
-        auto same = until([&] { return c.head().status().nodes.size() == 1; }, "the node");
+        auto same = node_is_back(&c);
         co_await same;
         auto third = c.kill_head();
         co_await third;
         c.start_head(); // 3
-        auto newest = until([&] { return c.head().status().nodes.size() == 1; }, "the node");
+        auto newest = node_is_back(&c);
         co_await newest;
         auto last = c.kill_head();
         co_await last;
@@ -661,25 +660,21 @@ TEST_CASE("nodes refuse an older head than the one they knew", "[H7]") {
         disk.crash();
         const auto stale = disk.crash(sim::crash_mode::all_written);
         c.start_head(); // 3: not older
-        auto taken = until([&] { return c.head().status().nodes.size() == 1; }, "the node");
+        auto taken = node_is_back(&c);
         co_await taken;
         auto fourth = c.kill_head();
         co_await fourth;
         c.start_head(); // 4
-        auto again = until([&] { return c.head().status().nodes.size() == 1; }, "the node");
+        auto again = node_is_back(&c);
         co_await again;
-        auto fifth = c.kill_head();
+        auto fifth = restart_head(&c, stale.get()); // 3 after 4
         co_await fifth;
-        c.head_disk = stale.get();
-        c.start_head(); // 3 after 4
         CHECK(c.head().status().generation == 3);
         co_await sleep_for(10s);
         CHECK(c.head().status().nodes.empty());
-        auto sixth = c.kill_head();
+        auto sixth = restart_head(&c, &disk); // 5
         co_await sixth;
-        c.head_disk = &disk;
-        c.start_head(); // 5
-        auto home = until([&] { return c.head().status().nodes.size() == 1; }, "the node");
+        auto home = node_is_back(&c);
         co_await home;
     });
 }

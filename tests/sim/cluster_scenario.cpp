@@ -82,10 +82,8 @@ task<int> in_named(int call, int ms, std::string name) {
     const int got = co_await inner;
     co_return -got;
 }
-/// The same by a handle, which it may hold longer than others do.
-task<int> in_found(int call, int ms, std::string name) {
-    auto found = get_placement_group(name);
-    const auto group = co_await found;
+/// Waits for the group or not, runs in it, and may remove it.
+task<int> in_group(int call, int ms, placement_group group) {
     if (ms % 2 == 0) {
         auto ready = with_timeout(group.ready(), 2s);
         co_await ready;
@@ -98,20 +96,18 @@ task<int> in_found(int call, int ms, std::string name) {
     }
     co_return -got;
 }
+/// The same as in_named by a handle, which it may hold longer than others do.
+task<int> in_found(int call, int ms, std::string name) {
+    auto found = get_placement_group(name);
+    auto group = co_await found;
+    auto inside = in_group(call, ms, std::move(group));
+    co_return co_await inside;
+}
 /// In a group that it makes itself, and that ends with it or before; its name may be taken.
 task<int> in_made(int call, int ms) {
     const placement_group group({"disk=0.5"}, {.name = ms % 4 == 0 ? "own" : ""});
-    if (ms % 2 == 0) {
-        auto ready = with_timeout(group.ready(), 2s);
-        co_await ready;
-    }
-    auto inner = remote<&slow>.with({.cpus = 0, .resources = "disk=0.5", .on = group})(-call, ms);
-    const int got = co_await inner;
-    if (ms % 10 == 1) {
-        auto removed = with_timeout(group.remove(), 5s);
-        co_await removed;
-    }
-    co_return -got;
+    auto inside = in_group(call, ms, group);
+    co_return co_await inside;
 }
 /// Has the gpu of its host as long as it lives.
 struct holder {

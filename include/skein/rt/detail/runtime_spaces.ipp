@@ -452,12 +452,12 @@ SKEIN_INLINE void space_books::on_question(runtime& driver, peer& from, const ne
                     fmt::format("a question that cannot be read from {}", from.who));
     if (driver.books_->closing) return; // its link ends
     auto& b = of(driver);
-    if (from.asks >= most_asked)
+    if (from.asks >= b.most_asked)
         throw error(errc::exhausted,
                     fmt::format("{} asks for namespaces without end: {} have no answer; ask for "
                                 "fewer at a time",
                                 from.who, from.asks));
-    if (b.answering >= most_answering) return refuse_question(from, f.id);
+    if (b.answering >= b.most_answering) return b.refuse_question(from, f.id);
     ++from.asks;
     ++b.answering;
     const task_context::use none(nullptr);
@@ -465,7 +465,7 @@ SKEIN_INLINE void space_books::on_question(runtime& driver, peer& from, const ne
 }
 
 /// There are too many of them, whoever asks.
-SKEIN_INLINE void space_books::refuse_question(peer& from, std::uint64_t id) {
+SKEIN_INLINE void space_books::refuse_question(peer& from, std::uint64_t id) const {
     wire::writer body;
     encode_failure(
         body, {error(errc::exhausted,

@@ -96,8 +96,8 @@ struct space_books {
     /// Driver: workers that know where a keeper is, and questions that are being answered.
     std::map<keeper_key, std::vector<peer_id>> told;
     std::size_t answering = 0;
-    static constexpr std::size_t most_answering = 65'536;
-    static constexpr std::size_t most_asked = 2 * most_visits; ///< by one worker
+    std::size_t most_answering = 65'536;
+    std::size_t most_asked = 2 * most_visits; ///< by one worker
 
     bool closing = false;
     cancel_source stop;
@@ -136,7 +136,7 @@ struct space_books {
 
     // Frames: of a worker to its driver, and back.
     static void on_question(runtime& driver, peer& from, const net::frame_view& f);
-    static void refuse_question(peer& from, std::uint64_t id);
+    void refuse_question(peer& from, std::uint64_t id) const;
     static task<void> answer(space_books* b, peer_id asker, std::uint64_t id, space_question what);
     static void on_answer(runtime& worker, const net::frame_view& f);
     static void on_end(runtime& worker, const net::frame_view& f);
