@@ -78,6 +78,7 @@
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_given.ipp>
 #include <skein/rt/detail/runtime_group_desk.ipp>
+#include <skein/rt/detail/runtime_group_handles.ipp>
 #include <skein/rt/detail/runtime_groups.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_leases.ipp>

@@ -476,7 +476,8 @@ TEST_CASE("a worker gives back no more of a group than it has, and waits only wh
             const std::pair<group_matter, std::uint32_t> wrong[] = {
                 {group_matter::release, 0},
                 {group_matter::release, 2},
-                {static_cast<group_matter>(5), 1},
+                {static_cast<group_matter>(6), 1},
+                {group_matter::hold, 1}, // of a group that there never was
                 {group_matter::make, 1}, // with a number of the driver's
             };
             for (const auto& [matter, times] : wrong) {
@@ -484,7 +485,8 @@ TEST_CASE("a worker gives back no more of a group than it has, and waits only wh
                 auto peer = co_await fake;
                 auto finding = find_group(peer);
                 const auto number = co_await finding;
-                peer->send(message_group, 0, 2, wire::encode(about_group(matter, number, times)),
+                const auto about = number + (matter == group_matter::hold ? 1 : 0);
+                peer->send(message_group, 0, 2, wire::encode(about_group(matter, about, times)),
                            {});
                 auto ended = peer->wait_closed();
                 co_await ended;

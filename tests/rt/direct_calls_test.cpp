@@ -58,6 +58,14 @@ struct caller {
         co_return co_await after;
     }
     void keep(actor_handle<counter> it) { kept = std::move(it); }
+    task<void> keep_later(actor_handle<counter> it, int ms) {
+        kept = std::move(it);
+        co_await sleep_for(std::chrono::milliseconds(ms));
+    }
+    task<int> add_to_kept() {
+        auto r = kept.call<&counter::add>(1);
+        co_return co_await r;
+    }
     actor_handle<counter> give() { return kept; }
     void forget() { kept = {}; }
     std::int64_t pid() { return rt::runtime::current().name().pid; }
@@ -70,6 +78,19 @@ struct holder {
         auto c = co_await made;
         auto kept = with.call<&caller::keep>(c);
         co_await kept;
+    }
+    /// The same, and meanwhile another call of it ends, 500 ms later.
+    task<void> place_slowly(actor_handle<caller> with) {
+        auto link = with.call<&caller::pid>();
+        co_await link;
+        auto made = skein::actor<counter>(40);
+        auto c = co_await made;
+        auto slow = with.call<&caller::keep_later>(c, 1500);
+        co_await sleep_for(500ms);
+        auto quick = with.call<&caller::pid>();
+        co_await slow;
+        c = {};
+        co_await quick;
     }
     /// Asks the other one for what it keeps, has it forget that, and calls it.
     task<int> fetch(actor_handle<caller> from) {
@@ -259,6 +280,29 @@ TEST_CASE("handles in direct calls and their results keep their actors", "[D3][r
         CHECK(got == 42);
         co_await sleep_for(1s);
         CHECK(c.actors() == 2);
+    });
+}
+
+// What the driver was told ahead of one reply, others that had begun by then wait for as well.
+TEST_CASE("no reply overtakes the news of who holds its handles", "[D3][rt][direct]") {
+    in_sim(14, 2, [](sim_cluster& c) -> task<void> {
+        auto first = skein::actor<caller>();
+        const auto keeper = co_await first;
+        auto which = keeper.call<&caller::pid>();
+        const auto pid = co_await which;
+        auto second = skein::actor<holder>();
+        const auto maker = co_await second;
+        auto placed = maker.call<&holder::place_slowly>(keeper);
+        co_await sleep_for(300ms);
+        CHECK(c.actors() == 3);
+        c.network().partition(sim_cluster::host_of(pid / 100 == 1 ? 0 : 1), "driver");
+        co_await sleep_for(2s);
+        c.network().heal_all();
+        co_await placed;
+        co_await sleep_for(1s);
+        auto added = keeper.call<&caller::add_to_kept>();
+        const int got = co_await added;
+        CHECK(got == 41);
     });
 }
 

@@ -13,7 +13,8 @@
 // places again, all of them together, and tasks run again there.
 //
 // The room is given back when nobody holds the group any more: no handle, no task that is to run in it, no actor
-// that lives in it. Tasks and actors make groups as the program does. One with a name is found by it in any process:
+// that lives in it. Tasks and actors make groups as the program does. A handle is an argument like others; who gets it
+// holds the group, too. One with a name is found by it in any process:
 //
 //     skein::placement_group group({"cpu=1"}, {.name = "ingest"});             // in the driver, say, which keeps it
 //     auto r = skein::remote<&load>.with({.on = skein::group_named("ingest")})(7);      // in a worker, or the driver
@@ -95,6 +96,7 @@ public:
 private:
     using desk = rt::runtime::group_desk;
     friend task<placement_group> get_placement_group(std::string_view name);
+    friend wire::codec<placement_group>;
     explicit placement_group(counted_ptr<rt::detail::group_state> state) noexcept
         : state_(std::move(state)) {}
     [[nodiscard]] static task<placement_group> from(
@@ -113,3 +115,15 @@ private:
 }
 
 } // namespace skein
+
+/// How a handle travels: in arguments of calls.
+template <>
+struct skein::wire::codec<skein::placement_group> {
+    static constexpr const char* schema = "placement group";
+    static void encode(writer& to, const skein::placement_group& g) {
+        skein::rt::detail::encode_group(to, g.state_);
+    }
+    static skein::result<void> decode(reader& from, skein::placement_group& into) {
+        return skein::rt::detail::decode_group(from, into.state_);
+    }
+};

@@ -345,7 +345,7 @@ private:
     void drop_caller(peer& caller);
     void cut_caller(std::uint64_t incarnation);
     void tell_driver_first() noexcept;
-    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome);
+    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
     void relay(peer& to, std::uint16_t outcome, slot_id id);
     void lend_here(peer& to, slot_id id);
     [[nodiscard]] task<void> leave_others();
@@ -421,6 +421,7 @@ private:
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_given.ipp>
 #include <skein/rt/detail/runtime_group_desk.ipp>
+#include <skein/rt/detail/runtime_group_handles.ipp>
 #include <skein/rt/detail/runtime_groups.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_leases.ipp>

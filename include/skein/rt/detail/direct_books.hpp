@@ -73,8 +73,9 @@ struct direct_books {
     std::vector<counted_ptr<actor_state>> kept_next; ///< go along with the next one
     bool is_delivering = false;
 
-    /// The next reply must come behind what the driver was told before it.
+    /// The next reply must come behind what the driver was told before it, and so must those of calls that had begun by then.
     bool relay_next = false;
+    std::uint64_t news = 0;      ///< how often it was told
     std::size_t outstanding = 0; ///< calls
     bool is_told_busy = false;   ///< the driver knows that there are some
 

@@ -6,7 +6,11 @@
 #include <skein/core/error.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/ids.hpp>
+#include <skein/core/result.hpp>
+#include <skein/core/task.hpp>
 #include <skein/rt/resources.hpp>
+#include <skein/wire/reader.hpp>
+#include <skein/wire/writer.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -41,6 +45,8 @@ public:
     event changed;
     std::string name;        ///< empty: none
     std::uint32_t holds = 0; ///< worker: times its driver knows of the handles here
+    std::uint64_t at_driver =
+        0; ///< of one that was made here in a worker; 0: its driver has not said yet
     /// Driver: workers that wait for it.
     struct asker {
         peer_id link;
@@ -64,14 +70,17 @@ struct group_entry {
 
 /// A group that a worker holds, as its driver knows it.
 struct held_group {
-    counted_ptr<group_state> state;
+    counted_ptr<group_state> state; ///< nullptr: it had ended before the worker told of it
     std::uint32_t times = 0;
+    bool is_lent = false; ///< by a call: an actor that is made again gets it again
 };
 
 struct group_books {
     std::map<std::uint64_t, group_entry> entries;
     std::map<std::string, std::uint64_t, std::less<>> names;
     std::uint64_t last = 0;
+    /// Of links that are lost while actors that lived there are made again; as actor_books::late_holds.
+    std::map<peer_id, std::vector<counted_ptr<group_state>>> late_holds;
 
     /// Those that are held: what follows may end some of them.
     [[nodiscard]] std::vector<counted_ptr<group_state>> held() const {
@@ -89,6 +98,10 @@ struct group_books {
 [[nodiscard]] task<void> group_is_ready(counted_ptr<group_state> group);
 /// Ends a group, and waits until nothing of it is left.
 [[nodiscard]] task<void> remove_group(counted_ptr<group_state> group);
+
+/// How a handle travels: in the arguments of calls, under the driver's number.
+void encode_group(wire::writer& to, const counted_ptr<group_state>& group);
+[[nodiscard]] result<void> decode_group(wire::reader& from, counted_ptr<group_state>& into);
 
 } // namespace detail
 } // namespace skein::rt

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What runtimes do about placement groups: bodies in runtime_groups.ipp, of names and of workers in
-// runtime_group_desk.ipp.
+// runtime_group_desk.ipp, of handles in calls in runtime_group_handles.ipp.
 
 #include <skein/core/counted_ptr.hpp>
 #include <skein/core/task.hpp>
@@ -19,6 +19,7 @@ namespace skein::rt {
 
 namespace detail {
 struct group_question;
+struct group_answer;
 
 /// A group by its name as a label in the call of a worker.
 [[nodiscard]] std::string named_group_label(const location& on);
@@ -35,6 +36,9 @@ struct runtime::group_desk {
     [[nodiscard]] static task<state_ptr> look_up(runtime* self, std::string name);
     [[nodiscard]] static task<void> ask_and_wait(state_ptr group, bool for_end);
     [[nodiscard]] static bool is_elsewhere(const detail::group_state& group) noexcept;
+    [[nodiscard]] static bool is_worker(const runtime& self) noexcept;
+    [[nodiscard]] static result<void> take_handle(runtime& self, const detail::group_answer& told,
+                                                  state_ptr& into);
     static void drop(runtime& self, detail::group_state& state) noexcept;
     static void end(runtime& self, detail::group_state& group, const error& why);
 
@@ -50,6 +54,7 @@ struct runtime::group_desk {
     static void fail_all(runtime& self, const error& why);
     static void on_question(runtime& self, peer& from, const net::frame_view& f);
     static void take_back(runtime& self, peer& from, slot_id slot);
+    static void forget_holds(runtime& self, peer& from);
     [[nodiscard]] static state_ptr take_answer(runtime& self, byte_span answer);
 
 private:
@@ -57,6 +62,8 @@ private:
     static void tell_drop(runtime& self, std::uint64_t number);
     static void tell_made(runtime& self, detail::group_state& state, detail::group_question what);
     static void make_for(runtime& self, peer& from, const detail::group_question& what);
+    static void hold_for(runtime& self, peer& from, std::uint64_t number);
+    [[nodiscard]] static state_ptr enter_told(runtime& self, const detail::group_answer& told);
     static void refuse(runtime& self, std::uint64_t number, const error& why);
     static void forget(runtime& self, std::uint64_t number);
     static void forget_name(runtime& self, const detail::group_state& state);

@@ -15,12 +15,14 @@ enum class group_matter : std::uint8_t {
     remove = 2,  ///< it ends; a reply comes when nothing of it is left
     release = 3, ///< so often it was told of it, and there is no handle any more; no reply
     make = 4,    ///< one with a number of the worker's, which holds it once from now on; no reply
+    hold = 5,    ///< a handle to it has come in a call, and counts as told once; no reply
 };
 
 /// Numbers that workers give to groups which they make: each its own, from here on. Its driver has others for them.
 inline constexpr std::uint64_t first_of_worker = std::uint64_t{1} << 63;
 /// Of one worker, at a time.
-inline constexpr std::size_t most_made_groups = 16'384;
+inline constexpr std::size_t most_made_groups = 16'384, most_held_groups = 4 * most_made_groups;
+inline constexpr std::size_t most_bundles = 4'096; ///< of one group
 
 struct group_question {
     std::uint8_t matter = 0; ///< a group_matter

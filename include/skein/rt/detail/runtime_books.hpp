@@ -52,9 +52,10 @@ struct running_call {
     }
     skein::detail::cancel_state stop;
     counted_ptr<call_context> context;
-    bool told = false;  ///< the submitter knows that it has started
-    bool waits = false; ///< it has not, see start_gate
-    bool held = false;  ///< and the submitter knows that
+    bool told = false;      ///< the submitter knows that it has started
+    bool waits = false;     ///< it has not, see start_gate
+    bool held = false;      ///< and the submitter knows that
+    std::uint64_t news = 0; ///< direct_books::news when it began
 };
 
 struct call_base::rarities {

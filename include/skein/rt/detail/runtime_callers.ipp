@@ -226,17 +226,26 @@ SKEIN_INLINE void runtime::give_back(detail::call_base& call, const net::frame_v
 
 /// Something was told to the driver that the next reply must not overtake.
 SKEIN_INLINE void runtime::tell_driver_first() noexcept {
-    if (books_->upstream != nullptr) books_->direct->relay_next = true;
+    if (books_->upstream == nullptr) return;
+    books_->direct->relay_next = true;
+    ++books_->direct->news;
 }
 
 /// Worker: what the driver has to know before a reply leaves. True: the reply goes through it, too.
-SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome) {
+SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
     auto& direct = *books_->direct;
     if (to.role == detail::peer_role::here) return false;
-    const bool holds = !books_->actors.borrowed.empty();
-    if (holds) tell_holds();
-    const bool first = std::exchange(direct.relay_next, false) || holds;
-    if (to.role == detail::peer_role::accepted) return first || outcome == detail::reply_lends;
+    if (!books_->actors.borrowed.empty()) {
+        tell_holds();
+        tell_driver_first();
+    }
+    const bool first = std::exchange(direct.relay_next, false);
+    if (to.role == detail::peer_role::accepted) {
+        if (first || outcome == detail::reply_lends) return true;
+        if (direct.news == 0) return false;
+        const auto* const call = to.running.find(id); // that news may have been of its handles
+        return call != nullptr && (*call)->news != direct.news;
+    }
     if (direct.outstanding > 0 && !std::exchange(direct.is_told_busy, true) && to.is_open())
         to.send(detail::message_busy, 1, 0, {});
     return false;

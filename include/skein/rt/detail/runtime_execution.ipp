@@ -358,6 +358,9 @@ SKEIN_INLINE void runtime::begin_call(const std::shared_ptr<peer>& from, slot_id
     auto& running = *made;
     running.context = books_->spare;
     running.waits = waits;
+    // What its arguments had told the driver is not what it knows already.
+    if (books_->upstream != nullptr)
+        running.news = books_->direct->news - (books_->direct->relay_next ? 1 : 0);
     from->running.enter(id, std::move(made));
     books_->calls.spawn(run_call(from, id, &running, std::move(work)));
 }

@@ -277,7 +277,7 @@ SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& wh
 
 /// A reply. The memory of a large one goes with it, so that it is given back.
 SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id id) {
-    if (books_->upstream != nullptr && must_relay(to, outcome)) return relay(to, outcome, id);
+    if (books_->upstream != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
     if (books_->scratch.size() < limit::inline_bytes)
         return to.send(detail::message_reply, outcome, id.value(), books_->scratch.bytes());
     net::frame f;

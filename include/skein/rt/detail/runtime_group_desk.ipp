@@ -42,6 +42,22 @@ protected:
     }
 };
 
+/// The question whether it has its places, or nothing of it is left; the answer says the driver's number of it.
+class group_wait final : public ref_state<void> {
+public:
+    explicit group_wait(counted_ptr<group_state> group) : group_(std::move(group)) {}
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        wire::reader in(bytes);
+        if (!in.fixed(group_->at_driver) || !in.finish()) return in.status();
+        return ref_state<void>::take_value({});
+    }
+
+private:
+    counted_ptr<group_state> group_;
+};
+
 /// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with what is made there.
 SKEIN_INLINE std::string named_group_label(const location& on) {
     const auto bundle = on.bundle() < 0 ? std::string() : fmt::format("{}", on.bundle());
@@ -172,7 +188,7 @@ SKEIN_INLINE void runtime::group_desk::ask(runtime& self,
 
 /// Worker: until the group has its places, or nothing of it is left.
 SKEIN_INLINE task<void> runtime::group_desk::ask_and_wait(state_ptr group, bool for_end) {
-    counted_ptr<detail::ref_state<void>> call(new detail::ref_state<void>);
+    counted_ptr<detail::group_wait> call(new detail::group_wait(group));
     detail::group_question what;
     what.matter = static_cast<std::uint8_t>(for_end ? detail::group_matter::remove
                                                     : detail::group_matter::ready);
@@ -206,20 +222,8 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::take_answer(run
                                                                              byte_span answer) {
     const auto read = wire::decode<detail::group_answer>(answer);
     if (!read || read->number == 0) return {};
-    auto& entry = self.books_->groups.entries[read->number];
-    state_ptr state(entry.state);
-    if (!state) {
-        state = state_ptr(new detail::group_state);
-        state->owner = &self;
-        state->number = read->number;
-        for (const auto& text : read->bundles) {
-            auto bundle = parse_resources(text);
-            state->bundles.push_back(bundle ? std::move(*bundle) : resources());
-        }
-        entry.state = state.get();
-    }
+    auto state = enter_told(self, *read);
     ++state->holds;
-    state->placed = read->placed;
     return state;
 }
 
@@ -248,7 +252,7 @@ inline constexpr std::size_t most_group_waits = 4'096;
 
 [[nodiscard]] inline group_question read_question(const peer& from, byte_span body) {
     auto read = wire::decode<group_question>(body);
-    if (!read || read->matter > static_cast<std::uint8_t>(group_matter::make) ||
+    if (!read || read->matter > static_cast<std::uint8_t>(group_matter::hold) ||
         read->strategy > static_cast<std::uint8_t>(group_strategy::strict_spread))
         throw error(errc::malformed,
                     fmt::format("a question about a placement group that cannot be read from {}",
@@ -279,6 +283,8 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
         return self.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
     }
     if (what.matter == static_cast<std::uint8_t>(matter::make)) return make_for(self, from, what);
+    if (what.matter == static_cast<std::uint8_t>(matter::hold))
+        return hold_for(self, from, what.number);
     const auto held = from.groups.find(detail::number_here(from, what.number));
     if (held == from.groups.end())
         throw error(errc::malformed, fmt::format("{} asks about placement group {}, which it does "
@@ -294,6 +300,7 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
         if (held->second.times > 0) return;
         const auto state = std::move(held->second.state);
         from.groups.erase(held);
+        if (!state) return;
         return end_waits(
             self, from, *state, {},
             error(errc::closed, fmt::format("placement group {} was given back, wait for it with "
@@ -301,6 +308,13 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
                                             state->number)));
     }
     const auto state = held->second.state;
+    if (!state)
+        return self.reply_failure(
+            from, slot,
+            {error(errc::closed,
+                   fmt::format("placement group {} had ended before its handle came", what.number))
+                 .with_hint("who passes a handle holds the group until the call has ended"),
+             nullptr});
     const bool for_end = what.matter == static_cast<std::uint8_t>(matter::remove);
     if (state->askers.size() >= detail::most_group_waits)
         return self.reply_failure(
@@ -362,7 +376,7 @@ SKEIN_INLINE void runtime::group_desk::take_back(runtime& self, peer& from, slot
     };
     for (const auto& [number, held] : from.groups) {
         const auto state = held.state;
-        if (std::none_of(state->askers.begin(), state->askers.end(), asks)) continue;
+        if (!state || std::none_of(state->askers.begin(), state->askers.end(), asks)) continue;
         return end_waits(
             self, from, *state, slot,
             error(errc::cancelled,
@@ -394,7 +408,7 @@ SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_stat
         if (is_over && !one.for_end)
             self.reply_failure(*to, one.slot, {*state.why, nullptr});
         else
-            self.reply(*to, one.slot, [](wire::writer&) {});
+            self.reply(*to, one.slot, [&](wire::writer& w) { w.fixed(state.number); });
     }
     state.askers.insert(state.askers.begin(), rest.begin(), rest.end());
 }

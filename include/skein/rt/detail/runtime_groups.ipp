@@ -21,7 +21,6 @@ namespace skein::rt {
 
 namespace detail {
 
-inline constexpr std::size_t most_bundles = 4096;
 inline constexpr std::size_t longest_group_name = 255;
 
 SKEIN_INLINE void group_state::last_use_gone() noexcept {

@@ -305,7 +305,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     run_again(lost);
     resume_restarts(lost);
     if (l.kind != 0) tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
-    l.groups.clear();
+    group_desk::forget_holds(*this, l);
 }
 
 /// Takes the calls that were at the link out of their slots.

@@ -180,6 +180,7 @@ SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
     }
     for (const auto link : over) {
         actors.late_holds.erase(link);
+        const auto groups = books_->groups.late_holds.extract(link); // they end with this
         std::vector<actor_id> all;
         for (auto& [id, entry] : actors.entries) {
             entry.remove_all_holds(link);

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of rt/runtime.hpp: handles to placement groups in the arguments of calls. Who calls holds the group
+// until the call has ended; who gets the handle tells the driver of it before it answers. docs/design/0012-groups.md
+
+#include <skein/rt/detail/group_message.hpp>
+#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+SKEIN_INLINE void encode_group(wire::writer& to, const counted_ptr<group_state>& group) {
+    group_answer told;
+    if (!group) return wire::encode(to, told);
+    auto* const call = runtime::encoding();
+    if (call == nullptr)
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a handle to placement group {} outside of the "
+                                "arguments of a call",
+                                group->number))
+            .with_hint("results and saved states have its name, for get_placement_group()");
+    if (group->owner == nullptr || group->owner != call->owner)
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a handle to placement group {} travels to another "
+                                "program or namespace, where it is not known",
+                                group->number));
+    told.number = group->number < first_of_worker ? group->number : group->at_driver;
+    if (told.number == 0) {
+        if (group->why) throw *group->why;
+        throw error(errc::not_supported,
+                    "not supported: a handle to a placement group that this worker has made "
+                    "travels before its ready() has ended")
+            .with_hint("co_await group.ready() first, or give the group a name and pass that");
+    }
+    told.placed = group->placed;
+    for (const auto& b : group->bundles) told.bundles.push_back(to_string(b));
+    wire::encode(to, told);
+    call->keep(std::make_shared<counted_ptr<group_state>>(group));
+}
+
+SKEIN_INLINE result<void> decode_group(wire::reader& from, counted_ptr<group_state>& into) {
+    group_answer told;
+    if (auto read = wire::decode(from, told); !read) return read;
+    if (told.number == 0) return {};
+    if (told.number >= first_of_worker || told.bundles.size() > most_bundles)
+        return error(errc::malformed, "a handle to no placement group");
+    auto* const here = runtime::executing();
+    if (here == nullptr || !runtime::group_desk::is_worker(*here))
+        return error(errc::not_supported, "not supported: a handle to a placement group that is "
+                                          "decoded outside of the arguments of a call");
+    return runtime::group_desk::take_handle(*here, told, into);
+}
+
+} // namespace detail
+
+SKEIN_INLINE bool runtime::group_desk::is_worker(const runtime& self) noexcept {
+    return self.books_->upstream != nullptr;
+}
+
+/// Worker: the group that the driver has told of, or knows by now that is held here.
+SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::enter_told(
+    runtime& self, const detail::group_answer& told) {
+    auto& entry = self.books_->groups.entries[told.number];
+    state_ptr state(entry.state);
+    if (!state) {
+        state = state_ptr(new detail::group_state);
+        state->owner = &self;
+        state->number = told.number;
+        for (const auto& text : told.bundles) {
+            auto bundle = parse_resources(text);
+            state->bundles.push_back(bundle ? std::move(*bundle) : resources());
+        }
+        entry.state = state.get();
+    }
+    state->placed = told.placed;
+    return state;
+}
+
+/// Worker: a handle has come in the arguments of a call, whose caller holds the group until the answer.
+SKEIN_INLINE result<void> runtime::group_desk::take_handle(runtime& self,
+                                                           const detail::group_answer& told,
+                                                           state_ptr& into) {
+    auto& books = *self.books_;
+    const auto& entries = books.groups.entries;
+    const auto known = entries.find(told.number);
+    const bool is_held = known != entries.end() && known->second.state != nullptr;
+    if (!is_held && entries.size() >= detail::most_made_groups)
+        return error(errc::exhausted,
+                     fmt::format("this worker holds {} placement groups", entries.size()))
+            .with_hint("a group is held until its last handle is gone");
+    into = enter_told(self, told);
+    if (is_held) return {};
+    into->holds = 1;
+    if (!books.upstream->wire->is_open()) return {}; // until the link is settled
+    detail::group_question what;
+    what.matter = static_cast<std::uint8_t>(detail::group_matter::hold);
+    what.number = told.number;
+    self.tell_driver_first(); // the caller lets go when it is answered
+    books.upstream->wire->send(detail::message_group, 0, 0, wire::encode(what), {});
+    return {};
+}
+
+/// Driver: a worker has got a handle from somebody else. The group may have ended with him meanwhile.
+SKEIN_INLINE void runtime::group_desk::hold_for(runtime& self, peer& from, std::uint64_t number) {
+    auto& groups = self.books_->groups;
+    if (number == 0 || number > groups.last)
+        throw error(
+            errc::malformed,
+            fmt::format("{} holds placement group {}, which there never was", from.who, number));
+    if (from.groups.size() >= detail::most_held_groups && !from.groups.contains(number))
+        throw error(errc::exhausted, fmt::format("{} holds more than {} placement groups", from.who,
+                                                 from.groups.size()));
+    auto& held = from.groups[number];
+    const auto entry = groups.entries.find(number);
+    if (!held.state && entry != groups.entries.end()) held.state = state_ptr(entry->second.state);
+    ++held.times;
+    held.is_lent = true;
+}
+
+/// Driver: the link of a worker is lost. What its actors had, and get again where they are made again, they hold until then.
+SKEIN_INLINE void runtime::group_desk::forget_holds(runtime& self, peer& from) {
+    auto& books = *self.books_;
+    if (books.actors.late_holds.contains(from.number))
+        for (auto& [number, held] : from.groups)
+            if (held.is_lent && held.state)
+                books.groups.late_holds[from.number].push_back(std::move(held.state));
+    from.groups.clear();
+}
+
+} // namespace skein::rt
