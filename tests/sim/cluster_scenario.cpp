@@ -103,6 +103,16 @@ task<int> in_found(int call, int ms, std::string name) {
     auto inside = in_group(call, ms, std::move(group));
     co_return co_await inside;
 }
+/// In one that it is given, perhaps by way of another task. Both are in it, too: it may have all cpus, and is held meanwhile.
+task<int> in_given(int call, int ms, placement_group group) {
+    if (ms % 4 == 0) {
+        auto next = remote<&in_given>.with({.cpus = 0, .on = group})(call, ms + 1, group);
+        group = {};
+        co_return co_await next;
+    }
+    auto inside = in_group(call, ms, std::move(group));
+    co_return co_await inside;
+}
 /// In a group that it makes itself, and that ends with it or before; its name may be taken.
 task<int> in_made(int call, int ms) {
     const placement_group group({"disk=0.5"}, {.name = ms % 4 == 0 ? "own" : ""});
@@ -266,11 +276,17 @@ bool submit_held(stage* s, const holdings& h, std::vector<outstanding>& into) {
         const int ms = static_cast<int>(w.below(500));
         if (w.chance(0.3)) { // not in it itself
             how.cpus = s->has_actors ? 0 : 1;
-            const bool by_name = w.chance(0.5);
-            made.what = ms % 3 == 0 ? "in_made" : by_name ? "in_named" : "in_found";
-            made.result = ms % 3 == 0 ? remote<&in_made>.with(how)(made.call, ms)
-                          : by_name   ? remote<&in_named>.with(how)(made.call, ms, "room")
-                                      : remote<&in_found>.with(how)(made.call, ms, "room");
+            const auto way = ms % 3 == 0 ? 3 : w.below(3);
+            const char* const names[] = {"in_named", "in_found", "in_given", "in_made"};
+            made.what = names[way];
+            if (way == 2) {
+                how.cpus = 0;
+                how.on = h.group;
+            }
+            made.result = way == 0   ? remote<&in_named>.with(how)(made.call, ms, "room")
+                          : way == 1 ? remote<&in_found>.with(how)(made.call, ms, "room")
+                          : way == 2 ? remote<&in_given>.with(how)(made.call, ms, h.group)
+                                     : remote<&in_made>.with(how)(made.call, ms);
             into.push_back(std::move(made));
             return true;
         }

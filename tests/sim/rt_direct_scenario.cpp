@@ -156,6 +156,13 @@ struct post {
         kept.push_back(std::move(other));
         return s.call;
     }
+    /// The same, and meanwhile other calls are answered.
+    task<int> keep_slowly(stamp s, post_handle other, int ms) {
+        arrive(s);
+        kept.push_back(std::move(other));
+        co_await sleep_for(std::chrono::milliseconds(ms));
+        co_return s.call;
+    }
     /// Carries what came as a copy, and what was moved.
     int carry(stamp s, std::vector<std::string> copied, std::vector<std::string> moved,
               std::string_view text) {
@@ -282,7 +289,9 @@ task<void> deposit(post_handle with) {
         co_return;
     }
     const auto s = stamp_for(with);
-    auto kept = check_call(s, with.call<&post::keep>(s, *made));
+    auto kept =
+        check_call(s, s.call % 2 == 0 ? with.call<&post::keep>(s, *made)
+                                      : with.call<&post::keep_slowly>(s, *made, s.call % 50));
     co_await kept;
 }
 
