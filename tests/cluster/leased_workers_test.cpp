@@ -63,6 +63,36 @@ TEST_CASE("without a head calls fail with its address and what to do",
     CHECK(text.find(" tries in 1") != text.npos); // 10 s, and the last one's pause
 }
 
+TEST_CASE("a program says soon that no head answers, and how long it is tried",
+          "[cluster][leased_workers]") {
+    for (const bool is_cut_off : {false, true}) {
+        const test::log_lines lines("cluster");
+        test::in_world_of_nodes(2, [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
+            if (is_cut_off) { // the first attempt takes longer
+                c.start_head();
+                c.network().partition("head", "driver");
+            }
+            const auto d = c.make_driver("driver");
+            const auto body = [&]() -> task<void> { // NOLINT: outlives the run
+                auto r = remote<&leased_twice>(4);
+                co_await sleep_for(1s);
+                CHECK(lines.seen.empty()); // one that comes a moment later is in time
+                co_await sleep_for(1s);
+                INFO(lines.text());
+                CHECK(lines.count("no head answers there") == 1);
+                CHECK(lines.count("head=sim:head:1") == 1);
+                CHECK(lines.count("for=10") == 1);
+                auto asked = as_result(as_task(r));
+                const auto outcome = co_await asked;
+                CHECK_FALSE(outcome);
+                CHECK(lines.count("no head answers there") == 1);
+            };
+            auto driving = test::as_driver(d.get(), body);
+            co_await driving;
+        });
+    }
+}
+
 TEST_CASE("a program that no node can start fails after a while", "[cluster][leased_workers]") {
     cluster::leased_workers_options how;
     how.start_within = 2s;
