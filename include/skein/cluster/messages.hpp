@@ -37,7 +37,7 @@
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 7;
+inline constexpr std::uint32_t cluster_version = 8;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -185,12 +185,12 @@ struct lease_ended {
     std::uint64_t lines = 0; ///< these two: see ended_lease
     bool is_lasting = false;
 };
-/// The head asks for it back: its node is drained, or others have had less than their share for long. The driver
-/// sends no new work there and returns it when what runs has ended.
+/// The head asks for it back: the driver sends no new work there, and returns it when what runs has ended.
 struct lease_recalled {
     static constexpr std::uint16_t number = 21;
     std::uint64_t lease = 0;
     std::string why;
+    bool withdrawn = false; ///< it is not asked back any more
 };
 /// A lease that was asked back is kept: its worker has actors.
 struct keep_lease {
