@@ -854,3 +854,42 @@ TEST_CASE("a driver that comes back is told again what no node could hold", "[cl
         }
     });
 }
+
+TEST_CASE("no lease is asked back whose cpus are free already as its tasks wait for others",
+          "[W7][cluster][head]") {
+    for (const bool for_group : {false, true}) {
+        test::in_world_of_nodes(25, [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
+            c.start_head();
+            test::cluster_peer node, driver;
+            auto comes = join_as_node(&node, &c, {test::peer_lease(5, 1), test::peer_lease(5, 2)});
+            co_await comes;
+            auto hello = test::peer_driver("asks", {lease_at(7), lease_at(7)});
+            hello.leases.back().number = 2;
+            auto joins = join_as_driver(&driver, &c, hello);
+            co_await joins;
+            driver.way->tell(cluster::lease_rests{2, true});
+            if (for_group)
+                driver.way->tell(cluster::want_group{4, 0, {"cpu=2"}});
+            else
+                driver.way->tell(cluster::want_lease{3, "cpu=2", "", true, "", ""});
+            co_await sleep_for(1s);
+            REQUIRE(driver.recalls.size() == 1);
+            CHECK(driver.recalls[0].lease == 1);
+            driver.way->tell(cluster::return_lease{1});
+            co_await sleep_for(100ms);
+            REQUIRE(node.stops.size() == 1);
+            cluster::worker_ended over;
+            over.what.lease = {5, 1};
+            node.way->tell(over);
+            co_await sleep_for(100ms);
+            if (for_group)
+                CHECK(driver.placed.size() == 1);
+            else
+                CHECK(node.starts.size() == 1);
+            for (auto* one : {&driver, &node}) {
+                auto gone = one->close();
+                co_await gone;
+            }
+        });
+    }
+}
