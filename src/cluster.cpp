@@ -51,6 +51,7 @@
 #include <skein/cluster/detail/leased_guests.ipp>
 #include <skein/cluster/detail/leased_news.ipp>
 #include <skein/cluster/detail/leased_output.ipp>
+#include <skein/cluster/detail/leased_recalls.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #include <skein/cluster/detail/loss_listeners.ipp>
 #include <skein/cluster/detail/meeting.ipp>

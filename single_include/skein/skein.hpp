@@ -22732,6 +22732,8 @@ public:
     std::size_t take_grants(std::vector<grant>& into, std::size_t limit = SIZE_MAX);
     /// Appends the notices; complete only after take_grants().
     void take_notices(std::vector<notice>& into);
+    /// Says once more what no place could hold of that for which a job waits: whom it was told may have lost it.
+    void say_again(job_id job);
 
     // For listings and tests.
 
@@ -23545,6 +23547,7 @@ struct schedule_books {
     void recheck_feasible();
     void check_queue(std::uint32_t q);
     [[nodiscard]] bool is_news(told_state& told) const;
+    void say_again(job_id job);
     void resume(std::uint32_t p, std::vector<grant>& into);
     void look_at_grown(std::vector<grant>& into);
     [[nodiscard]] std::uint32_t next_job();
@@ -24206,6 +24209,7 @@ SKEIN_INLINE void scheduler::take_notices(std::vector<notice>& into) {
     for (auto& n : books_->notices) into.push_back(std::move(n));
     books_->notices.clear();
 }
+SKEIN_INLINE void scheduler::say_again(job_id job) { books_->say_again(job); }
 
 } // namespace skein::rt
 
@@ -25182,6 +25186,25 @@ SKEIN_INLINE void schedule_books::recheck_feasible() {
     for (const auto& [number, g] : groups) numbers.push_back(number);
     for (const auto number : numbers)
         if (groups.at(number).waits) check_group(groups.at(number));
+}
+
+SKEIN_INLINE void schedule_books::say_again(job_id job) {
+    const auto index = job_for(job);
+    for (std::uint32_t q = 0; q < all_queues.size(); ++q) {
+        auto& queue = all_queues[q];
+        if (queue.cls == no_index || queue.job != index || queue.told == told_state::nothing)
+            continue;
+        queue.told = told_state::nothing;
+        check_queue(q);
+    }
+    std::vector<std::uint64_t> told;
+    for (const auto& [number, g] : groups)
+        if (g.job_index == index && g.waits && g.told != told_state::nothing)
+            told.push_back(number);
+    for (const auto number : told) {
+        groups.at(number).told = told_state::nothing;
+        check_group(groups.at(number));
+    }
 }
 
 // ---- room that has become free -------------------------------------------------------------------------------

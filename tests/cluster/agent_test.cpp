@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <catch2/catch_test_macros.hpp>
 
+#include <skein/cluster/detail/cluster_link.hpp>
+#include <skein/net/link_endpoint.hpp>
+#include <skein/rt/remote.hpp>
 #include <tests/support/log_lines.hpp>
 #include <tests/support/sim_nodes.hpp>
 
@@ -21,6 +24,11 @@ void with_head(std::uint64_t seed, Body body) {
                                 co_await work;
                             });
 }
+
+int never_called() { return 0; }
+
+/// Says goodbye to those that it has not answered.
+task<void> ending_head(net::link::handle) { co_await sleep_for(100ms); }
 
 } // namespace
 
@@ -149,6 +157,39 @@ TEST_CASE("a node that finds no head says so once, and again when it has lost on
         co_await sleep_for(20s);
         CHECK(lines.count("the head is away; workers go on") == 1);
         CHECK(lines.seen.size() == 2);
+    });
+}
+
+TEST_CASE("who has reached a head that ends without an answer ends as the others do",
+          "[cluster][agent]") {
+    test::in_world_of_nodes(8, [](test::sim_nodes& c) -> task<void> { // NOLINT: outlives the run
+        const test::log_lines lines("agent", logging::level::info);
+        net::link_endpoint head(c.network().host("head"), c.head_address(),
+                                cluster::detail::cluster_link(c.secret(), "head", "head", 1));
+        scope serving;
+        serving.spawn(head.serve(&ending_head));
+        auto& n = c.add_node(1);
+        const auto d = c.make_driver("driver");
+        const auto asks = []() -> task<std::string> {
+            auto asked = as_result(as_task(remote<&never_called>()));
+            const auto outcome = co_await asked;
+            co_return outcome ? "it was taken" : outcome.error().what();
+        };
+        std::string said;
+        const auto driver = [&]() -> task<void> { // NOLINT: outlives the run
+            auto asking = asks();
+            said = co_await asking;
+        };
+        auto driving = test::as_driver(d.get(), driver);
+        co_await driving;
+        CHECK(said.find("the cluster was stopped") != std::string::npos);
+        co_await sleep_for(1s);
+        CHECK(n.agent->over);
+        CHECK_FALSE(n.agent->failure);
+        CHECK(lines.count("told to leave why=the cluster was stopped") == 1);
+        head.close();
+        auto served = serving.join();
+        co_await served;
     });
 }
 

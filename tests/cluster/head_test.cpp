@@ -759,3 +759,137 @@ TEST_CASE("what a driver says of namespaces is bounded", "[cluster][head]") {
         CHECK(changed.error().code() == errc::malformed);
     });
 }
+
+namespace {
+
+/// A driver with this hello, over a link of its own.
+task<void> join_as_driver(test::cluster_peer* driver, test::sim_nodes* c,
+                          cluster::driver_hello hello) {
+    auto dialing = driver->dial(c, hello.host, 5);
+    co_await dialing;
+    auto joining = driver->way->call<cluster::driver_welcome>(std::move(hello));
+    (void)co_await joining;
+    co_await sleep_for(100ms);
+}
+task<void> lose_link(test::cluster_peer* one) {
+    one->abort();
+    auto gone = one->close();
+    co_await gone;
+}
+
+} // namespace
+
+TEST_CASE("who undoes a drain withdraws what was asked back for it", "[cluster][head]") {
+    test::in_world_of_nodes(23, [](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
+        c.start_head();
+        test::cluster_peer node, first, second, third;
+        auto comes = join_as_node(&node, &c, {test::peer_lease(5, 1), test::peer_lease(5, 2)});
+        co_await comes;
+        auto hello = test::peer_driver("asks", {lease_at(7), lease_at(7)});
+        hello.leases.back().number = 2;
+        auto joins = join_as_driver(&first, &c, hello);
+        co_await joins;
+        auto draining = test::drain(&c, "raw", true);
+        co_await draining;
+        co_await sleep_for(100ms);
+        REQUIRE(first.recalls.size() == 2);
+        CHECK_FALSE(first.recalls[0].withdrawn);
+        CHECK(first.recalls[0].why == "node raw is drained");
+        first.way->tell(cluster::keep_lease{2}); // its worker has actors
+        co_await sleep_for(100ms);
+        auto lost = lose_link(&first);
+        co_await lost;
+        auto again = join_as_driver(&second, &c, hello);
+        co_await again;
+        CHECK(second.recalls.empty()); // it is as it was
+        auto undoing = test::drain(&c, "raw", false);
+        co_await undoing;
+        co_await sleep_for(100ms);
+        REQUIRE(second.recalls.size() == 1);
+        CHECK(second.recalls[0].lease == 1);
+        CHECK(second.recalls[0].withdrawn);
+        auto lost_too = lose_link(&second); // with what it was told, for all the head knows
+        co_await lost_too;
+        auto once_more = join_as_driver(&third, &c, hello);
+        co_await once_more;
+        REQUIRE(third.recalls.size() == 1);
+        CHECK(third.recalls[0].lease == 1);
+        CHECK(third.recalls[0].withdrawn);
+        for (auto* one : {&third, &node}) {
+            auto gone = one->close();
+            co_await gone;
+        }
+    });
+}
+
+TEST_CASE("a driver that comes back is told again what no node could hold", "[cluster][head]") {
+    test::in_world_of_nodes(24, [](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
+        c.start_head();
+        test::cluster_peer node, first, second;
+        auto comes = join_as_node(&node, &c, {});
+        co_await comes;
+        auto hello = test::peer_driver("asks", {lease_at(0), lease_at(0)});
+        hello.leases.back().number = 2;
+        hello.leases.back().demand = "cpu=1,gpu=1";
+        hello.groups.push_back({4, 0, {"cpu=3"}, {}});
+        auto joins = join_as_driver(&first, &c, hello);
+        co_await joins;
+        CHECK(first.waits.size() >= 1);
+        CHECK(first.groups.size() >= 1);
+        CHECK(first.grants.size() == 1);
+        auto lost = lose_link(&first);
+        co_await lost;
+        hello.leases.front().node = 7;
+        auto again = join_as_driver(&second, &c, hello);
+        co_await again;
+        REQUIRE(second.waits.size() == 1);
+        CHECK(second.waits[0].lease == 2);
+        CHECK(second.waits[0].why.find("asks for cpu=1,gpu=1") != std::string::npos);
+        REQUIRE(second.groups.size() == 1);
+        CHECK(second.groups[0].group == 4);
+        CHECK(second.groups[0].impossible);
+        for (auto* one : {&second, &node}) {
+            auto gone = one->close();
+            co_await gone;
+        }
+    });
+}
+
+TEST_CASE("no lease is asked back whose cpus are free already as its tasks wait for others",
+          "[W7][cluster][head]") {
+    for (const bool for_group : {false, true}) {
+        test::in_world_of_nodes(25, [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
+            c.start_head();
+            test::cluster_peer node, driver;
+            auto comes = join_as_node(&node, &c, {test::peer_lease(5, 1), test::peer_lease(5, 2)});
+            co_await comes;
+            auto hello = test::peer_driver("asks", {lease_at(7), lease_at(7)});
+            hello.leases.back().number = 2;
+            auto joins = join_as_driver(&driver, &c, hello);
+            co_await joins;
+            driver.way->tell(cluster::lease_rests{2, true});
+            if (for_group)
+                driver.way->tell(cluster::want_group{4, 0, {"cpu=2"}});
+            else
+                driver.way->tell(cluster::want_lease{3, "cpu=2", "", true, "", ""});
+            co_await sleep_for(1s);
+            REQUIRE(driver.recalls.size() == 1);
+            CHECK(driver.recalls[0].lease == 1);
+            driver.way->tell(cluster::return_lease{1});
+            co_await sleep_for(100ms);
+            REQUIRE(node.stops.size() == 1);
+            cluster::worker_ended over;
+            over.what.lease = {5, 1};
+            node.way->tell(over);
+            co_await sleep_for(100ms);
+            if (for_group)
+                CHECK(driver.placed.size() == 1);
+            else
+                CHECK(node.starts.size() == 1);
+            for (auto* one : {&driver, &node}) {
+                auto gone = one->close();
+                co_await gone;
+            }
+        });
+    }
+}

@@ -7,6 +7,9 @@
 #include <tests/support/log_lines.hpp>
 #include <tests/support/sim_nodes.hpp>
 
+#include <cstdint>
+#include <set>
+
 using namespace skein;
 using namespace std::chrono_literals;
 
@@ -17,6 +20,14 @@ int leased_twice(int x) { return 2 * x; }
 task<int> leased_later(int ms) {
     co_await sleep_for(std::chrono::milliseconds(ms));
     co_return ms;
+}
+/// Waits for the next one, down to the last.
+task<int> leased_deep(int depth) {
+    co_await sleep_for(1s);
+    if (depth == 0) co_return 0;
+    auto inner = remote<&leased_deep>(depth - 1);
+    const int got = co_await inner;
+    co_return got + 1;
 }
 struct leased_counter {
     int n = 0;
@@ -61,6 +72,36 @@ TEST_CASE("without a head calls fail with its address and what to do",
     CHECK(text.find("sim:head:1") != text.npos);
     CHECK(text.find("skein head") != text.npos);
     CHECK(text.find(" tries in 1") != text.npos); // 10 s, and the last one's pause
+}
+
+TEST_CASE("a program says soon that no head answers, and how long it is tried",
+          "[cluster][leased_workers]") {
+    for (const bool is_cut_off : {false, true}) {
+        const test::log_lines lines("cluster");
+        test::in_world_of_nodes(2, [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
+            if (is_cut_off) { // the first attempt takes longer
+                c.start_head();
+                c.network().partition("head", "driver");
+            }
+            const auto d = c.make_driver("driver");
+            const auto body = [&]() -> task<void> { // NOLINT: outlives the run
+                auto r = remote<&leased_twice>(4);
+                co_await sleep_for(1s);
+                CHECK(lines.seen.empty()); // one that comes a moment later is in time
+                co_await sleep_for(1s);
+                INFO(lines.text());
+                CHECK(lines.count("no head answers there") == 1);
+                CHECK(lines.count("head=sim:head:1") == 1);
+                CHECK(lines.count("for=10") == 1);
+                auto asked = as_result(as_task(r));
+                const auto outcome = co_await asked;
+                CHECK_FALSE(outcome);
+                CHECK(lines.count("no head answers there") == 1);
+            };
+            auto driving = test::as_driver(d.get(), body);
+            co_await driving;
+        });
+    }
 }
 
 TEST_CASE("a program that no node can start fails after a while", "[cluster][leased_workers]") {
@@ -697,4 +738,121 @@ TEST_CASE("a task's variables and folder are those of its worker's process",
         const auto still = co_await after;
         CHECK(still.empty());
     });
+}
+
+namespace {
+
+std::set<std::int64_t> pids_of(test::sim_nodes& c) {
+    std::set<std::int64_t> out;
+    for (const auto& p : c.at(0).children->running()) out.insert(p.pid);
+    return out;
+}
+
+/// All of a node's workers are at work, and asked back.
+task<void> drain_busy_node(test::sim_nodes* c, std::vector<ref<int>>* calls, int ms) {
+    for (int i = 0; i < 2; ++i) calls->push_back(remote<&leased_later>(ms));
+    co_await sleep_for(1s);
+    CHECK(c->processes() == 2);
+    auto draining = test::drain(c, "n1", true);
+    co_await draining;
+    co_await sleep_for(500ms);
+}
+
+} // namespace
+
+TEST_CASE("workers that were asked back go on when the drain of their node is undone",
+          "[cluster][leased_workers]") {
+    test::in_cluster(60, 1, [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
+        std::vector<ref<int>> calls;
+        auto drained = drain_busy_node(&c, &calls, 5000);
+        co_await drained;
+        const auto before = pids_of(c);
+        auto undone = test::drain(&c, "n1", false);
+        co_await undone;
+        calls.push_back(remote<&leased_later>(1));
+        for (auto& one : calls) co_await one;
+        co_await sleep_for(2s);
+        CHECK(pids_of(c) == before);
+        CHECK(d.workers.connected() == 2);
+        CHECK(d.self.stats().retried == 0);
+    });
+}
+
+TEST_CASE("that a worker is not asked back any more is told also over the next link",
+          "[cluster][leased_workers]") {
+    test::in_cluster(61, 1, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+        std::vector<ref<int>> calls;
+        auto drained = drain_busy_node(&c, &calls, 30'000);
+        co_await drained;
+        const auto before = pids_of(c);
+        c.network().partition("head", "driver");
+        auto undone = test::drain(&c, "n1", false);
+        co_await undone;
+        co_await sleep_for(9s); // the link is given up, and what was said over it
+        c.network().heal_all();
+        for (auto& one : calls) co_await one;
+        co_await sleep_for(2s);
+        CHECK(pids_of(c) == before);
+    });
+}
+
+TEST_CASE("a worker that was asked back leaves also then if another one has come in its place",
+          "[W7][cluster][leased_workers]") {
+    const auto body = [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
+        auto outer = remote<&leased_deep>(3);
+        co_await sleep_for(500ms);
+        for (const bool on : {true, false}) {
+            auto asking = test::drain(&c, "n1", on);
+            co_await asking;
+            co_await sleep_for(1s); // it waits for the next one, which waits for a core
+        }
+        CHECK(c.processes() == 2);
+        const int got = co_await outer;
+        CHECK(got == 3);
+        co_await sleep_for(3s);
+        CHECK(c.processes() == 1);
+        CHECK(d.workers.granted() == 1);
+        CHECK(c.head().status().nodes.at(0).used == "cpu=1");
+        CHECK(d.self.stats().retried == 0);
+    };
+    test::in_cluster(64, 1, body, 1);
+}
+
+TEST_CASE("workers leave whose node is drained again at once", "[cluster][leased_workers]") {
+    test::in_cluster(62, 1, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+        std::vector<ref<int>> calls;
+        auto drained = drain_busy_node(&c, &calls, 3000);
+        co_await drained;
+        for (const bool on : {false, true}) {
+            auto asking = test::drain(&c, "n1", on);
+            co_await asking;
+        }
+        for (auto& one : calls) co_await one;
+        co_await sleep_for(1s);
+        CHECK(c.processes() == 0);
+        auto undone = test::drain(&c, "n1", false);
+        co_await undone;
+        auto more = remote<&leased_twice>(3);
+        const int got = co_await more;
+        CHECK(got == 6);
+    });
+}
+
+TEST_CASE("that no node could hold a call is told also over the next link",
+          "[cluster][leased_workers]") {
+    const test::log_lines lines("cluster");
+    test::in_cluster(
+        63, 1, [&](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> { // NOLINT
+            auto first = remote<&leased_twice>(1);
+            co_await first;
+            c.network().block("head", "driver"); // what it asks for the head still hears
+            auto waits = remote<&leased_twice>.with({.memory = std::uint64_t{1} << 50})(2);
+            co_await sleep_for(9s); // the link is given up, and what was said over it
+            CHECK(lines.count("no node could hold what calls ask for") == 0);
+            c.network().heal_all();
+            co_await sleep_for(5s);
+            INFO(lines.text());
+            CHECK(lines.count("no node could hold what calls ask for") == 1);
+            waits.cancel();
+        });
 }

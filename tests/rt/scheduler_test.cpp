@@ -888,6 +888,31 @@ TEST_CASE("a demand that no place could hold says what is missing and waits for 
     CHECK(said[0].what == rt::notice::kind::infeasible);
 }
 
+TEST_CASE("what no place could hold is said again to the job that asks", "[rt][scheduler]") {
+    scheduler s;
+    place(s, 1, "cpu=8");
+    const auto id = ask(s, "gpu=2");
+    (void)ask(s, "gpu=1", 2);
+    (void)ask(s, "cpu=1");
+    rt::group_request g;
+    g.job = job_id(1);
+    g.bundles = {rt::parse_resources("cpu=9").value()};
+    const auto group = s.create_group(g);
+    REQUIRE(group);
+    CHECK(grants(s).size() == 1);
+    CHECK(notices(s).size() == 3);
+    s.say_again(job_id(1));
+    CHECK(grants(s).empty());
+    const auto said = notices(s);
+    REQUIRE(said.size() == 2);
+    CHECK(said[0].what == rt::notice::kind::infeasible);
+    CHECK(said[0].id == id);
+    CHECK(said[1].what == rt::notice::kind::group_infeasible);
+    CHECK(said[1].group == *group);
+    s.say_again(job_id(3));
+    CHECK(notices(s).empty());
+}
+
 TEST_CASE("a demand that may fail is refused at once when it is infeasible, and later when its "
           "place goes",
           "[rt][scheduler]") {

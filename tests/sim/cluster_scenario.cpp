@@ -768,7 +768,7 @@ task<void> drive(stage* s) {
         co_await called;
         auto settled = settle(s);
         co_await settled;
-        // Those for one demand that have nothing to do leave, and those that a drain has asked back, though it is over: up
+        // Those for one demand that have nothing to do leave, and those that were told goodbye for a drain which is over: up
         // to 5 s later, where their connection is broken and no goodbye reaches them. Others come in their place.
         co_await sleep_for(10s);
         std::size_t connected = 0;

@@ -33,6 +33,10 @@ struct cluster_peer {
     std::vector<cluster::start_worker_order> starts;
     std::vector<cluster::lease_granted> grants;
     std::vector<cluster::lease_ended> ends;
+    std::vector<cluster::lease_recalled> recalls;
+    std::vector<cluster::lease_waits> waits;
+    std::vector<cluster::group_waits> groups;
+    std::vector<cluster::group_placed> placed;
 
     cluster_peer() = default;
     cluster_peer(const cluster_peer&) = delete;
@@ -67,9 +71,12 @@ private:
         self->keep(&cluster_peer::starts);
         self->keep(&cluster_peer::grants);
         self->keep(&cluster_peer::ends);
+        self->keep(&cluster_peer::recalls);
+        self->keep(&cluster_peer::waits);
+        self->keep(&cluster_peer::groups);
+        self->keep(&cluster_peer::placed);
         self->take<cluster::leave_cluster, cluster::node_drains, cluster::take_output,
-                   cluster::cluster_changed, cluster::lease_waits, cluster::lease_recalled,
-                   cluster::space_lost>();
+                   cluster::cluster_changed, cluster::space_lost>();
         self->way = net::requests::over(self->below, self->service);
     }
     static task<void> close_of(cluster_peer* self) {

@@ -118,5 +118,6 @@ private:
 #include <skein/cluster/detail/leased_guests.ipp>
 #include <skein/cluster/detail/leased_news.ipp>
 #include <skein/cluster/detail/leased_output.ipp>
+#include <skein/cluster/detail/leased_recalls.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #endif

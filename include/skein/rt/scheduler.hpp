@@ -220,6 +220,8 @@ public:
     std::size_t take_grants(std::vector<grant>& into, std::size_t limit = SIZE_MAX);
     /// Appends the notices; complete only after take_grants().
     void take_notices(std::vector<notice>& into);
+    /// Says once more what no place could hold of that for which a job waits: whom it was told may have lost it.
+    void say_again(job_id job);
 
     // For listings and tests.
 

@@ -43,26 +43,20 @@ SKEIN_INLINE detail::head_link_options agent::books::link_options(loop& on) {
     o.make_service = [this] { return make_service(); };
     o.say_hello = [this] { return say_hello(this); };
     o.on_away = [this](const error& why, bool was_joined) { say_away(why, was_joined); };
+    o.speaks_as = "agent";
+    o.news = how.leaves_alone ? logging::level::debug : logging::level::warn; // of a job
     return o;
 }
 
-/// Once, until a head has answered.
 SKEIN_INLINE void agent::books::say_away(const error& why, bool was_joined) {
     const auto at = to_string(how.head);
     const auto level = how.leaves_alone ? logging::level::debug : logging::level::warn; // of a job
-    // Those that start head and nodes at the same time need not hear who was first.
-    const bool is_early =
-        on_loop.now() < deadline_after(head.alone_since(), std::chrono::seconds(2));
     if (was_joined)
         logging::at(level, "agent",
                     "the head is away; workers go on, and it is tried until it answers",
                     {{"head", at}, {"why", why.what()}});
-    else if (!said_away && !is_early)
-        logging::at(level, "agent", "no head answers there (yet, or any more); it is tried on",
-                    {{"head", at}, {"why", why.what()}, {"for", how.join_within}});
     else
         logging::debug("agent", "no head", {{"head", at}, {"why", why.what()}});
-    said_away = said_away || was_joined || !is_early;
 }
 
 SKEIN_INLINE task<void> agent::books::serve() {
@@ -72,6 +66,8 @@ SKEIN_INLINE task<void> agent::books::serve() {
     try {
         auto joining = head.keep();
         co_await joining;
+        if (!stopping.is_set() && !head.was_welcomed())
+            logging::at(how.news, "agent", "told to leave", {{"why", "the cluster was stopped"}});
         stopping.set(); // if not, the head has ended the cluster
     } catch (const error& e) {
         failure = std::current_exception();
@@ -136,7 +132,6 @@ SKEIN_INLINE task<void> agent::books::say_hello(books* self) {
     try {
         auto joining = self->head.join<node_welcome>(std::move(h));
         const auto w = co_await joining;
-        self->said_away = false;
         for (const auto& lease : w.stop) self->stop_one(lease, false);
         for (auto& end : std::exchange(self->untold, {})) self->tell_end(std::move(end));
         self->offer_all_output();

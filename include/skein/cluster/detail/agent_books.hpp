@@ -45,7 +45,6 @@ struct agent::books {
     bool draining = false;                          ///< what the head has said last
     bool leaving = false;                           ///< the link to the head has ended for good
     bool has_joined = false, is_abandoned = false;  ///< see agent_options::leaves_alone
-    bool said_away = false;                         ///< that no head answers
     event stopping;
     detail::head_link head;
     scope running; ///< the workers

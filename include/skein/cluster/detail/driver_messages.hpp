@@ -127,6 +127,7 @@ struct lease_recalled {
     static constexpr std::uint16_t number = 21;
     std::uint64_t lease = 0;
     std::string why;
+    bool withdrawn = false; ///< it is not asked back any more
 };
 
 /// A lease that was asked back is kept: its worker has actors.

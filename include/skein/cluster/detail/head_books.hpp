@@ -75,6 +75,7 @@ struct head_lease {
     time_point until{};              ///< expected
     bool at_once = false;            ///< its worker is to be killed, not asked
     time_point recalled_at{};        ///< the last time; {}: never
+    bool asked_back = false;         ///< its driver may have heard that it was recalled
     time_point keep_until{};   ///< it is not asked back before: granted just now, or it has actors
     time_point actors_until{}; ///< for its own driver neither: it has actors
 };
@@ -265,6 +266,7 @@ struct head::books {
     static void tell_granted(const detail::head_lease& l);
     void recall(detail::head_lease& l, const std::string& why);
     void not_recalled(detail::head_lease& l);
+    static void tell_withdrawn(const detail::head_lease& l);
     void share_out();
     [[nodiscard]] std::int64_t take_stock(std::vector<detail::head_share>& into) const;
     [[nodiscard]] bool is_feasible(const rt::resources& demand) const;

@@ -103,6 +103,7 @@ SKEIN_INLINE void head::books::keep(detail::head_job& j, std::uint64_t number) {
     if (found == j.leases.end()) return;
     found->second->keep_until = deadline_after(on_loop.now(), how.keep_grace);
     found->second->actors_until = found->second->keep_until;
+    found->second->asked_back = false;
     not_recalled(*found->second);
     pump();
 }
@@ -138,14 +139,21 @@ SKEIN_INLINE bool head::books::is_coming(const detail::head_lease& l) const {
 SKEIN_INLINE void head::books::recall(detail::head_lease& l, const std::string& why) {
     if (l.state != detail::lease_state::granted || is_coming(l) || l.of->session == nullptr) return;
     l.recalled_at = on_loop.now();
+    l.asked_back = true;
     (void)schedule.set_leaving(l.request); // others may count on its room
-    l.of->session->tell(lease_recalled{l.number, why});
+    l.of->session->tell(lease_recalled{l.number, why, false});
 }
 
 /// Nobody may count on its end any more.
 SKEIN_INLINE void head::books::not_recalled(detail::head_lease& l) {
     l.recalled_at = {};
     if (l.state == detail::lease_state::granted) (void)schedule.set_leaving(l.request, false);
+}
+
+/// Its worker may go on. If this is lost with the link, the driver hears it over the next one.
+SKEIN_INLINE void head::books::tell_withdrawn(const detail::head_lease& l) {
+    if (l.asked_back && l.state == detail::lease_state::granted && l.of->session)
+        l.of->session->tell(lease_recalled{l.number, {}, true});
 }
 
 SKEIN_INLINE bool head::books::is_feasible(const rt::resources& demand) const {
@@ -495,7 +503,10 @@ SKEIN_INLINE void head::books::reconcile(detail::head_job& j, const driver_hello
             l.label = k.label; // news, if a node has told of it alone
             l.own = k.own;
             // A lease that was granted while its driver was away, or before this head's time: its labels are news.
-            if (l.state == detail::lease_state::granted) tell_granted(l);
+            if (l.state == detail::lease_state::granted) {
+                tell_granted(l);
+                if (!is_coming(l) && !l.at->draining) tell_withdrawn(l);
+            }
             continue;
         }
         if (k.node == 0) {
@@ -523,6 +534,7 @@ SKEIN_INLINE void head::books::reconcile(detail::head_job& j, const driver_hello
     for (auto& [number, g] : j.groups)
         if (!groups.contains(number)) g.closing = true;
     close_groups(j);
+    schedule.say_again(j.id()); // that no node could hold it may be lost with the last link
 }
 
 } // namespace skein::cluster

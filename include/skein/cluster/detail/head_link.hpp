@@ -13,6 +13,7 @@
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/function.hpp>
+#include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
@@ -22,6 +23,7 @@
 #include <skein/net/requests.hpp>
 #include <skein/net/token.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -58,7 +60,13 @@ struct head_link_options {
     unique_function<task<void>()> say_hello;
     /// A link has failed, or could not be made, and the next attempt follows.
     unique_function<void(const error& why, bool was_joined)> on_away;
+    /// People are told once that no head has answered at first: by whom, and how loud.
+    const char* speaks_as = "cluster";
+    logging::level news = logging::level::warn;
 };
+
+/// Those that start a head and what joins it at the same time need not hear who was first.
+inline constexpr duration mute_after = std::chrono::milliseconds(1500);
 
 /// Belongs to one loop. Must outlive keep() and part().
 class head_link {
@@ -70,10 +78,10 @@ public:
     ~head_link();
 
     /// Joins, and joins again with growing pauses whenever the link has failed. Returns when the head has ended the
-    /// link in order, or `stopping` is set: then the link is still there, for part().
+    /// link in order, before its welcome or later, or `stopping` is set: then the link is still there, for part().
     ///   errors  what another attempt would not change (see is_final()); the first time: any, after
     ///           head_link_options::join_within; cancelled
-    [[nodiscard]] task<void> keep() { return keep_joined(this); }
+    [[nodiscard]] task<void> keep() { return keep_telling(this); }
     /// Says goodbye and ends the link, if there is one.
     [[nodiscard]] task<void> part() { return part_from(this); }
 
@@ -118,6 +126,8 @@ private:
     void abandon() noexcept {
         if (way_ != nullptr) way_->abort(error(errc::aborted, "cancelled"));
     }
+    static task<void> keep_telling(head_link* self);
+    static task<void> say_mute(head_link* self);
     static task<void> keep_joined(head_link* self);
     static task<void> one_link(head_link* self);
     static task<void> part_from(head_link* self);
@@ -139,8 +149,9 @@ private:
     std::shared_ptr<net::request_service> service_;
     head_notice newest_;
     time_point alone_since_;
-    bool joined_ = false;   ///< the head has welcomed this link
-    bool welcomed_ = false; ///< the same, until keep() has seen its end
+    std::string last_fault_; ///< of the attempts so far
+    bool joined_ = false;    ///< the head has welcomed this link
+    bool welcomed_ = false;  ///< the same, until keep() has seen its end
     bool ever_ = false;
 };
 

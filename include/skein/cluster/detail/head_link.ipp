@@ -3,6 +3,9 @@
 // The bodies of cluster/detail/head_link.hpp.
 
 #include <skein/core/cancel.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
 #include <skein/net/network.hpp>
 #include <skein/wire/decode.hpp>
 
@@ -37,6 +40,34 @@ SKEIN_INLINE void head_link::check_generation() {
     if (told.state != 0) newest_ = told;
 }
 
+SKEIN_INLINE task<void> head_link::keep_telling(head_link* self) {
+    scope beside;
+    beside.spawn(say_mute(self));
+    std::exception_ptr failure;
+    try {
+        auto joining = keep_joined(self);
+        co_await joining;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    beside.cancel();
+    auto silent = as_result(shield(beside.join()));
+    (void)co_await silent;
+    if (failure) std::rethrow_exception(failure);
+}
+
+/// Also while the first attempt waits for a host that does not answer at all.
+SKEIN_INLINE task<void> head_link::say_mute(head_link* self) {
+    co_await sleep_for(mute_after);
+    const auto& how = self->how_;
+    if (self->ever_ || self->stopping_->is_set()) co_return;
+    const auto& why = self->last_fault_;
+    logging::at(how.news, how.speaks_as, "no head answers there (yet, or any more); it is tried on",
+                {{"head", to_string(how.head)},
+                 {"why", why.empty() ? "nothing has come back so far" : why},
+                 {"for", how.join_within}});
+}
+
 SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
     auto& how = self->how_;
     self->alone_since_ = self->on_loop_.now();
@@ -66,6 +97,7 @@ SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
                                           to_seconds(now - self->alone_since_)))
                 .with_cause(fault->cause())
                 .with_hint(fault->hint());
+        self->last_fault_ = fault->what();
         if (how.on_away) how.on_away(*fault, was_joined);
         auto woken = wait_at_most(self->stopping_, pause);
         co_await woken;
@@ -92,10 +124,15 @@ SKEIN_INLINE task<void> head_link::one_link(head_link* self) {
         co_await saying;
         auto ended = wait_end(self->below_, self->stopping_);
         co_await ended;
+    } catch (const error& e) {
+        // One that ends says goodbye also to those that it has not answered.
+        const bool has_ended =
+            e.code() == errc::closed && self->below_->ending() == net::link_end::orderly;
+        if (!has_ended) failure = std::current_exception();
     } catch (...) {
         failure = std::current_exception();
-        if (how.abandons && !self->stopping_->is_set()) self->abandon();
     }
+    if (failure && how.abandons && !self->stopping_->is_set()) self->abandon();
     if (self->stopping_->is_set() && !failure) co_return; // its owner says goodbye
     auto parted = shield(part_from(self));
     co_await parted;

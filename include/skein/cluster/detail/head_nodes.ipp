@@ -218,6 +218,8 @@ SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
             recall(*l, fmt::format("node {} is drained", n->name));
     if (what.on) schedule.move_bundles(n->place());
     tell_size();
+    if (!what.on) // to those that know already what room there is
+        for (const auto& [name, l] : n->leases) tell_withdrawn(*l);
     pump();
     drain_reply out;
     out.workers = static_cast<std::uint32_t>(n->leases.size());

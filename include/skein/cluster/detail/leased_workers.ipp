@@ -275,6 +275,7 @@ SKEIN_INLINE void leased_workers::books::fill() {
         at = leases.erase(at);
         give_back(l);
     }
+    take_back_withdrawn();
     count_expected();
     say_what_waits();
 }
@@ -392,29 +393,6 @@ SKEIN_INLINE void leased_workers::books::on_ended(const lease_ended& m) {
     }
     leases.erase(found);
     on_failed_start(l, m.is_lasting, m.started);
-}
-
-SKEIN_INLINE void leased_workers::books::on_recalled(const lease_recalled& m) {
-    if (m.lease == keeper_lease && is_joined()) (void)head.tell(keep_lease{m.lease});
-    const auto found = leases.find(m.lease);
-    if (found == leases.end() || stopping.is_set()) return;
-    const auto l = found->second;
-    if (l->wire) {
-        if (!std::exchange(l->retiring, true)) later.spawn(retire(this, l, m.why));
-        return;
-    }
-    leases.erase(found); // its worker has not come yet
-    give_back(l);
-    later.spawn(fill_later(this, how.times.child_restart_first));
-}
-
-SKEIN_INLINE task<void> leased_workers::books::retire(books* self, lease_ptr l, std::string why) {
-    auto asked = self->driver.retire(l->wire);
-    const bool left = co_await asked;
-    l->retiring = false;
-    if (!left && l->wire && self->is_joined()) (void)self->head.tell(keep_lease{l->number});
-    logging::debug("cluster", left ? "a worker was given back" : "a worker with actors is kept",
-                   {{"node", l->node_name}, {"why", why}});
 }
 
 /// Its worker has ended before it came.

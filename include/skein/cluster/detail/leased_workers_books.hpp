@@ -5,6 +5,7 @@
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/cluster/messages.hpp>
+#include <skein/core/cancel.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
@@ -30,12 +31,14 @@ struct leased_workers::books {
         std::optional<time_point> broken_since; ///< its connection is
         bool ended = false;                     ///< the head says so
         bool retiring = false;
-        bool rests = false;      ///< all that runs there waits for others
-        bool has_rested = false; ///< and the head may have heard so
-        bool ends_now = false;   ///< its process is to be killed
-        bool impossible = false; ///< no node could hold it, the head says
-        std::string why;         ///< the same in words, until it is said
-        std::string how;         ///< it ended
+        bool is_withdrawn = false;               ///< the head does not ask it back any more
+        std::optional<cancel_source> retirement; ///< while that is under way
+        bool rests = false;                      ///< all that runs there waits for others
+        bool has_rested = false;                 ///< and the head may have heard so
+        bool ends_now = false;                   ///< its process is to be killed
+        bool impossible = false;                 ///< no node could hold it, the head says
+        std::string why;                         ///< the same in words, until it is said
+        std::string how;                         ///< it ended
         event end_told;
     };
     using lease_ptr = std::shared_ptr<lease>; // its tasks may outlive its place in the table
@@ -132,14 +135,17 @@ struct leased_workers::books {
     void on_failed_start(const lease_ptr& l, bool is_lasting, bool has_run);
     [[nodiscard]] bool refuse_own(const lease& l, bool is_lasting);
     static task<void> fill_later(books* self, duration pause);
-    void on_recalled(const lease_recalled& m);
-    static task<void> retire(books* self, lease_ptr l, std::string why);
     static task<void> watch_broken(books* self);
     static task<void> ask_host(books* self, lease_ptr l);
     static task<void> cut_later(books* self, lease_ptr l);
     static task<void> serve_one(books* self, net::link::handle wire);
     static task<std::string> how_it_ended(books* self, lease_ptr l);
     [[nodiscard]] lease_ptr lease_of(const std::string& worker) const;
+
+    // leased_recalls.ipp
+    void on_recalled(const lease_recalled& m);
+    void take_back_withdrawn();
+    static task<void> retire(books* self, lease_ptr l, std::string why);
 
     // leased_news.ipp
     void say_what_waits();

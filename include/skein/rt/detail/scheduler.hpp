@@ -289,6 +289,7 @@ struct schedule_books {
     void recheck_feasible();
     void check_queue(std::uint32_t q);
     [[nodiscard]] bool is_news(told_state& told) const;
+    void say_again(job_id job);
     void resume(std::uint32_t p, std::vector<grant>& into);
     void look_at_grown(std::vector<grant>& into);
     [[nodiscard]] std::uint32_t next_job();

@@ -589,5 +589,6 @@ SKEIN_INLINE void scheduler::take_notices(std::vector<notice>& into) {
     for (auto& n : books_->notices) into.push_back(std::move(n));
     books_->notices.clear();
 }
+SKEIN_INLINE void scheduler::say_again(job_id job) { books_->say_again(job); }
 
 } // namespace skein::rt

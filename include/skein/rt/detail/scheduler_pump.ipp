@@ -137,6 +137,25 @@ SKEIN_INLINE void schedule_books::recheck_feasible() {
         if (groups.at(number).waits) check_group(groups.at(number));
 }
 
+SKEIN_INLINE void schedule_books::say_again(job_id job) {
+    const auto index = job_for(job);
+    for (std::uint32_t q = 0; q < all_queues.size(); ++q) {
+        auto& queue = all_queues[q];
+        if (queue.cls == no_index || queue.job != index || queue.told == told_state::nothing)
+            continue;
+        queue.told = told_state::nothing;
+        check_queue(q);
+    }
+    std::vector<std::uint64_t> told;
+    for (const auto& [number, g] : groups)
+        if (g.job_index == index && g.waits && g.told != told_state::nothing)
+            told.push_back(number);
+    for (const auto number : told) {
+        groups.at(number).told = told_state::nothing;
+        check_group(groups.at(number));
+    }
+}
+
 // ---- room that has become free -------------------------------------------------------------------------------
 
 SKEIN_INLINE void schedule_books::look_at_grown(std::vector<grant>& into) {
