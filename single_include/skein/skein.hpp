@@ -21589,7 +21589,7 @@ private:
     void drop_caller(peer& caller);
     void cut_caller(std::uint64_t incarnation);
     void tell_driver_first() noexcept;
-    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome);
+    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
     void relay(peer& to, std::uint16_t outcome, slot_id id);
     void lend_here(peer& to, slot_id id);
     [[nodiscard]] task<void> leave_others();
@@ -21701,6 +21701,8 @@ public:
     event changed;
     std::string name;        ///< empty: none
     std::uint32_t holds = 0; ///< worker: times its driver knows of the handles here
+    std::uint64_t at_driver =
+        0; ///< of one that was made here in a worker; 0: its driver has not said yet
     /// Driver: workers that wait for it.
     struct asker {
         peer_id link;
@@ -21724,14 +21726,17 @@ struct group_entry {
 
 /// A group that a worker holds, as its driver knows it.
 struct held_group {
-    counted_ptr<group_state> state;
+    counted_ptr<group_state> state; ///< nullptr: it had ended before the worker told of it
     std::uint32_t times = 0;
+    bool is_lent = false; ///< by a call: an actor that is made again gets it again
 };
 
 struct group_books {
     std::map<std::uint64_t, group_entry> entries;
     std::map<std::string, std::uint64_t, std::less<>> names;
     std::uint64_t last = 0;
+    /// Of links that are lost while actors that lived there are made again; as actor_books::late_holds.
+    std::map<peer_id, std::vector<counted_ptr<group_state>>> late_holds;
 
     /// Those that are held: what follows may end some of them.
     [[nodiscard]] std::vector<counted_ptr<group_state>> held() const {
@@ -21749,6 +21754,10 @@ struct group_books {
 [[nodiscard]] task<void> group_is_ready(counted_ptr<group_state> group);
 /// Ends a group, and waits until nothing of it is left.
 [[nodiscard]] task<void> remove_group(counted_ptr<group_state> group);
+
+/// How a handle travels: in the arguments of calls, under the driver's number.
+void encode_group(wire::writer& to, const counted_ptr<group_state>& group);
+[[nodiscard]] result<void> decode_group(wire::reader& from, counted_ptr<group_state>& into);
 
 } // namespace detail
 } // namespace skein::rt
@@ -26367,7 +26376,7 @@ struct runtime::followers {
 
 // ======== skein/rt/detail/group_desk.hpp
 // What runtimes do about placement groups: bodies in runtime_groups.ipp, of names and of workers in
-// runtime_group_desk.ipp.
+// runtime_group_desk.ipp, of handles in calls in runtime_group_handles.ipp.
 
 
 #include <cstdint>
@@ -26380,6 +26389,7 @@ namespace skein::rt {
 
 namespace detail {
 struct group_question;
+struct group_answer;
 
 /// A group by its name as a label in the call of a worker.
 [[nodiscard]] std::string named_group_label(const location& on);
@@ -26396,6 +26406,9 @@ struct runtime::group_desk {
     [[nodiscard]] static task<state_ptr> look_up(runtime* self, std::string name);
     [[nodiscard]] static task<void> ask_and_wait(state_ptr group, bool for_end);
     [[nodiscard]] static bool is_elsewhere(const detail::group_state& group) noexcept;
+    [[nodiscard]] static bool is_worker(const runtime& self) noexcept;
+    [[nodiscard]] static result<void> take_handle(runtime& self, const detail::group_answer& told,
+                                                  state_ptr& into);
     static void drop(runtime& self, detail::group_state& state) noexcept;
     static void end(runtime& self, detail::group_state& group, const error& why);
 
@@ -26411,6 +26424,7 @@ struct runtime::group_desk {
     static void fail_all(runtime& self, const error& why);
     static void on_question(runtime& self, peer& from, const net::frame_view& f);
     static void take_back(runtime& self, peer& from, slot_id slot);
+    static void forget_holds(runtime& self, peer& from);
     [[nodiscard]] static state_ptr take_answer(runtime& self, byte_span answer);
 
 private:
@@ -26418,6 +26432,8 @@ private:
     static void tell_drop(runtime& self, std::uint64_t number);
     static void tell_made(runtime& self, detail::group_state& state, detail::group_question what);
     static void make_for(runtime& self, peer& from, const detail::group_question& what);
+    static void hold_for(runtime& self, peer& from, std::uint64_t number);
+    [[nodiscard]] static state_ptr enter_told(runtime& self, const detail::group_answer& told);
     static void refuse(runtime& self, std::uint64_t number, const error& why);
     static void forget(runtime& self, std::uint64_t number);
     static void forget_name(runtime& self, const detail::group_state& state);
@@ -26642,9 +26658,10 @@ struct running_call {
     }
     skein::detail::cancel_state stop;
     counted_ptr<call_context> context;
-    bool told = false;  ///< the submitter knows that it has started
-    bool waits = false; ///< it has not, see start_gate
-    bool held = false;  ///< and the submitter knows that
+    bool told = false;      ///< the submitter knows that it has started
+    bool waits = false;     ///< it has not, see start_gate
+    bool held = false;      ///< and the submitter knows that
+    std::uint64_t news = 0; ///< direct_books::news when it began
 };
 
 struct call_base::rarities {
@@ -27341,8 +27358,9 @@ struct direct_books {
     std::vector<counted_ptr<actor_state>> kept_next; ///< go along with the next one
     bool is_delivering = false;
 
-    /// The next reply must come behind what the driver was told before it.
+    /// The next reply must come behind what the driver was told before it, and so must those of calls that had begun by then.
     bool relay_next = false;
+    std::uint64_t news = 0;      ///< how often it was told
     std::size_t outstanding = 0; ///< calls
     bool is_told_busy = false;   ///< the driver knows that there are some
 
@@ -27468,8 +27486,8 @@ struct space_books {
     /// Driver: workers that know where a keeper is, and questions that are being answered.
     std::map<keeper_key, std::vector<peer_id>> told;
     std::size_t answering = 0;
-    static constexpr std::size_t most_answering = 65'536;
-    static constexpr std::size_t most_asked = 2 * most_visits; ///< by one worker
+    std::size_t most_answering = 65'536;
+    std::size_t most_asked = 2 * most_visits; ///< by one worker
 
     bool closing = false;
     cancel_source stop;
@@ -27508,7 +27526,7 @@ struct space_books {
 
     // Frames: of a worker to its driver, and back.
     static void on_question(runtime& driver, peer& from, const net::frame_view& f);
-    static void refuse_question(peer& from, std::uint64_t id);
+    void refuse_question(peer& from, std::uint64_t id) const;
     static task<void> answer(space_books* b, peer_id asker, std::uint64_t id, space_question what);
     static void on_answer(runtime& worker, const net::frame_view& f);
     static void on_end(runtime& worker, const net::frame_view& f);
@@ -28808,17 +28826,26 @@ SKEIN_INLINE void runtime::give_back(detail::call_base& call, const net::frame_v
 
 /// Something was told to the driver that the next reply must not overtake.
 SKEIN_INLINE void runtime::tell_driver_first() noexcept {
-    if (books_->upstream != nullptr) books_->direct->relay_next = true;
+    if (books_->upstream == nullptr) return;
+    books_->direct->relay_next = true;
+    ++books_->direct->news;
 }
 
 /// Worker: what the driver has to know before a reply leaves. True: the reply goes through it, too.
-SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome) {
+SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
     auto& direct = *books_->direct;
     if (to.role == detail::peer_role::here) return false;
-    const bool holds = !books_->actors.borrowed.empty();
-    if (holds) tell_holds();
-    const bool first = std::exchange(direct.relay_next, false) || holds;
-    if (to.role == detail::peer_role::accepted) return first || outcome == detail::reply_lends;
+    if (!books_->actors.borrowed.empty()) {
+        tell_holds();
+        tell_driver_first();
+    }
+    const bool first = std::exchange(direct.relay_next, false);
+    if (to.role == detail::peer_role::accepted) {
+        if (first || outcome == detail::reply_lends) return true;
+        if (direct.news == 0) return false;
+        const auto* const call = to.running.find(id); // that news may have been of its handles
+        return call != nullptr && (*call)->news != direct.news;
+    }
     if (direct.outstanding > 0 && !std::exchange(direct.is_told_busy, true) && to.is_open())
         to.send(detail::message_busy, 1, 0, {});
     return false;
@@ -30531,6 +30558,9 @@ SKEIN_INLINE void runtime::begin_call(const std::shared_ptr<peer>& from, slot_id
     auto& running = *made;
     running.context = books_->spare;
     running.waits = waits;
+    // What its arguments had told the driver is not what it knows already.
+    if (books_->upstream != nullptr)
+        running.news = books_->direct->news - (books_->direct->relay_next ? 1 : 0);
     from->running.enter(id, std::move(made));
     books_->calls.spawn(run_call(from, id, &running, std::move(work)));
 }
@@ -31026,7 +31056,7 @@ SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& wh
 
 /// A reply. The memory of a large one goes with it, so that it is given back.
 SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id id) {
-    if (books_->upstream != nullptr && must_relay(to, outcome)) return relay(to, outcome, id);
+    if (books_->upstream != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
     if (books_->scratch.size() < limit::inline_bytes)
         return to.send(detail::message_reply, outcome, id.value(), books_->scratch.bytes());
     net::frame f;
@@ -31143,12 +31173,14 @@ enum class group_matter : std::uint8_t {
     remove = 2,  ///< it ends; a reply comes when nothing of it is left
     release = 3, ///< so often it was told of it, and there is no handle any more; no reply
     make = 4,    ///< one with a number of the worker's, which holds it once from now on; no reply
+    hold = 5,    ///< a handle to it has come in a call, and counts as told once; no reply
 };
 
 /// Numbers that workers give to groups which they make: each its own, from here on. Its driver has others for them.
 inline constexpr std::uint64_t first_of_worker = std::uint64_t{1} << 63;
 /// Of one worker, at a time.
-inline constexpr std::size_t most_made_groups = 16'384;
+inline constexpr std::size_t most_made_groups = 16'384, most_held_groups = 4 * most_made_groups;
+inline constexpr std::size_t most_bundles = 4'096; ///< of one group
 
 struct group_question {
     std::uint8_t matter = 0; ///< a group_matter
@@ -31201,6 +31233,22 @@ protected:
             return error(errc::malformed, "an answer about a placement group cannot be read");
         return ref_state<void>::take_value({});
     }
+};
+
+/// The question whether it has its places, or nothing of it is left; the answer says the driver's number of it.
+class group_wait final : public ref_state<void> {
+public:
+    explicit group_wait(counted_ptr<group_state> group) : group_(std::move(group)) {}
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        wire::reader in(bytes);
+        if (!in.fixed(group_->at_driver) || !in.finish()) return in.status();
+        return ref_state<void>::take_value({});
+    }
+
+private:
+    counted_ptr<group_state> group_;
 };
 
 /// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with what is made there.
@@ -31333,7 +31381,7 @@ SKEIN_INLINE void runtime::group_desk::ask(runtime& self,
 
 /// Worker: until the group has its places, or nothing of it is left.
 SKEIN_INLINE task<void> runtime::group_desk::ask_and_wait(state_ptr group, bool for_end) {
-    counted_ptr<detail::ref_state<void>> call(new detail::ref_state<void>);
+    counted_ptr<detail::group_wait> call(new detail::group_wait(group));
     detail::group_question what;
     what.matter = static_cast<std::uint8_t>(for_end ? detail::group_matter::remove
                                                     : detail::group_matter::ready);
@@ -31367,20 +31415,8 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::take_answer(run
                                                                              byte_span answer) {
     const auto read = wire::decode<detail::group_answer>(answer);
     if (!read || read->number == 0) return {};
-    auto& entry = self.books_->groups.entries[read->number];
-    state_ptr state(entry.state);
-    if (!state) {
-        state = state_ptr(new detail::group_state);
-        state->owner = &self;
-        state->number = read->number;
-        for (const auto& text : read->bundles) {
-            auto bundle = parse_resources(text);
-            state->bundles.push_back(bundle ? std::move(*bundle) : resources());
-        }
-        entry.state = state.get();
-    }
+    auto state = enter_told(self, *read);
     ++state->holds;
-    state->placed = read->placed;
     return state;
 }
 
@@ -31409,7 +31445,7 @@ inline constexpr std::size_t most_group_waits = 4'096;
 
 [[nodiscard]] inline group_question read_question(const peer& from, byte_span body) {
     auto read = wire::decode<group_question>(body);
-    if (!read || read->matter > static_cast<std::uint8_t>(group_matter::make) ||
+    if (!read || read->matter > static_cast<std::uint8_t>(group_matter::hold) ||
         read->strategy > static_cast<std::uint8_t>(group_strategy::strict_spread))
         throw error(errc::malformed,
                     fmt::format("a question about a placement group that cannot be read from {}",
@@ -31440,6 +31476,8 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
         return self.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
     }
     if (what.matter == static_cast<std::uint8_t>(matter::make)) return make_for(self, from, what);
+    if (what.matter == static_cast<std::uint8_t>(matter::hold))
+        return hold_for(self, from, what.number);
     const auto held = from.groups.find(detail::number_here(from, what.number));
     if (held == from.groups.end())
         throw error(errc::malformed, fmt::format("{} asks about placement group {}, which it does "
@@ -31455,6 +31493,7 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
         if (held->second.times > 0) return;
         const auto state = std::move(held->second.state);
         from.groups.erase(held);
+        if (!state) return;
         return end_waits(
             self, from, *state, {},
             error(errc::closed, fmt::format("placement group {} was given back, wait for it with "
@@ -31462,6 +31501,13 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
                                             state->number)));
     }
     const auto state = held->second.state;
+    if (!state)
+        return self.reply_failure(
+            from, slot,
+            {error(errc::closed,
+                   fmt::format("placement group {} had ended before its handle came", what.number))
+                 .with_hint("who passes a handle holds the group until the call has ended"),
+             nullptr});
     const bool for_end = what.matter == static_cast<std::uint8_t>(matter::remove);
     if (state->askers.size() >= detail::most_group_waits)
         return self.reply_failure(
@@ -31523,7 +31569,7 @@ SKEIN_INLINE void runtime::group_desk::take_back(runtime& self, peer& from, slot
     };
     for (const auto& [number, held] : from.groups) {
         const auto state = held.state;
-        if (std::none_of(state->askers.begin(), state->askers.end(), asks)) continue;
+        if (!state || std::none_of(state->askers.begin(), state->askers.end(), asks)) continue;
         return end_waits(
             self, from, *state, slot,
             error(errc::cancelled,
@@ -31555,9 +31601,144 @@ SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_stat
         if (is_over && !one.for_end)
             self.reply_failure(*to, one.slot, {*state.why, nullptr});
         else
-            self.reply(*to, one.slot, [](wire::writer&) {});
+            self.reply(*to, one.slot, [&](wire::writer& w) { w.fixed(state.number); });
     }
     state.askers.insert(state.askers.begin(), rest.begin(), rest.end());
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_group_handles.ipp
+// Part of the bodies of rt/runtime.hpp: handles to placement groups in the arguments of calls. Who calls holds the group
+// until the call has ended; who gets the handle tells the driver of it before it answers. docs/design/0012-groups.md
+
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+SKEIN_INLINE void encode_group(wire::writer& to, const counted_ptr<group_state>& group) {
+    group_answer told;
+    if (!group) return wire::encode(to, told);
+    auto* const call = runtime::encoding();
+    if (call == nullptr)
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a handle to placement group {} outside of the "
+                                "arguments of a call",
+                                group->number))
+            .with_hint("results and saved states have its name, for get_placement_group()");
+    if (group->owner == nullptr || group->owner != call->owner)
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a handle to placement group {} travels to another "
+                                "program or namespace, where it is not known",
+                                group->number));
+    told.number = group->number < first_of_worker ? group->number : group->at_driver;
+    if (told.number == 0) {
+        if (group->why) throw *group->why;
+        throw error(errc::not_supported,
+                    "not supported: a handle to a placement group that this worker has made "
+                    "travels before its ready() has ended")
+            .with_hint("co_await group.ready() first, or give the group a name and pass that");
+    }
+    told.placed = group->placed;
+    for (const auto& b : group->bundles) told.bundles.push_back(to_string(b));
+    wire::encode(to, told);
+    call->keep(std::make_shared<counted_ptr<group_state>>(group));
+}
+
+SKEIN_INLINE result<void> decode_group(wire::reader& from, counted_ptr<group_state>& into) {
+    group_answer told;
+    if (auto read = wire::decode(from, told); !read) return read;
+    if (told.number == 0) return {};
+    if (told.number >= first_of_worker || told.bundles.size() > most_bundles)
+        return error(errc::malformed, "a handle to no placement group");
+    auto* const here = runtime::executing();
+    if (here == nullptr || !runtime::group_desk::is_worker(*here))
+        return error(errc::not_supported, "not supported: a handle to a placement group that is "
+                                          "decoded outside of the arguments of a call");
+    return runtime::group_desk::take_handle(*here, told, into);
+}
+
+} // namespace detail
+
+SKEIN_INLINE bool runtime::group_desk::is_worker(const runtime& self) noexcept {
+    return self.books_->upstream != nullptr;
+}
+
+/// Worker: the group that the driver has told of, or knows by now that is held here.
+SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::enter_told(
+    runtime& self, const detail::group_answer& told) {
+    auto& entry = self.books_->groups.entries[told.number];
+    state_ptr state(entry.state);
+    if (!state) {
+        state = state_ptr(new detail::group_state);
+        state->owner = &self;
+        state->number = told.number;
+        for (const auto& text : told.bundles) {
+            auto bundle = parse_resources(text);
+            state->bundles.push_back(bundle ? std::move(*bundle) : resources());
+        }
+        entry.state = state.get();
+    }
+    state->placed = told.placed;
+    return state;
+}
+
+/// Worker: a handle has come in the arguments of a call, whose caller holds the group until the answer.
+SKEIN_INLINE result<void> runtime::group_desk::take_handle(runtime& self,
+                                                           const detail::group_answer& told,
+                                                           state_ptr& into) {
+    auto& books = *self.books_;
+    const auto& entries = books.groups.entries;
+    const auto known = entries.find(told.number);
+    const bool is_held = known != entries.end() && known->second.state != nullptr;
+    if (!is_held && entries.size() >= detail::most_made_groups)
+        return error(errc::exhausted,
+                     fmt::format("this worker holds {} placement groups", entries.size()))
+            .with_hint("a group is held until its last handle is gone");
+    into = enter_told(self, told);
+    if (is_held) return {};
+    into->holds = 1;
+    if (!books.upstream->wire->is_open()) return {}; // until the link is settled
+    detail::group_question what;
+    what.matter = static_cast<std::uint8_t>(detail::group_matter::hold);
+    what.number = told.number;
+    self.tell_driver_first(); // the caller lets go when it is answered
+    books.upstream->wire->send(detail::message_group, 0, 0, wire::encode(what), {});
+    return {};
+}
+
+/// Driver: a worker has got a handle from somebody else. The group may have ended with him meanwhile.
+SKEIN_INLINE void runtime::group_desk::hold_for(runtime& self, peer& from, std::uint64_t number) {
+    auto& groups = self.books_->groups;
+    if (number == 0 || number > groups.last)
+        throw error(
+            errc::malformed,
+            fmt::format("{} holds placement group {}, which there never was", from.who, number));
+    if (from.groups.size() >= detail::most_held_groups && !from.groups.contains(number))
+        throw error(errc::exhausted, fmt::format("{} holds more than {} placement groups", from.who,
+                                                 from.groups.size()));
+    auto& held = from.groups[number];
+    const auto entry = groups.entries.find(number);
+    if (!held.state && entry != groups.entries.end()) held.state = state_ptr(entry->second.state);
+    ++held.times;
+    held.is_lent = true;
+}
+
+/// Driver: the link of a worker is lost. What its actors had, and get again where they are made again, they hold until then.
+SKEIN_INLINE void runtime::group_desk::forget_holds(runtime& self, peer& from) {
+    auto& books = *self.books_;
+    if (books.actors.late_holds.contains(from.number))
+        for (auto& [number, held] : from.groups)
+            if (held.is_lent && held.state)
+                books.groups.late_holds[from.number].push_back(std::move(held.state));
+    from.groups.clear();
 }
 
 } // namespace skein::rt
@@ -31578,7 +31759,6 @@ namespace skein::rt {
 
 namespace detail {
 
-inline constexpr std::size_t most_bundles = 4096;
 inline constexpr std::size_t longest_group_name = 255;
 
 SKEIN_INLINE void group_state::last_use_gone() noexcept {
@@ -33164,7 +33344,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     run_again(lost);
     resume_restarts(lost);
     if (l.kind != 0) tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
-    l.groups.clear();
+    group_desk::forget_holds(*this, l);
 }
 
 /// Takes the calls that were at the link out of their slots.
@@ -33423,6 +33603,7 @@ SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
     }
     for (const auto link : over) {
         actors.late_holds.erase(link);
+        const auto groups = books_->groups.late_holds.extract(link); // they end with this
         std::vector<actor_id> all;
         for (auto& [id, entry] : actors.entries) {
             entry.remove_all_holds(link);
@@ -34124,12 +34305,12 @@ SKEIN_INLINE void space_books::on_question(runtime& driver, peer& from, const ne
                     fmt::format("a question that cannot be read from {}", from.who));
     if (driver.books_->closing) return; // its link ends
     auto& b = of(driver);
-    if (from.asks >= most_asked)
+    if (from.asks >= b.most_asked)
         throw error(errc::exhausted,
                     fmt::format("{} asks for namespaces without end: {} have no answer; ask for "
                                 "fewer at a time",
                                 from.who, from.asks));
-    if (b.answering >= most_answering) return refuse_question(from, f.id);
+    if (b.answering >= b.most_answering) return b.refuse_question(from, f.id);
     ++from.asks;
     ++b.answering;
     const task_context::use none(nullptr);
@@ -34137,7 +34318,7 @@ SKEIN_INLINE void space_books::on_question(runtime& driver, peer& from, const ne
 }
 
 /// There are too many of them, whoever asks.
-SKEIN_INLINE void space_books::refuse_question(peer& from, std::uint64_t id) {
+SKEIN_INLINE void space_books::refuse_question(peer& from, std::uint64_t id) const {
     wire::writer body;
     encode_failure(
         body, {error(errc::exhausted,
@@ -37230,7 +37411,8 @@ SKEIN_INLINE void pending_base::finish() noexcept {
 // places again, all of them together, and tasks run again there.
 //
 // The room is given back when nobody holds the group any more: no handle, no task that is to run in it, no actor
-// that lives in it. Tasks and actors make groups as the program does. One with a name is found by it in any process:
+// that lives in it. Tasks and actors make groups as the program does. A handle is an argument like others; who gets it
+// holds the group, too. One with a name is found by it in any process:
 //
 //     skein::placement_group group({"cpu=1"}, {.name = "ingest"});             // in the driver, say, which keeps it
 //     auto r = skein::remote<&load>.with({.on = skein::group_named("ingest")})(7);      // in a worker, or the driver
@@ -37306,6 +37488,7 @@ public:
 private:
     using desk = rt::runtime::group_desk;
     friend task<placement_group> get_placement_group(std::string_view name);
+    friend wire::codec<placement_group>;
     explicit placement_group(counted_ptr<rt::detail::group_state> state) noexcept
         : state_(std::move(state)) {}
     [[nodiscard]] static task<placement_group> from(
@@ -37324,6 +37507,18 @@ private:
 }
 
 } // namespace skein
+
+/// How a handle travels: in arguments of calls.
+template <>
+struct skein::wire::codec<skein::placement_group> {
+    static constexpr const char* schema = "placement group";
+    static void encode(writer& to, const skein::placement_group& g) {
+        skein::rt::detail::encode_group(to, g.state_);
+    }
+    static skein::result<void> decode(reader& from, skein::placement_group& into) {
+        return skein::rt::detail::decode_group(from, into.state_);
+    }
+};
 
 // ======== skein/rt/run.hpp
 // run: a main() that is a driver with its own local cluster, and, started again by itself, a worker.

@@ -291,7 +291,7 @@ task<void> deposit(post_handle with) {
     const auto s = stamp_for(with);
     auto kept =
         check_call(s, s.call % 2 == 0 ? with.call<&post::keep>(s, *made)
-                                      : with.call<&post::keep_slowly>(s, *made, s.call % 50));
+                                      : with.call<&post::keep_slowly>(s, *made, s.call % 7 * 60));
     co_await kept;
 }
 
@@ -411,7 +411,13 @@ task<void> everything(sim::world* w, test::sim_cluster* cluster) {
             if (w->chance(kill_rate))
                 cluster->kill(
                     static_cast<int>(w->below(static_cast<std::uint64_t>(cluster->workers()))));
-            co_await sleep_for(std::chrono::milliseconds(w->below(200)));
+            // What a worker says to the driver may be late, without any harm.
+            const bool is_late = now->is_calm && w->chance(0.3);
+            const auto late =
+                static_cast<int>(w->below(static_cast<std::uint64_t>(cluster->workers())));
+            if (is_late) w->network.partition(test::sim_cluster::host_of(late), "driver");
+            co_await sleep_for(std::chrono::milliseconds(w->below(is_late ? 1000 : 200)));
+            if (is_late) w->network.heal_all();
         }
         co_await sleep_for(std::chrono::milliseconds(w->below(3000)));
         w->network.stop_faults();
