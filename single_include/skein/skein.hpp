@@ -7225,9 +7225,9 @@ struct frame_header {
     std::uint32_t body_crc = 0;
 
     void encode(std::byte* to) const noexcept {
-        store_le(to, length);
-        store_le(to + 4, kind);
-        store_le(to + 6, flags);
+        // In the units in which the checksum reads it: it would wait for several stores that make up one of them.
+        store_le(to,
+                 std::uint64_t{length} | std::uint64_t{kind} << 32 | std::uint64_t{flags} << 48);
         store_le(to + 8, id);
         store_le(to + 16, body_crc);
         store_le(to + 20, crc32c(byte_span(to, 20)));
@@ -7812,6 +7812,8 @@ private:
     frame_header header_for(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
                             byte_span head, byte_span body) const;
     void check_sendable() const;
+    [[noreturn]] void refuse_ended() const;
+    [[noreturn]] void refuse_large(std::size_t bytes) const;
     void send_control(control kind) noexcept;
     void request_flush() noexcept { loop_.at_turn_end(hook_); }
     void progress(std::size_t written) noexcept;
@@ -7998,21 +8000,32 @@ inline constexpr std::size_t kept_body_bytes = std::size_t{128} << 10; ///< of a
 
 // --- sending ----------------------------------------------------------------------------------
 
-SKEIN_INLINE void connection::check_sendable() const {
-    if (state_ == state::open) return;
+// What is said when something cannot be sent stays out of the way of what can: then that is inlined, and a header stays in
+// registers. Passed on in memory it costs more than its checksum: it is written in pieces and read as a whole, and such a
+// read waits until the pieces have reached the cache.
+
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE void connection::refuse_ended() const {
     if (failure_) throw *failure_;
     throw error(errc::closed, "connection to " + peer_name_ + " is closed");
+}
+
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE void connection::refuse_large(std::size_t bytes) const {
+    throw error(errc::too_large, fmt::format("frame of {} bytes to {} is above the limit of {}",
+                                             bytes, peer_name_, options_.bounds.max_frame))
+        .with_hint("send it in pieces or raise limits::max_frame on both sides");
+}
+
+SKEIN_INLINE void connection::check_sendable() const {
+    if (state_ != state::open) [[unlikely]]
+        refuse_ended();
 }
 
 SKEIN_INLINE frame_header connection::header_for(std::uint16_t kind, std::uint16_t flags,
                                                  std::uint64_t id, byte_span head,
                                                  byte_span body) const {
     const std::size_t bytes = head.size() + body.size();
-    if (bytes > options_.bounds.max_frame || bytes > 0xffffffffu) [[unlikely]] {
-        throw error(errc::too_large, fmt::format("frame of {} bytes to {} is above the limit of {}",
-                                                 bytes, peer_name_, options_.bounds.max_frame))
-            .with_hint("send it in pieces or raise limits::max_frame on both sides");
-    }
+    if (bytes > options_.bounds.max_frame || bytes > 0xffffffffu) [[unlikely]]
+        refuse_large(bytes);
     frame_header h;
     h.length = static_cast<std::uint32_t>(bytes);
     h.kind = kind;
@@ -15479,6 +15492,7 @@ private:
 
     // Sending.
     void check_sendable(std::uint16_t kind, std::size_t bytes) const;
+    [[noreturn]] void refuse(std::size_t bytes) const;
     [[nodiscard]] bool is_direct() const noexcept;
     void push_on();
     static task<void> pump(core self, connection::handle over);
@@ -15764,25 +15778,27 @@ SKEIN_INLINE link::~link() = default;
 
 // --- sending ----------------------------------------------------------------------------------
 
-SKEIN_INLINE void link::check_sendable(std::uint16_t kind, std::size_t bytes) const {
-    if (state_ != state::open) [[unlikely]] {
+/// Why a message of that size cannot be sent.
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE void link::refuse(std::size_t bytes) const {
+    if (state_ != state::open) {
         if (failure_) throw *failure_;
         throw error(errc::closed, "the link to " + peer_name_ + " is closed");
     }
-    SKEIN_CHECK(kind < first_link_kind, "kind {:#x} belongs to links and connections", kind);
-    if (bytes > options_.bounds.max_frame) [[unlikely]] {
+    if (bytes > options_.bounds.max_frame)
         throw error(errc::too_large,
                     fmt::format("message of {} bytes to {} is above the limit of {}", bytes,
                                 peer_name_, options_.bounds.max_frame))
             .with_hint("send it in pieces or raise limits::max_frame on both sides");
-    }
-    if (window_.messages() >= how_.most_messages || window_.bytes() >= how_.most_bytes)
-        [[unlikely]] {
-        throw error(errc::exhausted,
-                    fmt::format("{} messages of {} bytes wait for {} to confirm them",
-                                window_.messages(), window_.bytes(), peer_name_))
-            .with_hint("await send_ready() before more is sent");
-    }
+    throw error(errc::exhausted, fmt::format("{} messages of {} bytes wait for {} to confirm them",
+                                             window_.messages(), window_.bytes(), peer_name_))
+        .with_hint("await send_ready() before more is sent");
+}
+
+SKEIN_INLINE void link::check_sendable(std::uint16_t kind, std::size_t bytes) const {
+    if (state_ != state::open || bytes > options_.bounds.max_frame ||
+        window_.messages() >= how_.most_messages || window_.bytes() >= how_.most_bytes) [[unlikely]]
+        refuse(bytes);
+    SKEIN_CHECK(kind < first_link_kind, "kind {:#x} belongs to links and connections", kind);
 }
 
 /// The connection takes a message now, and nothing waits in front of it.
