@@ -19450,10 +19450,17 @@ private:
     std::uint32_t woken_ = 0; ///< admitted, in the run queue: who comes now stands behind them
 };
 
-/// An actor of any type.
+/// An actor of any type. Its users are counted and all on one loop, as each call is one for a while: a plain call must
+/// not pay for counting that threads could share.
 struct actor_box {
     explicit actor_box(const std::type_info& t) noexcept : type(t) {}
+    actor_box(const actor_box&) = delete;
+    actor_box& operator=(const actor_box&) = delete;
     virtual ~actor_box() = default;
+    void add_use() noexcept { ++uses_; }
+    void drop_use() noexcept {
+        if (--uses_ == 0) delete this;
+    }
     /// Appends the state that load() takes.
     virtual void save(wire::writer&) const {}
     virtual result<void> load(wire::reader&) { return {}; }
@@ -19482,6 +19489,9 @@ struct actor_box {
     start_gate gate;              ///< .max_concurrency: of the methods that are in no group
     std::unique_ptr<start_gate[]> groups; ///< of its type, see rt/method_group.hpp
     std::vector<std::unique_ptr<net::offload_pool>> threads; ///< of its blocking groups, by number
+
+private:
+    std::uint32_t uses_ = 0;
 };
 
 } // namespace skein::rt::detail
@@ -20379,8 +20389,10 @@ public:
         parent; ///< the call that made it: it is linked there until it is done
     actor_id target;
     counted_ptr<actor_state> lane; ///< the handle it was called through
-    byte_buffer body;              ///< encoded arguments while they have to be kept
+    // Not beside the small fields below: compilers zero those with stores that overlap their neighbour, and a read of what
+    // two stores have written waits until both are in the cache. This one is read at once.
     std::unique_ptr<rarities, free_rarities> rare;
+    byte_buffer body; ///< encoded arguments while they have to be kept
     phase state = phase::preparing;
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
@@ -20507,8 +20519,8 @@ struct incoming_call {
     const function_record& fn;
     actor_id target;
     wire::reader& arguments;
-    std::shared_ptr<actor_box> box; ///< of a method's actor
-    bool has_terms = false;         ///< a constructor's arguments stand behind an actor_terms
+    counted_ptr<actor_box> box; ///< of a method's actor
+    bool has_terms = false;     ///< a constructor's arguments stand behind an actor_terms
 
     /// The arguments cannot be read: tells the submitter.
     void refuse(const error& why) const;
@@ -21482,7 +21494,7 @@ public:
     /// Waits for the turn of a call behind a gate with a limit. False: it has replied.
     [[nodiscard]] task<bool> take_turn(std::shared_ptr<peer> from, slot_id id,
                                        const function_record* fn,
-                                       std::shared_ptr<detail::actor_box> box);
+                                       counted_ptr<detail::actor_box> box);
     /// Of a call whose actor has ended before it.
     void reply_over(peer& to, slot_id id, const function_record& fn, const detail::actor_box& box);
     void create_failed(actor_id id, const failure& why);
@@ -21497,7 +21509,7 @@ public:
     void reply_failure(peer& to, slot_id id, const failure& why);
     /// The same for the exception that is being handled.
     void reply_thrown(peer& to, slot_id id, const function_record& fn);
-    void insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box);
+    void insert_actor(actor_id id, counted_ptr<detail::actor_box> box);
     /// Runs a coroutine call; it replies by itself.
     void start(detail::incoming_call& call, task<void> work);
     void count_outcome(bool failed) noexcept;
@@ -21563,9 +21575,8 @@ private:
     task<void> run_backlog();
     void begin_turn();
     void end_turn();
-    [[nodiscard]] std::shared_ptr<detail::actor_box> box_for(peer& from, slot_id id,
-                                                             const function_record& fn,
-                                                             actor_id actor);
+    [[nodiscard]] counted_ptr<detail::actor_box> box_for(peer& from, slot_id id,
+                                                         const function_record& fn, actor_id actor);
     [[nodiscard]] detail::call_context& context_for(const detail::lineage& who, actor_id actor,
                                                     const function_record& fn);
     void adopt_child(detail::call_base& call);
@@ -22019,11 +22030,12 @@ struct call_head {
     static void encode_method(wire::writer& to, const call_base& call, std::uint64_t incarnation,
                               bool is_told) {
         std::byte* const at = to.extend(is_told ? 80 : 32);
-        store_le(at, call.fn->index);
-        store_le(at + 4, static_cast<std::uint32_t>(call_kind::method) |
-                             (is_told ? std::uint32_t{told_bit} : 0U) |
-                             std::uint32_t{call.retries_left} << 8 |
-                             std::uint32_t{call.cpus} << 16);
+        // In the units in which the checksum reads it: it would wait for two stores that make up one of them.
+        store_le(at, std::uint64_t{call.fn->index} |
+                         std::uint64_t{static_cast<std::uint8_t>(call_kind::method) |
+                                       (is_told ? told_bit : 0U)}
+                             << 32 |
+                         std::uint64_t{call.retries_left} << 40 | std::uint64_t{call.cpus} << 48);
         store_le(at + 8, call.number);
         put(at + 16, call.target.value());
         if (!is_told) return;
@@ -26319,18 +26331,18 @@ private:
     /// box: its actor, if it has waited for its turn.
     template <class Form>
     static void run(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call,
-                    std::shared_ptr<detail::actor_box> box);
+                    counted_ptr<detail::actor_box> box);
     static void enqueue(books& of, arrival one);
     template <class F>
     static void with_form(arrival& one, F what);
     template <class Form>
     static void hold_back(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call,
-                          std::shared_ptr<detail::actor_box> box);
+                          counted_ptr<detail::actor_box> box);
     [[nodiscard]] static task<void> run_later(runtime* self, arrival one,
-                                              std::shared_ptr<detail::actor_box> box);
+                                              counted_ptr<detail::actor_box> box);
     [[nodiscard]] static task<void> run_in_turn(runtime* self, arrival one,
                                                 const function_record* fn,
-                                                std::shared_ptr<detail::actor_box> box);
+                                                counted_ptr<detail::actor_box> box);
 };
 
 } // namespace skein::rt
@@ -26962,7 +26974,7 @@ struct runtime::books {
     std::unordered_map<actor_id, detail::actor_state*> lanes;
     detail::actor_books actors;
     detail::group_books groups;
-    detail::id_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
+    detail::id_map<actor_id, counted_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
     std::optional<error> given_up;
@@ -27600,7 +27612,7 @@ SKEIN_INLINE actor_id runtime::new_actor_id() noexcept {
 SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
     return books_->root;
 }
-SKEIN_INLINE void runtime::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
+SKEIN_INLINE void runtime::insert_actor(actor_id id, counted_ptr<detail::actor_box> box) {
     box->id = id;
     books_->boxes.erase(id); // a driver gives no id twice
     books_->boxes.enter(id, std::move(box));
@@ -30098,7 +30110,7 @@ SKEIN_INLINE error cancelled_in_line(const function_record& fn, std::uint32_t li
 
 SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id id,
                                            const function_record* fn,
-                                           std::shared_ptr<detail::actor_box> box) {
+                                           counted_ptr<detail::actor_box> box) {
     auto& gate = box->gate_of(fn->group);
     const bool takes_seat = fn->is_coroutine || fn->group != 0;
     detail::start_gate::turn turn(gate, takes_seat);
@@ -30212,7 +30224,7 @@ void runtime::execution::take(runtime& self, const std::shared_ptr<peer>& from, 
         return enqueue(of, std::move(one));
     }
     self.begin_turn();
-    run(self, from, id, call, nullptr);
+    run(self, from, id, call, {});
     self.end_turn();
 }
 
@@ -30318,7 +30330,7 @@ SKEIN_INLINE void runtime::execution::run_waiting(runtime& self, arrival& one) {
         }
         const bool is_wanted = from.unwanted.erase(one.slot) == 0;
         with_form(one, [&](auto& call) {
-            if (is_wanted) return run(self, one.from, one.slot, call, nullptr);
+            if (is_wanted) return run(self, one.from, one.slot, call, {});
             if (!call.open(from, one.slot, true)) return;
             error why(errc::cancelled, call.fn().name + " was cancelled; it did not run");
             self.reply_failure(from, one.slot, {std::move(why), nullptr});
@@ -30423,7 +30435,7 @@ SKEIN_INLINE void runtime::execution::framed::check(const peer& from,
 /// calls start from the run queue, so in order.
 template <class Form>
 void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
-                             Form& call, std::shared_ptr<detail::actor_box> box) {
+                             Form& call, counted_ptr<detail::actor_box> box) {
     if (!call.open(*from, id, !box)) return;
     const auto& fn = call.fn();
     if (call.is_method() && !box) {
@@ -30448,13 +30460,13 @@ void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, s
 }
 
 /// The actor of a call of a method. None: it is gone, and the caller has been told.
-SKEIN_INLINE std::shared_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
-                                                                 const function_record& fn,
-                                                                 actor_id actor) {
+SKEIN_INLINE counted_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
+                                                             const function_record& fn,
+                                                             actor_id actor) {
     const auto* const found = books_->boxes.find(actor);
     if (found == nullptr) [[unlikely]] {
         reply_failure(from, id, detail::actor_is_gone(fn, actor));
-        return nullptr;
+        return {};
     }
     if (&(*found)->type != fn.actor && (*found)->type != *fn.actor) [[unlikely]]
         throw detail::wrong_actor(from.who, fn, actor, (*found)->type);
@@ -30476,7 +30488,7 @@ SKEIN_INLINE detail::call_context& runtime::context_for(const detail::lineage& w
 /// is held.
 template <class Form>
 void runtime::execution::hold_back(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
-                                   Form& call, std::shared_ptr<detail::actor_box> box) {
+                                   Form& call, counted_ptr<detail::actor_box> box) {
     ++box->not_started;
     const auto& fn = call.fn();
     const auto kept = [&] {
@@ -30494,7 +30506,7 @@ void runtime::execution::hold_back(runtime& self, const std::shared_ptr<peer>& f
 }
 
 SKEIN_INLINE task<void> runtime::execution::run_later(runtime* self, arrival one,
-                                                      std::shared_ptr<detail::actor_box> box) {
+                                                      counted_ptr<detail::actor_box> box) {
     --box->not_started;
     with_form(one, [&](auto& call) { run(*self, one.from, one.slot, call, std::move(box)); });
     co_return;
@@ -30502,7 +30514,7 @@ SKEIN_INLINE task<void> runtime::execution::run_later(runtime* self, arrival one
 
 SKEIN_INLINE task<void> runtime::execution::run_in_turn(runtime* self, arrival one,
                                                         const function_record* fn,
-                                                        std::shared_ptr<detail::actor_box> box) {
+                                                        counted_ptr<detail::actor_box> box) {
     auto turn = self->take_turn(one.from, one.slot, fn, box);
     const bool may_start = co_await turn;
     if (!may_start) co_return;
@@ -34314,7 +34326,7 @@ auto begin_now(actor_box* box, std::uint16_t group, Arguments& arguments) {
 /// A coroutine call, or one on a thread: owns its arguments and its actor until it has replied.
 template <auto F, class T>
 task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
-                         const function_record* fn, std::shared_ptr<actor_box> box,
+                         const function_record* fn, counted_ptr<actor_box> box,
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
     auto* const gate = box ? &box->gate_of(fn->group) : nullptr;
@@ -34397,8 +34409,7 @@ template <auto F, class T>
 void invoke(incoming_call& call) {
     using traits = signature<decltype(F)>;
     typename traits::arguments arguments;
-    byte_buffer aligned;
-    result<void> decoded;
+    [[maybe_unused]] byte_buffer aligned;
     if constexpr (has_span<typename traits::arguments>) {
         // Views need their elements aligned in memory: a frame's body may start anywhere.
         const auto head = call.arguments.position();
@@ -34408,11 +34419,12 @@ void invoke(incoming_call& call) {
         wire::reader in(aligned);
         byte_span skipped;
         in.raw(head, skipped);
-        decoded = decode_arguments(in, arguments);
+        if (const auto decoded = decode_arguments(in, arguments); !decoded)
+            return call.refuse(decoded.error());
     } else {
-        decoded = decode_arguments(call.arguments, arguments);
+        if (const auto decoded = decode_arguments(call.arguments, arguments); !decoded)
+            return call.refuse(decoded.error());
     }
-    if (!decoded) return call.refuse(decoded.error());
     invoke_with<F, T>(call, arguments);
 }
 
@@ -34798,7 +34810,9 @@ void invoke_create(incoming_call& call) {
         return call.refuse(decoded.error());
     try {
         auto box = std::apply(
-            [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
+            [](auto&... a) {
+                return counted_ptr<actor_box>(new box_of<T>(std::in_place, std::move(a)...));
+            },
             arguments);
         if (call.has_terms)
             if (auto set = call.self.set_terms(*box, terms, saved); !set)

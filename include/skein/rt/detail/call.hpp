@@ -163,8 +163,10 @@ public:
         parent; ///< the call that made it: it is linked there until it is done
     actor_id target;
     counted_ptr<actor_state> lane; ///< the handle it was called through
-    byte_buffer body;              ///< encoded arguments while they have to be kept
+    // Not beside the small fields below: compilers zero those with stores that overlap their neighbour, and a read of what
+    // two stores have written waits until both are in the cache. This one is read at once.
     std::unique_ptr<rarities, free_rarities> rare;
+    byte_buffer body; ///< encoded arguments while they have to be kept
     phase state = phase::preparing;
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
