@@ -20477,9 +20477,17 @@ private:
     std::uint32_t uses_ = 0;
 };
 
-/// Fills in what all calls have in common. Options that mean nothing fail the call when it is submitted.
-void apply_options(runtime& by, call_base& call, const function_record& fn, const call_options& how,
-                   call_kind kind);
+/// Keeps what the options of a call say. Those that mean nothing fail it when it is submitted.
+void keep_options(runtime& by, call_base& call, const call_options& how);
+/// Fills in what all calls have in common. Most calls of methods have no options.
+inline void apply_options(runtime& by, call_base& call, const function_record& fn,
+                          const call_options& how, call_kind kind) {
+    call.fn = &fn;
+    call.kind = kind;
+    if (kind == call_kind::task || !how.retry_on.empty() || !how.name.empty() ||
+        how.deadline != no_deadline)
+        keep_options(by, call, how);
+}
 /// Failures after which a task runs again, as failures::text() has them. Others fail the call when it is submitted.
 void keep_failures(call_base& call, std::string_view text);
 /// A handle in a message: the actor's number and its .max_pending, and of one in another namespace than that of who gets
@@ -27178,11 +27186,8 @@ SKEIN_INLINE void keep_failures(call_base& call, std::string_view text) {
     }
 }
 
-SKEIN_INLINE void apply_options(runtime& by, call_base& call, const function_record& fn,
-                                const call_options& how, call_kind kind) {
-    call.fn = &fn;
-    call.kind = kind;
-    if (kind == call_kind::task) {
+SKEIN_INLINE void keep_options(runtime& by, call_base& call, const call_options& how) {
+    if (call.kind == call_kind::task) {
         by.set_demand(call, how);
         const int retries = how.retries < 0 ? default_task_retries : how.retries;
         call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
@@ -35081,7 +35086,9 @@ public:
     /// With options: remote<&T::m>.with({...})(handle, args...).
     template <auto M, class... A>
     auto call(A&&... args) const {
-        return rt::detail::call_method<M, T>(call_options(), lane_, std::forward<A>(args)...);
+        static constexpr call_options
+            none; // made once: it is large, and most calls have no options
+        return rt::detail::call_method<M, T>(none, lane_, std::forward<A>(args)...);
     }
     /// Calls through handles of this process that have no outcome yet.
     [[nodiscard]] std::size_t pending() const noexcept { return lane_ ? lane_->pending : 0; }
