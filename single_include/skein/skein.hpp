@@ -7138,10 +7138,14 @@ __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_lanes(
     return static_cast<std::uint32_t>(c);
 }
 
-/// Most are of a header or a small body: a few instructions, one after the other.
+__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_large(
+    std::uint32_t crc, const std::byte* p, std::size_t n) noexcept;
+
+/// Most are of a header or a small body: a few instructions, one after the other, in registers.
 __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
     std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
-    if (n >= 3 * crc32c_lane) crc = crc32c_lanes(crc, p, n);
+    if (n >= 3 * crc32c_lane) [[unlikely]]
+        return crc32c_large(crc, p, n);
     std::uint64_t c = crc;
     for (; n >= 8; n -= 8, p += 8) c = __builtin_ia32_crc32di(c, load_le<std::uint64_t>(p));
     auto r = static_cast<std::uint32_t>(c);
@@ -7155,6 +7159,12 @@ __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
     }
     if ((n & 1) != 0) r = __builtin_ia32_crc32qi(r, std::to_integer<unsigned char>(*p));
     return r;
+}
+
+__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_large(
+    std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
+    crc = crc32c_lanes(crc, p, n);
+    return crc32c_sse42(crc, p, n);
 }
 #endif
 
@@ -7225,9 +7235,9 @@ struct frame_header {
     std::uint32_t body_crc = 0;
 
     void encode(std::byte* to) const noexcept {
-        store_le(to, length);
-        store_le(to + 4, kind);
-        store_le(to + 6, flags);
+        // In the units in which the checksum reads it: it would wait for several stores that make up one of them.
+        store_le(to,
+                 std::uint64_t{length} | std::uint64_t{kind} << 32 | std::uint64_t{flags} << 48);
         store_le(to + 8, id);
         store_le(to + 16, body_crc);
         store_le(to + 20, crc32c(byte_span(to, 20)));
@@ -7812,6 +7822,8 @@ private:
     frame_header header_for(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
                             byte_span head, byte_span body) const;
     void check_sendable() const;
+    [[noreturn]] void refuse_ended() const;
+    [[noreturn]] void refuse_large(std::size_t bytes) const;
     void send_control(control kind) noexcept;
     void request_flush() noexcept { loop_.at_turn_end(hook_); }
     void progress(std::size_t written) noexcept;
@@ -7998,21 +8010,32 @@ inline constexpr std::size_t kept_body_bytes = std::size_t{128} << 10; ///< of a
 
 // --- sending ----------------------------------------------------------------------------------
 
-SKEIN_INLINE void connection::check_sendable() const {
-    if (state_ == state::open) return;
+// What is said when something cannot be sent stays out of the way of what can: then that is inlined, and a header stays in
+// registers. Passed on in memory it costs more than its checksum: it is written in pieces and read as a whole, and such a
+// read waits until the pieces have reached the cache.
+
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE void connection::refuse_ended() const {
     if (failure_) throw *failure_;
     throw error(errc::closed, "connection to " + peer_name_ + " is closed");
+}
+
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE void connection::refuse_large(std::size_t bytes) const {
+    throw error(errc::too_large, fmt::format("frame of {} bytes to {} is above the limit of {}",
+                                             bytes, peer_name_, options_.bounds.max_frame))
+        .with_hint("send it in pieces or raise limits::max_frame on both sides");
+}
+
+SKEIN_INLINE void connection::check_sendable() const {
+    if (state_ != state::open) [[unlikely]]
+        refuse_ended();
 }
 
 SKEIN_INLINE frame_header connection::header_for(std::uint16_t kind, std::uint16_t flags,
                                                  std::uint64_t id, byte_span head,
                                                  byte_span body) const {
     const std::size_t bytes = head.size() + body.size();
-    if (bytes > options_.bounds.max_frame || bytes > 0xffffffffu) [[unlikely]] {
-        throw error(errc::too_large, fmt::format("frame of {} bytes to {} is above the limit of {}",
-                                                 bytes, peer_name_, options_.bounds.max_frame))
-            .with_hint("send it in pieces or raise limits::max_frame on both sides");
-    }
+    if (bytes > options_.bounds.max_frame || bytes > 0xffffffffu) [[unlikely]]
+        refuse_large(bytes);
     frame_header h;
     h.length = static_cast<std::uint32_t>(bytes);
     h.kind = kind;
@@ -15479,6 +15502,7 @@ private:
 
     // Sending.
     void check_sendable(std::uint16_t kind, std::size_t bytes) const;
+    [[noreturn]] void refuse(std::size_t bytes) const;
     [[nodiscard]] bool is_direct() const noexcept;
     void push_on();
     static task<void> pump(core self, connection::handle over);
@@ -15764,25 +15788,27 @@ SKEIN_INLINE link::~link() = default;
 
 // --- sending ----------------------------------------------------------------------------------
 
-SKEIN_INLINE void link::check_sendable(std::uint16_t kind, std::size_t bytes) const {
-    if (state_ != state::open) [[unlikely]] {
+/// Why a message of that size cannot be sent.
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE void link::refuse(std::size_t bytes) const {
+    if (state_ != state::open) {
         if (failure_) throw *failure_;
         throw error(errc::closed, "the link to " + peer_name_ + " is closed");
     }
-    SKEIN_CHECK(kind < first_link_kind, "kind {:#x} belongs to links and connections", kind);
-    if (bytes > options_.bounds.max_frame) [[unlikely]] {
+    if (bytes > options_.bounds.max_frame)
         throw error(errc::too_large,
                     fmt::format("message of {} bytes to {} is above the limit of {}", bytes,
                                 peer_name_, options_.bounds.max_frame))
             .with_hint("send it in pieces or raise limits::max_frame on both sides");
-    }
-    if (window_.messages() >= how_.most_messages || window_.bytes() >= how_.most_bytes)
-        [[unlikely]] {
-        throw error(errc::exhausted,
-                    fmt::format("{} messages of {} bytes wait for {} to confirm them",
-                                window_.messages(), window_.bytes(), peer_name_))
-            .with_hint("await send_ready() before more is sent");
-    }
+    throw error(errc::exhausted, fmt::format("{} messages of {} bytes wait for {} to confirm them",
+                                             window_.messages(), window_.bytes(), peer_name_))
+        .with_hint("await send_ready() before more is sent");
+}
+
+SKEIN_INLINE void link::check_sendable(std::uint16_t kind, std::size_t bytes) const {
+    if (state_ != state::open || bytes > options_.bounds.max_frame ||
+        window_.messages() >= how_.most_messages || window_.bytes() >= how_.most_bytes) [[unlikely]]
+        refuse(bytes);
+    SKEIN_CHECK(kind < first_link_kind, "kind {:#x} belongs to links and connections", kind);
 }
 
 /// The connection takes a message now, and nothing waits in front of it.
@@ -19434,10 +19460,17 @@ private:
     std::uint32_t woken_ = 0; ///< admitted, in the run queue: who comes now stands behind them
 };
 
-/// An actor of any type.
+/// An actor of any type. Its users are counted and all on one loop, as each call is one for a while: a plain call must
+/// not pay for counting that threads could share.
 struct actor_box {
     explicit actor_box(const std::type_info& t) noexcept : type(t) {}
+    actor_box(const actor_box&) = delete;
+    actor_box& operator=(const actor_box&) = delete;
     virtual ~actor_box() = default;
+    void add_use() noexcept { ++uses_; }
+    void drop_use() noexcept {
+        if (--uses_ == 0) delete this;
+    }
     /// Appends the state that load() takes.
     virtual void save(wire::writer&) const {}
     virtual result<void> load(wire::reader&) { return {}; }
@@ -19466,6 +19499,9 @@ struct actor_box {
     start_gate gate;              ///< .max_concurrency: of the methods that are in no group
     std::unique_ptr<start_gate[]> groups; ///< of its type, see rt/method_group.hpp
     std::vector<std::unique_ptr<net::offload_pool>> threads; ///< of its blocking groups, by number
+
+private:
+    std::uint32_t uses_ = 0;
 };
 
 } // namespace skein::rt::detail
@@ -20363,8 +20399,10 @@ public:
         parent; ///< the call that made it: it is linked there until it is done
     actor_id target;
     counted_ptr<actor_state> lane; ///< the handle it was called through
-    byte_buffer body;              ///< encoded arguments while they have to be kept
+    // Not beside the small fields below: compilers zero those with stores that overlap their neighbour, and a read of what
+    // two stores have written waits until both are in the cache. This one is read at once.
     std::unique_ptr<rarities, free_rarities> rare;
+    byte_buffer body; ///< encoded arguments while they have to be kept
     phase state = phase::preparing;
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
@@ -20449,9 +20487,17 @@ private:
     std::uint32_t uses_ = 0;
 };
 
-/// Fills in what all calls have in common. Options that mean nothing fail the call when it is submitted.
-void apply_options(runtime& by, call_base& call, const function_record& fn, const call_options& how,
-                   call_kind kind);
+/// Keeps what the options of a call say. Those that mean nothing fail it when it is submitted.
+void keep_options(runtime& by, call_base& call, const call_options& how);
+/// Fills in what all calls have in common. Most calls of methods have no options.
+inline void apply_options(runtime& by, call_base& call, const function_record& fn,
+                          const call_options& how, call_kind kind) {
+    call.fn = &fn;
+    call.kind = kind;
+    if (kind == call_kind::task || !how.retry_on.empty() || !how.name.empty() ||
+        how.deadline != no_deadline)
+        keep_options(by, call, how);
+}
 /// Failures after which a task runs again, as failures::text() has them. Others fail the call when it is submitted.
 void keep_failures(call_base& call, std::string_view text);
 /// A handle in a message: the actor's number and its .max_pending, and of one in another namespace than that of who gets
@@ -20491,8 +20537,8 @@ struct incoming_call {
     const function_record& fn;
     actor_id target;
     wire::reader& arguments;
-    std::shared_ptr<actor_box> box; ///< of a method's actor
-    bool has_terms = false;         ///< a constructor's arguments stand behind an actor_terms
+    counted_ptr<actor_box> box; ///< of a method's actor
+    bool has_terms = false;     ///< a constructor's arguments stand behind an actor_terms
 
     /// The arguments cannot be read: tells the submitter.
     void refuse(const error& why) const;
@@ -21466,7 +21512,7 @@ public:
     /// Waits for the turn of a call behind a gate with a limit. False: it has replied.
     [[nodiscard]] task<bool> take_turn(std::shared_ptr<peer> from, slot_id id,
                                        const function_record* fn,
-                                       std::shared_ptr<detail::actor_box> box);
+                                       counted_ptr<detail::actor_box> box);
     /// Of a call whose actor has ended before it.
     void reply_over(peer& to, slot_id id, const function_record& fn, const detail::actor_box& box);
     void create_failed(actor_id id, const failure& why);
@@ -21481,7 +21527,7 @@ public:
     void reply_failure(peer& to, slot_id id, const failure& why);
     /// The same for the exception that is being handled.
     void reply_thrown(peer& to, slot_id id, const function_record& fn);
-    void insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box);
+    void insert_actor(actor_id id, counted_ptr<detail::actor_box> box);
     /// Runs a coroutine call; it replies by itself.
     void start(detail::incoming_call& call, task<void> work);
     void count_outcome(bool failed) noexcept;
@@ -21547,9 +21593,8 @@ private:
     task<void> run_backlog();
     void begin_turn();
     void end_turn();
-    [[nodiscard]] std::shared_ptr<detail::actor_box> box_for(peer& from, slot_id id,
-                                                             const function_record& fn,
-                                                             actor_id actor);
+    [[nodiscard]] counted_ptr<detail::actor_box> box_for(peer& from, slot_id id,
+                                                         const function_record& fn, actor_id actor);
     [[nodiscard]] detail::call_context& context_for(const detail::lineage& who, actor_id actor,
                                                     const function_record& fn);
     void adopt_child(detail::call_base& call);
@@ -22012,11 +22057,12 @@ struct call_head {
     static void encode_method(wire::writer& to, const call_base& call, std::uint64_t incarnation,
                               bool is_told) {
         std::byte* const at = to.extend(is_told ? 80 : 32);
-        store_le(at, call.fn->index);
-        store_le(at + 4, static_cast<std::uint32_t>(call_kind::method) |
-                             (is_told ? std::uint32_t{told_bit} : 0U) |
-                             std::uint32_t{call.retries_left} << 8 |
-                             std::uint32_t{call.cpus} << 16);
+        // In the units in which the checksum reads it: it would wait for two stores that make up one of them.
+        store_le(at, std::uint64_t{call.fn->index} |
+                         std::uint64_t{static_cast<std::uint8_t>(call_kind::method) |
+                                       (is_told ? told_bit : 0U)}
+                             << 32 |
+                         std::uint64_t{call.retries_left} << 40 | std::uint64_t{call.cpus} << 48);
         store_le(at + 8, call.number);
         put(at + 16, call.target.value());
         if (!is_told) return;
@@ -26335,18 +26381,18 @@ private:
     /// box: its actor, if it has waited for its turn.
     template <class Form>
     static void run(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call,
-                    std::shared_ptr<detail::actor_box> box);
+                    counted_ptr<detail::actor_box> box);
     static void enqueue(books& of, arrival one);
     template <class F>
     static void with_form(arrival& one, F what);
     template <class Form>
     static void hold_back(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call,
-                          std::shared_ptr<detail::actor_box> box);
+                          counted_ptr<detail::actor_box> box);
     [[nodiscard]] static task<void> run_later(runtime* self, arrival one,
-                                              std::shared_ptr<detail::actor_box> box);
+                                              counted_ptr<detail::actor_box> box);
     [[nodiscard]] static task<void> run_in_turn(runtime* self, arrival one,
                                                 const function_record* fn,
-                                                std::shared_ptr<detail::actor_box> box);
+                                                counted_ptr<detail::actor_box> box);
 };
 
 } // namespace skein::rt
@@ -26538,8 +26584,9 @@ private:
     }
     /// Where it is, or the free place where it would be. There is one: half of them are free.
     [[nodiscard]] std::size_t place_of(Id id) const noexcept {
+        const entry* const places = places_.data();
         auto at = home_of(id);
-        while (places_[at].value && places_[at].id != id) at = (at + 1) & (places_.size() - 1);
+        while (places[at].value && places[at].id != id) at = (at + 1) & mask_;
         return at;
     }
     void erase_at(std::size_t hole) noexcept {
@@ -26557,12 +26604,14 @@ private:
         auto old = std::exchange(places_,
                                  std::vector<entry>(std::max<std::size_t>(16, 2 * places_.size())));
         shift_ = 64 - std::countr_zero(places_.size());
+        mask_ = places_.size() - 1;
         for (auto& one : old)
             if (one.value) places_[place_of(one.id)] = std::move(one);
     }
 
     std::vector<entry> places_;
-    std::size_t size_ = 0;
+    std::size_t size_ = 0,
+                mask_ = 0; ///< mask_: to know the size of an array of such needs a division
     int shift_ = 63;
 };
 
@@ -26986,7 +27035,7 @@ struct runtime::books {
     std::unordered_map<actor_id, detail::actor_state*> lanes;
     detail::actor_books actors;
     detail::group_books groups;
-    detail::id_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
+    detail::id_map<actor_id, counted_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
     std::optional<error> given_up;
@@ -27190,11 +27239,8 @@ SKEIN_INLINE void keep_failures(call_base& call, std::string_view text) {
     }
 }
 
-SKEIN_INLINE void apply_options(runtime& by, call_base& call, const function_record& fn,
-                                const call_options& how, call_kind kind) {
-    call.fn = &fn;
-    call.kind = kind;
-    if (kind == call_kind::task) {
+SKEIN_INLINE void keep_options(runtime& by, call_base& call, const call_options& how) {
+    if (call.kind == call_kind::task) {
         by.set_demand(call, how);
         const int retries = how.retries < 0 ? default_task_retries : how.retries;
         call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
@@ -27625,7 +27671,7 @@ SKEIN_INLINE actor_id runtime::new_actor_id() noexcept {
 SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
     return books_->root;
 }
-SKEIN_INLINE void runtime::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
+SKEIN_INLINE void runtime::insert_actor(actor_id id, counted_ptr<detail::actor_box> box) {
     box->id = id;
     books_->boxes.erase(id); // a driver gives no id twice
     books_->boxes.enter(id, std::move(box));
@@ -30132,7 +30178,7 @@ SKEIN_INLINE error cancelled_in_line(const function_record& fn, std::uint32_t li
 
 SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id id,
                                            const function_record* fn,
-                                           std::shared_ptr<detail::actor_box> box) {
+                                           counted_ptr<detail::actor_box> box) {
     auto& gate = box->gate_of(fn->group);
     const bool takes_seat = fn->is_coroutine || fn->group != 0;
     detail::start_gate::turn turn(gate, takes_seat);
@@ -30246,7 +30292,7 @@ void runtime::execution::take(runtime& self, const std::shared_ptr<peer>& from, 
         return enqueue(of, std::move(one));
     }
     self.begin_turn();
-    run(self, from, id, call, nullptr);
+    run(self, from, id, call, {});
     self.end_turn();
 }
 
@@ -30352,7 +30398,7 @@ SKEIN_INLINE void runtime::execution::run_waiting(runtime& self, arrival& one) {
         }
         const bool is_wanted = from.unwanted.erase(one.slot) == 0;
         with_form(one, [&](auto& call) {
-            if (is_wanted) return run(self, one.from, one.slot, call, nullptr);
+            if (is_wanted) return run(self, one.from, one.slot, call, {});
             if (!call.open(from, one.slot, true)) return;
             error why(errc::cancelled, call.fn().name + " was cancelled; it did not run");
             self.reply_failure(from, one.slot, {std::move(why), nullptr});
@@ -30457,7 +30503,7 @@ SKEIN_INLINE void runtime::execution::framed::check(const peer& from,
 /// calls start from the run queue, so in order.
 template <class Form>
 void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
-                             Form& call, std::shared_ptr<detail::actor_box> box) {
+                             Form& call, counted_ptr<detail::actor_box> box) {
     if (!call.open(*from, id, !box)) return;
     const auto& fn = call.fn();
     if (call.is_method() && !box) {
@@ -30482,13 +30528,13 @@ void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, s
 }
 
 /// The actor of a call of a method. None: it is gone, and the caller has been told.
-SKEIN_INLINE std::shared_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
-                                                                 const function_record& fn,
-                                                                 actor_id actor) {
+SKEIN_INLINE counted_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
+                                                             const function_record& fn,
+                                                             actor_id actor) {
     const auto* const found = books_->boxes.find(actor);
     if (found == nullptr) [[unlikely]] {
         reply_failure(from, id, detail::actor_is_gone(fn, actor));
-        return nullptr;
+        return {};
     }
     if (&(*found)->type != fn.actor && (*found)->type != *fn.actor) [[unlikely]]
         throw detail::wrong_actor(from.who, fn, actor, (*found)->type);
@@ -30510,7 +30556,7 @@ SKEIN_INLINE detail::call_context& runtime::context_for(const detail::lineage& w
 /// is held.
 template <class Form>
 void runtime::execution::hold_back(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
-                                   Form& call, std::shared_ptr<detail::actor_box> box) {
+                                   Form& call, counted_ptr<detail::actor_box> box) {
     ++box->not_started;
     const auto& fn = call.fn();
     const auto kept = [&] {
@@ -30528,7 +30574,7 @@ void runtime::execution::hold_back(runtime& self, const std::shared_ptr<peer>& f
 }
 
 SKEIN_INLINE task<void> runtime::execution::run_later(runtime* self, arrival one,
-                                                      std::shared_ptr<detail::actor_box> box) {
+                                                      counted_ptr<detail::actor_box> box) {
     --box->not_started;
     with_form(one, [&](auto& call) { run(*self, one.from, one.slot, call, std::move(box)); });
     co_return;
@@ -30536,7 +30582,7 @@ SKEIN_INLINE task<void> runtime::execution::run_later(runtime* self, arrival one
 
 SKEIN_INLINE task<void> runtime::execution::run_in_turn(runtime* self, arrival one,
                                                         const function_record* fn,
-                                                        std::shared_ptr<detail::actor_box> box) {
+                                                        counted_ptr<detail::actor_box> box) {
     auto turn = self->take_turn(one.from, one.slot, fn, box);
     const bool may_start = co_await turn;
     if (!may_start) co_return;
@@ -34502,7 +34548,7 @@ auto begin_now(actor_box* box, std::uint16_t group, Arguments& arguments) {
 /// A coroutine call, or one on a thread: owns its arguments and its actor until it has replied.
 template <auto F, class T>
 task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
-                         const function_record* fn, std::shared_ptr<actor_box> box,
+                         const function_record* fn, counted_ptr<actor_box> box,
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
     auto* const gate = box ? &box->gate_of(fn->group) : nullptr;
@@ -34585,8 +34631,7 @@ template <auto F, class T>
 void invoke(incoming_call& call) {
     using traits = signature<decltype(F)>;
     typename traits::arguments arguments;
-    byte_buffer aligned;
-    result<void> decoded;
+    [[maybe_unused]] byte_buffer aligned;
     if constexpr (has_span<typename traits::arguments>) {
         // Views need their elements aligned in memory: a frame's body may start anywhere.
         const auto head = call.arguments.position();
@@ -34596,11 +34641,12 @@ void invoke(incoming_call& call) {
         wire::reader in(aligned);
         byte_span skipped;
         in.raw(head, skipped);
-        decoded = decode_arguments(in, arguments);
+        if (const auto decoded = decode_arguments(in, arguments); !decoded)
+            return call.refuse(decoded.error());
     } else {
-        decoded = decode_arguments(call.arguments, arguments);
+        if (const auto decoded = decode_arguments(call.arguments, arguments); !decoded)
+            return call.refuse(decoded.error());
     }
-    if (!decoded) return call.refuse(decoded.error());
     invoke_with<F, T>(call, arguments);
 }
 
@@ -34986,7 +35032,9 @@ void invoke_create(incoming_call& call) {
         return call.refuse(decoded.error());
     try {
         auto box = std::apply(
-            [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
+            [](auto&... a) {
+                return counted_ptr<actor_box>(new box_of<T>(std::in_place, std::move(a)...));
+            },
             arguments);
         if (call.has_terms)
             if (auto set = call.self.set_terms(*box, terms, saved); !set)
@@ -35255,7 +35303,9 @@ public:
     /// With options: remote<&T::m>.with({...})(handle, args...).
     template <auto M, class... A>
     auto call(A&&... args) const {
-        return rt::detail::call_method<M, T>(call_options(), lane_, std::forward<A>(args)...);
+        static constexpr call_options
+            none; // made once: it is large, and most calls have no options
+        return rt::detail::call_method<M, T>(none, lane_, std::forward<A>(args)...);
     }
     /// Calls through handles of this process that have no outcome yet.
     [[nodiscard]] std::size_t pending() const noexcept { return lane_ ? lane_->pending : 0; }

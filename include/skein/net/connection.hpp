@@ -137,6 +137,8 @@ private:
     frame_header header_for(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
                             byte_span head, byte_span body) const;
     void check_sendable() const;
+    [[noreturn]] void refuse_ended() const;
+    [[noreturn]] void refuse_large(std::size_t bytes) const;
     void send_control(control kind) noexcept;
     void request_flush() noexcept { loop_.at_turn_end(hook_); }
     void progress(std::size_t written) noexcept;

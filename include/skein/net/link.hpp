@@ -204,6 +204,7 @@ private:
 
     // Sending.
     void check_sendable(std::uint16_t kind, std::size_t bytes) const;
+    [[noreturn]] void refuse(std::size_t bytes) const;
     [[nodiscard]] bool is_direct() const noexcept;
     void push_on();
     static task<void> pump(core self, connection::handle over);

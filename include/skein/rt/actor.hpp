@@ -54,7 +54,9 @@ public:
     /// With options: remote<&T::m>.with({...})(handle, args...).
     template <auto M, class... A>
     auto call(A&&... args) const {
-        return rt::detail::call_method<M, T>(call_options(), lane_, std::forward<A>(args)...);
+        static constexpr call_options
+            none; // made once: it is large, and most calls have no options
+        return rt::detail::call_method<M, T>(none, lane_, std::forward<A>(args)...);
     }
     /// Calls through handles of this process that have no outcome yet.
     [[nodiscard]] std::size_t pending() const noexcept { return lane_ ? lane_->pending : 0; }

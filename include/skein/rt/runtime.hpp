@@ -222,7 +222,7 @@ public:
     /// Waits for the turn of a call behind a gate with a limit. False: it has replied.
     [[nodiscard]] task<bool> take_turn(std::shared_ptr<peer> from, slot_id id,
                                        const function_record* fn,
-                                       std::shared_ptr<detail::actor_box> box);
+                                       counted_ptr<detail::actor_box> box);
     /// Of a call whose actor has ended before it.
     void reply_over(peer& to, slot_id id, const function_record& fn, const detail::actor_box& box);
     void create_failed(actor_id id, const failure& why);
@@ -237,7 +237,7 @@ public:
     void reply_failure(peer& to, slot_id id, const failure& why);
     /// The same for the exception that is being handled.
     void reply_thrown(peer& to, slot_id id, const function_record& fn);
-    void insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box);
+    void insert_actor(actor_id id, counted_ptr<detail::actor_box> box);
     /// Runs a coroutine call; it replies by itself.
     void start(detail::incoming_call& call, task<void> work);
     void count_outcome(bool failed) noexcept;
@@ -303,9 +303,8 @@ private:
     task<void> run_backlog();
     void begin_turn();
     void end_turn();
-    [[nodiscard]] std::shared_ptr<detail::actor_box> box_for(peer& from, slot_id id,
-                                                             const function_record& fn,
-                                                             actor_id actor);
+    [[nodiscard]] counted_ptr<detail::actor_box> box_for(peer& from, slot_id id,
+                                                         const function_record& fn, actor_id actor);
     [[nodiscard]] detail::call_context& context_for(const detail::lineage& who, actor_id actor,
                                                     const function_record& fn);
     void adopt_child(detail::call_base& call);

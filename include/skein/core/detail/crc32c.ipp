@@ -86,10 +86,14 @@ __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_lanes(
     return static_cast<std::uint32_t>(c);
 }
 
-/// Most are of a header or a small body: a few instructions, one after the other.
+__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_large(
+    std::uint32_t crc, const std::byte* p, std::size_t n) noexcept;
+
+/// Most are of a header or a small body: a few instructions, one after the other, in registers.
 __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
     std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
-    if (n >= 3 * crc32c_lane) crc = crc32c_lanes(crc, p, n);
+    if (n >= 3 * crc32c_lane) [[unlikely]]
+        return crc32c_large(crc, p, n);
     std::uint64_t c = crc;
     for (; n >= 8; n -= 8, p += 8) c = __builtin_ia32_crc32di(c, load_le<std::uint64_t>(p));
     auto r = static_cast<std::uint32_t>(c);
@@ -103,6 +107,12 @@ __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
     }
     if ((n & 1) != 0) r = __builtin_ia32_crc32qi(r, std::to_integer<unsigned char>(*p));
     return r;
+}
+
+__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_large(
+    std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
+    crc = crc32c_lanes(crc, p, n);
+    return crc32c_sse42(crc, p, n);
 }
 #endif
 

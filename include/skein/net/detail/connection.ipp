@@ -33,21 +33,32 @@ inline constexpr std::size_t kept_body_bytes = std::size_t{128} << 10; ///< of a
 
 // --- sending ----------------------------------------------------------------------------------
 
-SKEIN_INLINE void connection::check_sendable() const {
-    if (state_ == state::open) return;
+// What is said when something cannot be sent stays out of the way of what can: then that is inlined, and a header stays in
+// registers. Passed on in memory it costs more than its checksum: it is written in pieces and read as a whole, and such a
+// read waits until the pieces have reached the cache.
+
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE void connection::refuse_ended() const {
     if (failure_) throw *failure_;
     throw error(errc::closed, "connection to " + peer_name_ + " is closed");
+}
+
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE void connection::refuse_large(std::size_t bytes) const {
+    throw error(errc::too_large, fmt::format("frame of {} bytes to {} is above the limit of {}",
+                                             bytes, peer_name_, options_.bounds.max_frame))
+        .with_hint("send it in pieces or raise limits::max_frame on both sides");
+}
+
+SKEIN_INLINE void connection::check_sendable() const {
+    if (state_ != state::open) [[unlikely]]
+        refuse_ended();
 }
 
 SKEIN_INLINE frame_header connection::header_for(std::uint16_t kind, std::uint16_t flags,
                                                  std::uint64_t id, byte_span head,
                                                  byte_span body) const {
     const std::size_t bytes = head.size() + body.size();
-    if (bytes > options_.bounds.max_frame || bytes > 0xffffffffu) [[unlikely]] {
-        throw error(errc::too_large, fmt::format("frame of {} bytes to {} is above the limit of {}",
-                                                 bytes, peer_name_, options_.bounds.max_frame))
-            .with_hint("send it in pieces or raise limits::max_frame on both sides");
-    }
+    if (bytes > options_.bounds.max_frame || bytes > 0xffffffffu) [[unlikely]]
+        refuse_large(bytes);
     frame_header h;
     h.length = static_cast<std::uint32_t>(bytes);
     h.kind = kind;

@@ -24,25 +24,27 @@ SKEIN_INLINE link::~link() = default;
 
 // --- sending ----------------------------------------------------------------------------------
 
-SKEIN_INLINE void link::check_sendable(std::uint16_t kind, std::size_t bytes) const {
-    if (state_ != state::open) [[unlikely]] {
+/// Why a message of that size cannot be sent.
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE void link::refuse(std::size_t bytes) const {
+    if (state_ != state::open) {
         if (failure_) throw *failure_;
         throw error(errc::closed, "the link to " + peer_name_ + " is closed");
     }
-    SKEIN_CHECK(kind < first_link_kind, "kind {:#x} belongs to links and connections", kind);
-    if (bytes > options_.bounds.max_frame) [[unlikely]] {
+    if (bytes > options_.bounds.max_frame)
         throw error(errc::too_large,
                     fmt::format("message of {} bytes to {} is above the limit of {}", bytes,
                                 peer_name_, options_.bounds.max_frame))
             .with_hint("send it in pieces or raise limits::max_frame on both sides");
-    }
-    if (window_.messages() >= how_.most_messages || window_.bytes() >= how_.most_bytes)
-        [[unlikely]] {
-        throw error(errc::exhausted,
-                    fmt::format("{} messages of {} bytes wait for {} to confirm them",
-                                window_.messages(), window_.bytes(), peer_name_))
-            .with_hint("await send_ready() before more is sent");
-    }
+    throw error(errc::exhausted, fmt::format("{} messages of {} bytes wait for {} to confirm them",
+                                             window_.messages(), window_.bytes(), peer_name_))
+        .with_hint("await send_ready() before more is sent");
+}
+
+SKEIN_INLINE void link::check_sendable(std::uint16_t kind, std::size_t bytes) const {
+    if (state_ != state::open || bytes > options_.bounds.max_frame ||
+        window_.messages() >= how_.most_messages || window_.bytes() >= how_.most_bytes) [[unlikely]]
+        refuse(bytes);
+    SKEIN_CHECK(kind < first_link_kind, "kind {:#x} belongs to links and connections", kind);
 }
 
 /// The connection takes a message now, and nothing waits in front of it.

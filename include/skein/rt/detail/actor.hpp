@@ -69,7 +69,9 @@ void invoke_create(incoming_call& call) {
         return call.refuse(decoded.error());
     try {
         auto box = std::apply(
-            [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
+            [](auto&... a) {
+                return counted_ptr<actor_box>(new box_of<T>(std::in_place, std::move(a)...));
+            },
             arguments);
         if (call.has_terms)
             if (auto set = call.self.set_terms(*box, terms, saved); !set)

@@ -95,10 +95,17 @@ private:
     std::uint32_t woken_ = 0; ///< admitted, in the run queue: who comes now stands behind them
 };
 
-/// An actor of any type.
+/// An actor of any type. Its users are counted and all on one loop, as each call is one for a while: a plain call must
+/// not pay for counting that threads could share.
 struct actor_box {
     explicit actor_box(const std::type_info& t) noexcept : type(t) {}
+    actor_box(const actor_box&) = delete;
+    actor_box& operator=(const actor_box&) = delete;
     virtual ~actor_box() = default;
+    void add_use() noexcept { ++uses_; }
+    void drop_use() noexcept {
+        if (--uses_ == 0) delete this;
+    }
     /// Appends the state that load() takes.
     virtual void save(wire::writer&) const {}
     virtual result<void> load(wire::reader&) { return {}; }
@@ -127,6 +134,9 @@ struct actor_box {
     start_gate gate;              ///< .max_concurrency: of the methods that are in no group
     std::unique_ptr<start_gate[]> groups; ///< of its type, see rt/method_group.hpp
     std::vector<std::unique_ptr<net::offload_pool>> threads; ///< of its blocking groups, by number
+
+private:
+    std::uint32_t uses_ = 0;
 };
 
 } // namespace skein::rt::detail

@@ -163,8 +163,10 @@ public:
         parent; ///< the call that made it: it is linked there until it is done
     actor_id target;
     counted_ptr<actor_state> lane; ///< the handle it was called through
-    byte_buffer body;              ///< encoded arguments while they have to be kept
+    // Not beside the small fields below: compilers zero those with stores that overlap their neighbour, and a read of what
+    // two stores have written waits until both are in the cache. This one is read at once.
     std::unique_ptr<rarities, free_rarities> rare;
+    byte_buffer body; ///< encoded arguments while they have to be kept
     phase state = phase::preparing;
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
@@ -249,9 +251,17 @@ private:
     std::uint32_t uses_ = 0;
 };
 
-/// Fills in what all calls have in common. Options that mean nothing fail the call when it is submitted.
-void apply_options(runtime& by, call_base& call, const function_record& fn, const call_options& how,
-                   call_kind kind);
+/// Keeps what the options of a call say. Those that mean nothing fail it when it is submitted.
+void keep_options(runtime& by, call_base& call, const call_options& how);
+/// Fills in what all calls have in common. Most calls of methods have no options.
+inline void apply_options(runtime& by, call_base& call, const function_record& fn,
+                          const call_options& how, call_kind kind) {
+    call.fn = &fn;
+    call.kind = kind;
+    if (kind == call_kind::task || !how.retry_on.empty() || !how.name.empty() ||
+        how.deadline != no_deadline)
+        keep_options(by, call, how);
+}
 /// Failures after which a task runs again, as failures::text() has them. Others fail the call when it is submitted.
 void keep_failures(call_base& call, std::string_view text);
 /// A handle in a message: the actor's number and its .max_pending, and of one in another namespace than that of who gets

@@ -143,11 +143,8 @@ SKEIN_INLINE void keep_failures(call_base& call, std::string_view text) {
     }
 }
 
-SKEIN_INLINE void apply_options(runtime& by, call_base& call, const function_record& fn,
-                                const call_options& how, call_kind kind) {
-    call.fn = &fn;
-    call.kind = kind;
-    if (kind == call_kind::task) {
+SKEIN_INLINE void keep_options(runtime& by, call_base& call, const call_options& how) {
+    if (call.kind == call_kind::task) {
         by.set_demand(call, how);
         const int retries = how.retries < 0 ? default_task_retries : how.retries;
         call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));

@@ -99,18 +99,18 @@ private:
     /// box: its actor, if it has waited for its turn.
     template <class Form>
     static void run(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call,
-                    std::shared_ptr<detail::actor_box> box);
+                    counted_ptr<detail::actor_box> box);
     static void enqueue(books& of, arrival one);
     template <class F>
     static void with_form(arrival& one, F what);
     template <class Form>
     static void hold_back(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call,
-                          std::shared_ptr<detail::actor_box> box);
+                          counted_ptr<detail::actor_box> box);
     [[nodiscard]] static task<void> run_later(runtime* self, arrival one,
-                                              std::shared_ptr<detail::actor_box> box);
+                                              counted_ptr<detail::actor_box> box);
     [[nodiscard]] static task<void> run_in_turn(runtime* self, arrival one,
                                                 const function_record* fn,
-                                                std::shared_ptr<detail::actor_box> box);
+                                                counted_ptr<detail::actor_box> box);
 };
 
 } // namespace skein::rt

@@ -92,8 +92,9 @@ private:
     }
     /// Where it is, or the free place where it would be. There is one: half of them are free.
     [[nodiscard]] std::size_t place_of(Id id) const noexcept {
+        const entry* const places = places_.data();
         auto at = home_of(id);
-        while (places_[at].value && places_[at].id != id) at = (at + 1) & (places_.size() - 1);
+        while (places[at].value && places[at].id != id) at = (at + 1) & mask_;
         return at;
     }
     void erase_at(std::size_t hole) noexcept {
@@ -111,12 +112,14 @@ private:
         auto old = std::exchange(places_,
                                  std::vector<entry>(std::max<std::size_t>(16, 2 * places_.size())));
         shift_ = 64 - std::countr_zero(places_.size());
+        mask_ = places_.size() - 1;
         for (auto& one : old)
             if (one.value) places_[place_of(one.id)] = std::move(one);
     }
 
     std::vector<entry> places_;
-    std::size_t size_ = 0;
+    std::size_t size_ = 0,
+                mask_ = 0; ///< mask_: to know the size of an array of such needs a division
     int shift_ = 63;
 };
 

@@ -26,8 +26,8 @@ struct incoming_call {
     const function_record& fn;
     actor_id target;
     wire::reader& arguments;
-    std::shared_ptr<actor_box> box; ///< of a method's actor
-    bool has_terms = false;         ///< a constructor's arguments stand behind an actor_terms
+    counted_ptr<actor_box> box; ///< of a method's actor
+    bool has_terms = false;     ///< a constructor's arguments stand behind an actor_terms
 
     /// The arguments cannot be read: tells the submitter.
     void refuse(const error& why) const;

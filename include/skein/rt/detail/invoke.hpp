@@ -136,7 +136,7 @@ auto begin_now(actor_box* box, std::uint16_t group, Arguments& arguments) {
 /// A coroutine call, or one on a thread: owns its arguments and its actor until it has replied.
 template <auto F, class T>
 task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
-                         const function_record* fn, std::shared_ptr<actor_box> box,
+                         const function_record* fn, counted_ptr<actor_box> box,
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
     auto* const gate = box ? &box->gate_of(fn->group) : nullptr;
@@ -219,8 +219,7 @@ template <auto F, class T>
 void invoke(incoming_call& call) {
     using traits = signature<decltype(F)>;
     typename traits::arguments arguments;
-    byte_buffer aligned;
-    result<void> decoded;
+    [[maybe_unused]] byte_buffer aligned;
     if constexpr (has_span<typename traits::arguments>) {
         // Views need their elements aligned in memory: a frame's body may start anywhere.
         const auto head = call.arguments.position();
@@ -230,11 +229,12 @@ void invoke(incoming_call& call) {
         wire::reader in(aligned);
         byte_span skipped;
         in.raw(head, skipped);
-        decoded = decode_arguments(in, arguments);
+        if (const auto decoded = decode_arguments(in, arguments); !decoded)
+            return call.refuse(decoded.error());
     } else {
-        decoded = decode_arguments(call.arguments, arguments);
+        if (const auto decoded = decode_arguments(call.arguments, arguments); !decoded)
+            return call.refuse(decoded.error());
     }
-    if (!decoded) return call.refuse(decoded.error());
     invoke_with<F, T>(call, arguments);
 }
 

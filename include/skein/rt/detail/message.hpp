@@ -120,11 +120,12 @@ struct call_head {
     static void encode_method(wire::writer& to, const call_base& call, std::uint64_t incarnation,
                               bool is_told) {
         std::byte* const at = to.extend(is_told ? 80 : 32);
-        store_le(at, call.fn->index);
-        store_le(at + 4, static_cast<std::uint32_t>(call_kind::method) |
-                             (is_told ? std::uint32_t{told_bit} : 0U) |
-                             std::uint32_t{call.retries_left} << 8 |
-                             std::uint32_t{call.cpus} << 16);
+        // In the units in which the checksum reads it: it would wait for two stores that make up one of them.
+        store_le(at, std::uint64_t{call.fn->index} |
+                         std::uint64_t{static_cast<std::uint8_t>(call_kind::method) |
+                                       (is_told ? told_bit : 0U)}
+                             << 32 |
+                         std::uint64_t{call.retries_left} << 40 | std::uint64_t{call.cpus} << 48);
         store_le(at + 8, call.number);
         put(at + 16, call.target.value());
         if (!is_told) return;

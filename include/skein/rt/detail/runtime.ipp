@@ -97,7 +97,7 @@ SKEIN_INLINE actor_id runtime::new_actor_id() noexcept {
 SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
     return books_->root;
 }
-SKEIN_INLINE void runtime::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
+SKEIN_INLINE void runtime::insert_actor(actor_id id, counted_ptr<detail::actor_box> box) {
     box->id = id;
     books_->boxes.erase(id); // a driver gives no id twice
     books_->boxes.enter(id, std::move(box));

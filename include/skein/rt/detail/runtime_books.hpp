@@ -380,7 +380,7 @@ struct runtime::books {
     std::unordered_map<actor_id, detail::actor_state*> lanes;
     detail::actor_books actors;
     detail::group_books groups;
-    detail::id_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
+    detail::id_map<actor_id, counted_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
     std::optional<error> given_up;

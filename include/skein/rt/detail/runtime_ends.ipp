@@ -182,7 +182,7 @@ SKEIN_INLINE error cancelled_in_line(const function_record& fn, std::uint32_t li
 
 SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id id,
                                            const function_record* fn,
-                                           std::shared_ptr<detail::actor_box> box) {
+                                           counted_ptr<detail::actor_box> box) {
     auto& gate = box->gate_of(fn->group);
     const bool takes_seat = fn->is_coroutine || fn->group != 0;
     detail::start_gate::turn turn(gate, takes_seat);

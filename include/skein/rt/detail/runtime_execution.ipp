@@ -46,7 +46,7 @@ void runtime::execution::take(runtime& self, const std::shared_ptr<peer>& from, 
         return enqueue(of, std::move(one));
     }
     self.begin_turn();
-    run(self, from, id, call, nullptr);
+    run(self, from, id, call, {});
     self.end_turn();
 }
 
@@ -152,7 +152,7 @@ SKEIN_INLINE void runtime::execution::run_waiting(runtime& self, arrival& one) {
         }
         const bool is_wanted = from.unwanted.erase(one.slot) == 0;
         with_form(one, [&](auto& call) {
-            if (is_wanted) return run(self, one.from, one.slot, call, nullptr);
+            if (is_wanted) return run(self, one.from, one.slot, call, {});
             if (!call.open(from, one.slot, true)) return;
             error why(errc::cancelled, call.fn().name + " was cancelled; it did not run");
             self.reply_failure(from, one.slot, {std::move(why), nullptr});
@@ -257,7 +257,7 @@ SKEIN_INLINE void runtime::execution::framed::check(const peer& from,
 /// calls start from the run queue, so in order.
 template <class Form>
 void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
-                             Form& call, std::shared_ptr<detail::actor_box> box) {
+                             Form& call, counted_ptr<detail::actor_box> box) {
     if (!call.open(*from, id, !box)) return;
     const auto& fn = call.fn();
     if (call.is_method() && !box) {
@@ -282,13 +282,13 @@ void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, s
 }
 
 /// The actor of a call of a method. None: it is gone, and the caller has been told.
-SKEIN_INLINE std::shared_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
-                                                                 const function_record& fn,
-                                                                 actor_id actor) {
+SKEIN_INLINE counted_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
+                                                             const function_record& fn,
+                                                             actor_id actor) {
     const auto* const found = books_->boxes.find(actor);
     if (found == nullptr) [[unlikely]] {
         reply_failure(from, id, detail::actor_is_gone(fn, actor));
-        return nullptr;
+        return {};
     }
     if (&(*found)->type != fn.actor && (*found)->type != *fn.actor) [[unlikely]]
         throw detail::wrong_actor(from.who, fn, actor, (*found)->type);
@@ -310,7 +310,7 @@ SKEIN_INLINE detail::call_context& runtime::context_for(const detail::lineage& w
 /// is held.
 template <class Form>
 void runtime::execution::hold_back(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
-                                   Form& call, std::shared_ptr<detail::actor_box> box) {
+                                   Form& call, counted_ptr<detail::actor_box> box) {
     ++box->not_started;
     const auto& fn = call.fn();
     const auto kept = [&] {
@@ -328,7 +328,7 @@ void runtime::execution::hold_back(runtime& self, const std::shared_ptr<peer>& f
 }
 
 SKEIN_INLINE task<void> runtime::execution::run_later(runtime* self, arrival one,
-                                                      std::shared_ptr<detail::actor_box> box) {
+                                                      counted_ptr<detail::actor_box> box) {
     --box->not_started;
     with_form(one, [&](auto& call) { run(*self, one.from, one.slot, call, std::move(box)); });
     co_return;
@@ -336,7 +336,7 @@ SKEIN_INLINE task<void> runtime::execution::run_later(runtime* self, arrival one
 
 SKEIN_INLINE task<void> runtime::execution::run_in_turn(runtime* self, arrival one,
                                                         const function_record* fn,
-                                                        std::shared_ptr<detail::actor_box> box) {
+                                                        counted_ptr<detail::actor_box> box) {
     auto turn = self->take_turn(one.from, one.slot, fn, box);
     const bool may_start = co_await turn;
     if (!may_start) co_return;
