@@ -144,7 +144,8 @@ request read_arguments(const std::vector<std::string>& args) {
             const bool is_known = args[i] == "--top" || args[i] == "--piece";
             throw skein::error(skein::errc::usage,
                                args[i] + (is_known ? ": a number is missing" : ": no such option"))
-                .with_hint("--top N and --piece BYTES come before or after the files");
+                .with_hint("this program has --top N, --piece BYTES and files; skein has "
+                           "--workers N, --address HEAD, --head and --join HEAD");
         } else if (fs::is_directory(args[i])) {
             for (const auto& found : fs::recursive_directory_iterator(args[i]))
                 if (found.is_regular_file()) out.files.push_back(fs::absolute(found.path()));

@@ -18,7 +18,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <string>
@@ -140,6 +142,10 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
                         "~/.config/skein/token)");
         return sub;
     };
+    // An empty variable of a script must not become a default.
+    const auto not_empty = [](const std::string& value) {
+        return value.empty() ? "it is empty; leave it out for the default" : "";
+    };
     constexpr auto where =
         "of the head: HOST or HOST:PORT (default: SKEIN_ADDRESS, else this host)";
 
@@ -150,14 +156,16 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     });
     head->add_option("--listen", args.head.listen,
                      "HOST:PORT; * for all addresses of this host (default: 127.0.0.1:7117, which "
-                     "other hosts cannot reach)");
+                     "other hosts cannot reach)")
+        ->check(not_empty);
 
     head->add_option("--state", args.head.state,
                      "a folder in which it remembers nodes, drains and past jobs over its own end "
-                     "(default: it keeps nothing)");
+                     "(default: it keeps nothing)")
+        ->check(not_empty);
 
     auto* const node = command("join", "be a node: start workers where a head says so", &join);
-    node->add_option("address", args.address, where);
+    node->add_option("address", args.address, where)->check(not_empty);
     node->add_option("--name", args.node.name, "of this node (default: the host's)")
         ->check([](const std::string& name) {
             return name.empty()
@@ -169,7 +177,7 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     node->add_option("--labels", args.node.labels, "e.g. zone=a disk=fast");
 
     auto* const status = command("status", "who is in the cluster", &show_status);
-    status->add_option("address", args.address, where);
+    status->add_option("address", args.address, where)->check(not_empty);
     status->add_flag("--json", args.json, "one JSON object");
     status->add_flag("--jobs", args.jobs, "also the jobs that were there, and how they ended");
 
@@ -178,10 +186,10 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     auto* const undo = draining->add_flag("--undo", args.undo, "it takes workers again");
     draining->add_flag("--forget", args.forget, "a node that is missing is no more listed")
         ->excludes(undo);
-    draining->add_option("--address", args.address, where);
+    draining->add_option("--address", args.address, where)->check(not_empty);
 
     auto* const stopping = command("stop", "end the cluster: workers, nodes, head", &stop);
-    stopping->add_option("address", args.address, where);
+    stopping->add_option("address", args.address, where)->check(not_empty);
     stopping
         ->add_option("--space", args.space,
                      "end this namespace alone: its keeper and its detached actors")
@@ -221,7 +229,10 @@ int run(int argc, char** argv) {
         return skein::exit_code::usage;
     }
     try {
-        return chosen();
+        const int code = chosen();
+        if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+        throw skein::error(skein::errc::io, fmt::format("what it prints cannot be written: {}",
+                                                        std::strerror(errno)));
     } catch (const skein::error& why) {
         return tell(why, why.code() == skein::errc::usage ? skein::exit_code::usage
                                                           : skein::exit_code::failed);

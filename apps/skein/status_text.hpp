@@ -139,7 +139,12 @@ inline std::string status_text(const cluster::cluster_status& s) {
         rows.push_back({name_text(j), j.host, fmt::to_string(j.pid), end_text(j.how),
                         date_text(j.started), date_text(j.ended)});
     if (!s.past.empty()) out += table_text(rows);
-    if (s.nodes.empty()) out += "  no nodes: skein join adds one\n";
+    const auto expected =
+        std::count_if(s.missing.begin(), s.missing.end(), [](const auto& n) { return !n.left; });
+    if (s.nodes.empty())
+        out += expected == 0 ? "  no nodes: skein join adds one\n"
+                             : fmt::format("  no nodes now; {} may come back by themselves\n",
+                                           expected == 1 ? "the missing one" : "the missing ones");
     if (!s.trouble.empty()) out += fmt::format("  what changes now is not kept: {}\n", s.trouble);
     return out;
 }

@@ -7,6 +7,7 @@
 
 #include <fmt/core.h>
 
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <map>
@@ -28,7 +29,13 @@ skein::task<std::string> work_somewhere() {
 
 // [app]
 skein::task<int> app(std::vector<std::string> args) {
-    const std::size_t wanted = args.empty() ? 1 : std::stoul(args[0]);
+    std::size_t wanted = 1;
+    if (!args.empty()) {
+        const auto [end, bad] =
+            std::from_chars(args[0].data(), args[0].data() + args[0].size(), wanted);
+        if (bad != std::errc() || *end != '\0')
+            throw skein::error(skein::errc::usage, args[0] + ": not a number of nodes");
+    }
     std::map<std::string, int> tasks; // by node
     do {                              // a node's workers may still be starting
         std::vector<skein::ref<std::string>> calls;

@@ -65,10 +65,24 @@ inline constexpr std::string_view start_hint =
     "the program must be there, under the same path and of the same build, on every node, with "
     "the libraries that it needs";
 
+inline constexpr std::string_view folder_hint =
+    "make the folder on every node, or say with .on which nodes have it";
+
 /// And when it has ended before its driver saw it.
 inline constexpr std::string_view ended_hint = "it ended before it had reached this program: see "
                                                "what its node printed, and whether nodes reach "
                                                "the ports of this host";
+
+/// Nobody answers there, as far as one can tell from here; otherwise somebody has said no.
+[[nodiscard]] constexpr bool is_no_answer(errc code) noexcept {
+    switch (code) {
+    case errc::permission_denied:
+    case errc::mismatch:
+    case errc::already_exists:
+    case errc::invalid_argument: return false;
+    default: return true;
+    }
+}
 
 /// Dialling the head again would only fail again.
 [[nodiscard]] constexpr bool is_final(errc code) noexcept {

@@ -125,8 +125,9 @@ SKEIN_INLINE task<void> leased_workers::books::keep_joined(books* self) {
     if (!fault && self->stopping.is_set()) co_return;
     if (!fault) throw error(errc::closed, "the cluster was stopped");
     if (fault->code() == errc::cancelled) throw *fault;
+    const auto what = detail::is_no_answer(fault->code()) ? "no cluster at" : "the head at";
     throw error(fault->code(),
-                fmt::format("no cluster at {}: {}", to_string(self->how.head), fault->text()))
+                fmt::format("{} {}: {}", what, to_string(self->how.head), fault->text()))
         .with_cause(fault->cause())
         .with_hint(fault->code() == errc::refused || fault->hint().empty()
                        ? "skein head starts one, skein status looks at it"
@@ -385,7 +386,7 @@ SKEIN_INLINE void leased_workers::books::on_ended(const lease_ended& m) {
     if (found == leases.end()) return;
     const auto l = found->second;
     l->ended = true;
-    l->how = l->node_name.empty() ? m.how : fmt::format("{} on {}", m.how, l->node_name);
+    l->how = m.how;
     l->end_told.set();
     if (l->wire) { // its last replies may be on the way
         later.spawn(cut_later(this, l));
@@ -401,16 +402,22 @@ SKEIN_INLINE void leased_workers::books::on_failed_start(const lease_ptr& l, boo
     count_expected();
     if (stopping.is_set() || refuse_own(*l, is_lasting)) return;
     if (++failed_starts == 1) first_failure = on_loop.now();
-    const auto reason = fmt::format("a worker did not start: {}", l->how);
-    if (std::exchange(last_failure, reason) != reason)
-        logging::warn("cluster", reason,
-                      {{"hint", has_run ? detail::ended_hint : detail::start_hint}});
+    const auto reason = fmt::format("a worker did not start{}: {}",
+                                    l->node_name.empty() ? "" : " on " + l->node_name, l->how);
+    const bool no_folder = l->how.find("change to its folder") != l->how.npos;
+    const auto hint = no_folder ? detail::folder_hint
+                      : has_run ? detail::ended_hint
+                                : detail::start_hint;
+    if (said_failures.size() >= most_said) said_failures.clear();
+    const auto times = ++said_failures[reason];
+    if (std::has_single_bit(times)) // ever fewer of many
+        logging::warn("cluster", reason, {{"times", times}, {"hint", hint}});
     const bool any = std::any_of(leases.begin(), leases.end(),
                                  [](const auto& one) { return one.second->wire != nullptr; });
     constexpr int most_failures = 3;
     if (!any && failed_starts >= most_failures &&
         on_loop.now() >= deadline_after(first_failure, how.start_within))
-        return give_up(error(errc::worker_lost, reason).with_hint(std::string(detail::start_hint)));
+        return give_up(error(errc::worker_lost, reason).with_hint(std::string(hint)));
     const auto pause = std::min<duration>(
         how.times.child_restart_first * (1 << std::min(failed_starts, 8)), how.start_within / 4);
     later.spawn(fill_later(this, pause));
@@ -426,9 +433,10 @@ SKEIN_INLINE bool leased_workers::books::refuse_own(const lease& l, bool is_last
     if (++kind.failures < most_failures && !no_folder) return false;
     kind.failures = 0;
     error why(no_folder ? errc::not_found : errc::worker_lost,
-              fmt::format("a worker did not start: {}", l.how));
+              fmt::format("a worker did not start{}: {}",
+                          l.node_name.empty() ? "" : " on " + l.node_name, l.how));
     if (no_folder)
-        why.with_hint("make the folder on every node, or say with .on which nodes have it");
+        why.with_hint(std::string(detail::folder_hint));
     else
         why.with_hint(std::string(detail::start_hint));
     driver.refuse_demand(l.kind, why);
@@ -476,7 +484,6 @@ SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self, net::link:
     if (self->how.print) self->heard[l->number].node = l->node_name;
     self->failed_starts = 0;
     if (l->kind != 0) self->kinds.at(l->kind).failures = 0;
-    self->last_failure.clear();
     std::exception_ptr failure;
     try {
         auto served = self->driver.serve_worker(
@@ -504,7 +511,10 @@ SKEIN_INLINE task<std::string> leased_workers::books::how_it_ended(books* self, 
         co_await printed;
     }
     if (!left) self->say_lost(*l, pid);
-    co_return l->how;
+    const bool of_its_process = l->how.starts_with("killed by") || l->how.starts_with("exited");
+    co_return of_its_process && !l->node_name.empty()
+        ? fmt::format("{} on {}", l->how, l->node_name)
+        : l->how;
 }
 
 SKEIN_INLINE leased_workers::leased_workers(loop& on, net::network& via, rt::runtime& driver,

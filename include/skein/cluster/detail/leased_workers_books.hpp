@@ -85,7 +85,9 @@ struct leased_workers::books {
     bool visits_only = false;   ///< there are no calls for workers of its own yet
     int failed_starts = 0;      ///< in a row
     time_point first_failure{}; ///< of them
-    std::string last_failure;
+    std::map<std::string, std::uint64_t>
+        said_failures; ///< how often a worker did not start, by why
+    static constexpr std::size_t most_said = 256;
     std::uint64_t last_lost_node = 0; ///< an incarnation
     std::uint64_t lost_nodes = 0, lost_workers = 0;
     scope served; ///< the door, and the workers that came by it

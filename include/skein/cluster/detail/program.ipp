@@ -129,7 +129,12 @@ SKEIN_INLINE int run_agent(const agent_program& how) {
     auto offers = rt::parse_resources(how.resources);
     if (!offers)
         throw error(errc::usage, "--resources: " + offers.error().text())
-            .with_hint("e.g. --resources cpu=8,ssd=1");
+            .with_hint(offers.error().hint().empty() ? "e.g. --resources cpu=8,ssd=1"
+                                                     : offers.error().hint());
+    constexpr std::uint64_t least_memory = 1 << 20;
+    if (offers->memory != 0 && offers->memory < least_memory)
+        throw error(errc::usage, fmt::format("--resources: memory of {} bytes", offers->memory))
+            .with_hint("with a unit: --resources memory=4GiB");
     o.offers = *offers;
     o.gpu_names = rt::visible_gpus();
     if (how.resources.find("gpu") == how.resources.npos)

@@ -27,7 +27,8 @@ namespace detail {
 [[nodiscard]] inline error no_cluster(const net::address& head, const error& why) {
     const auto hint =
         !why.hint().empty() ? why.hint() : "start one with skein head, or name another address";
-    return error(why.code(), fmt::format("no cluster at {}: {}", to_string(head), why.text()))
+    const auto what = is_no_answer(why.code()) ? "no cluster at" : "the head at";
+    return error(why.code(), fmt::format("{} {}: {}", what, to_string(head), why.text()))
         .with_cause(why.cause())
         .with_hint(hint);
 }

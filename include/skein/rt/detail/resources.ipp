@@ -96,6 +96,16 @@ inline result<std::uint64_t> read_memory(std::string_view value, std::uint64_t m
     return static_cast<std::uint64_t>(bytes);
 }
 
+/// Of a name that is meant to be one of the three: what it is called. "": it is a name of its own.
+[[nodiscard]] inline std::string_view meant_resource(std::string_view name) {
+    std::string low(name);
+    for (char& c : low) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    if (low == "cpu" || low == "cpus" || low == "num_cpus") return "cpu";
+    if (low == "gpu" || low == "gpus" || low == "num_gpus") return "gpu";
+    if (low == "memory" || low == "mem" || low == "ram") return "memory";
+    return "";
+}
+
 /// Reads one NAME=AMOUNT into r.
 inline result<void> read_resource(std::string_view part, resources& r,
                                   const resource_limits& limits) {
@@ -105,6 +115,9 @@ inline result<void> read_resource(std::string_view part, resources& r,
         return error(errc::invalid_argument, fmt::format("\"{}\" is no resource", shown(part)))
             .with_hint("write NAME=AMOUNT with a name that begins with a letter: cpu=2,ssd=1");
     const auto value = part.substr(equals + 1);
+    if (const auto meant = meant_resource(name); !meant.empty() && meant != name)
+        return error(errc::invalid_argument, fmt::format("\"{}\" is no resource", shown(part)))
+            .with_hint(fmt::format("it is called {0}: {0}={1}", meant, shown(value)));
     if (name == "memory") {
         const auto bytes = read_memory(value, limits.memory);
         if (!bytes) return bytes.error();

@@ -136,8 +136,10 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
     options.stop_grace = config.stop_grace;
     options.backoff = config.restart_backoff;
     options.on_restart = [&](const error& why, int restart, int most) {
-        fmt::print(stderr, "{}; starting again from the last checkpoint (restart {} of {})\n",
-                   without_trace(why.what()), restart, most);
+        fmt::print(
+            stderr,
+            "{}; starting again, from the last checkpoint if there is one (restart {} of {})\n",
+            without_trace(why.what()), restart, most);
         std::fflush(stderr);
     };
     options.on_stop = [&] { say_stopping(config); };
