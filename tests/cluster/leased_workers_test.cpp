@@ -120,6 +120,24 @@ TEST_CASE("a program that no node can start fails after a while", "[cluster][lea
     CHECK(lines.count("hint=the program must be there") == lines.seen.size());
 }
 
+TEST_CASE("of many starts that fail ever fewer are told, for each node and reason",
+          "[cluster][leased_workers]") {
+    const test::log_lines lines("cluster");
+    test::in_cluster(43, 3, [&](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+        for (const std::size_t bad : {1, 2}) c.at(bad).children->faults().not_found = 1;
+        std::vector<ref<int>> all; // on all three nodes, if it can be
+        for (int i = 0; i < 64; ++i) all.push_back(remote<&leased_later>(2000));
+        co_await sleep_for(60s);
+        for (const auto& r : all) r.cancel();
+    });
+    INFO(lines.text());
+    for (const char* node : {"a worker did not start on n2: ", "a worker did not start on n3: "}) {
+        CHECK(lines.count(node) >= 2);
+        CHECK(lines.count(node) <= 6);
+    }
+    CHECK(lines.count("times=2") == 2);
+}
+
 TEST_CASE("a connection to a worker that breaks costs no call and no actor",
           "[F12][cluster][leased_workers]") {
     test::in_cluster(41, 2, [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {

@@ -68,6 +68,9 @@ TEST_CASE("text that is no list of resources is refused with the part that is wr
     CHECK(says(refused("1a=1"), "is no resource"));
     CHECK(says(refused("a b=1"), "is no resource"));
     CHECK(says(refused("cpu=1,cpu=2"), "cpu is there twice"));
+    CHECK(says(refused("cpus=2"), "it is called cpu: cpu=2"));
+    CHECK(says(refused("GPU=1"), "it is called gpu: gpu=1"));
+    CHECK(says(refused("mem=4GiB"), "it is called memory: memory=4GiB"));
     CHECK(says(refused("ssd=0,ssd=2"), "ssd is there twice"));
     CHECK(says(refused("cpu=1,ssd=\x1b[2J"), "resources \"cpu=1,ssd=?[2J\""));
     CHECK(says(refused(std::string(5000, 'a')), "5000 bytes, more than 4096"));
