@@ -133,7 +133,7 @@ TEST_CASE("of many starts that fail ever fewer are told, for each node and reaso
     INFO(lines.text());
     for (const char* node : {"a worker did not start on n2: ", "a worker did not start on n3: "}) {
         CHECK(lines.count(node) >= 2);
-        CHECK(lines.count(node) <= 6);
+        CHECK(lines.count(node) <= 12); // of some hundred
     }
     CHECK(lines.count("times=2") == 2);
 }

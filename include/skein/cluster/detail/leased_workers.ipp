@@ -418,9 +418,8 @@ SKEIN_INLINE void leased_workers::books::on_failed_start(const lease_ptr& l, boo
     if (!any && failed_starts >= most_failures &&
         on_loop.now() >= deadline_after(first_failure, how.start_within))
         return give_up(error(errc::worker_lost, reason).with_hint(std::string(hint)));
-    const auto pause = std::min<duration>(how.times.child_restart_first *
-                                              (1 << std::min(++node_failures[l->node_name], 8)),
-                                          how.start_within / 4);
+    const auto pause = std::min<duration>(
+        how.times.child_restart_first * (1 << std::min(failed_starts, 8)), how.start_within / 4);
     later.spawn(fill_later(this, pause));
 }
 
@@ -484,7 +483,6 @@ SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self, net::link:
     l->wire = wire;
     if (self->how.print) self->heard[l->number].node = l->node_name;
     self->failed_starts = 0;
-    self->node_failures.erase(l->node_name);
     if (l->kind != 0) self->kinds.at(l->kind).failures = 0;
     std::exception_ptr failure;
     try {

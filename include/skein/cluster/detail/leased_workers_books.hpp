@@ -88,8 +88,7 @@ struct leased_workers::books {
     std::map<std::string, std::uint64_t>
         said_failures; ///< how often a worker did not start, by why
     static constexpr std::size_t most_said = 256;
-    std::map<std::string, int> node_failures; ///< starts in a row that have failed there
-    std::uint64_t last_lost_node = 0;         ///< an incarnation
+    std::uint64_t last_lost_node = 0; ///< an incarnation
     std::uint64_t lost_nodes = 0, lost_workers = 0;
     scope served; ///< the door, and the workers that came by it
     scope later;  ///< what follows a pause
