@@ -135,7 +135,7 @@ TEST_CASE("of many starts that fail ever fewer are told, for each node and reaso
         CHECK(lines.count(node) >= 2);
         CHECK(lines.count(node) <= 12); // of some hundred
     }
-    CHECK(lines.count("times=2") == 2);
+    CHECK(lines.count("times=2 hint") == 2);
 }
 
 TEST_CASE("a connection to a worker that breaks costs no call and no actor",

@@ -122,11 +122,13 @@ TEST_CASE("who was given a group holds it", "[G3][G11][rt][placement_group]") {
         for (const bool dies : {false, true}) {
             placement_group group({"ssd=1"});
             auto a = co_await actor<keeper>();
-            for (int i = 0; i < 2; ++i) {
-                auto given = a.call<&keeper::take>(group);
-                co_await given;
-            }
-            group = {};
+            auto first = a.call<&keeper::take>(group);
+            co_await first;
+            auto let = a.call<&keeper::let_go>();
+            auto again = a.call<&keeper::take>(group);
+            group = {}; // the calls hold it
+            co_await let;
+            co_await again;
             auto used = a.call<&keeper::use_mine>();
             const int two = co_await used;
             CHECK(two == 2);
@@ -136,8 +138,8 @@ TEST_CASE("who was given a group holds it", "[G3][G11][rt][placement_group]") {
             if (dies) {
                 for (const auto pid : std::vector<pid_t>(self.workers.pids())) ::kill(pid, SIGKILL);
             } else {
-                auto let = a.call<&keeper::let_go>();
-                co_await let;
+                auto last = a.call<&keeper::let_go>();
+                co_await last;
             }
             const placement_group next({"ssd=1"});
             co_await next.ready();

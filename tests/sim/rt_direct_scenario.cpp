@@ -416,7 +416,8 @@ task<void> everything(sim::world* w, test::sim_cluster* cluster) {
             const auto late =
                 static_cast<int>(w->below(static_cast<std::uint64_t>(cluster->workers())));
             if (is_late) w->network.partition(test::sim_cluster::host_of(late), "driver");
-            co_await sleep_for(std::chrono::milliseconds(w->below(is_late ? 1000 : 200)));
+            const std::uint64_t longest = is_late ? 1000 : 200;
+            co_await sleep_for(std::chrono::milliseconds(w->below(longest)));
             if (is_late) w->network.heal_all();
         }
         co_await sleep_for(std::chrono::milliseconds(w->below(3000)));

@@ -61,6 +61,7 @@ private:
     [[nodiscard]] static error no_such(const runtime& self, std::string_view name);
     static void tell_drop(runtime& self, std::uint64_t number);
     static void tell_made(runtime& self, detail::group_state& state, detail::group_question what);
+    static void find_for(runtime& self, peer& from, slot_id slot, const std::string& name);
     static void make_for(runtime& self, peer& from, const detail::group_question& what);
     static void hold_for(runtime& self, peer& from, std::uint64_t number);
     [[nodiscard]] static state_ptr enter_told(runtime& self, const detail::group_answer& told);

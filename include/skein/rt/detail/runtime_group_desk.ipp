@@ -262,26 +262,31 @@ inline constexpr std::size_t most_group_waits = 4'096;
 
 } // namespace detail
 
+/// A worker has a name, and holds the group from now on.
+SKEIN_INLINE void runtime::group_desk::find_for(runtime& self, peer& from, slot_id slot,
+                                                const std::string& name) {
+    const auto& groups = self.books_->groups;
+    const auto found = groups.names.find(name);
+    if (found == groups.names.end())
+        return self.reply_failure(from, slot, {no_such(self, name), nullptr});
+    auto& held = from.groups[found->second];
+    if (!held.state) held.state = state_ptr(groups.entries.at(found->second).state);
+    ++held.times;
+    detail::group_answer answer;
+    answer.number = found->second;
+    answer.placed = held.state->placed;
+    for (const auto& b : held.state->bundles) answer.bundles.push_back(to_string(b));
+    self.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
+}
+
 /// A worker asks, or gives back what it holds.
 SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
                                                    const net::frame_view& f) {
     using matter = detail::group_matter;
     const auto what = detail::read_question(from, f.body);
-    auto& groups = self.books_->groups;
     const slot_id slot(f.id);
-    if (what.matter == static_cast<std::uint8_t>(matter::find)) {
-        const auto found = groups.names.find(what.name);
-        if (found == groups.names.end())
-            return self.reply_failure(from, slot, {no_such(self, what.name), nullptr});
-        auto& held = from.groups[found->second];
-        if (!held.state) held.state = state_ptr(groups.entries.at(found->second).state);
-        ++held.times;
-        detail::group_answer answer;
-        answer.number = found->second;
-        answer.placed = held.state->placed;
-        for (const auto& b : held.state->bundles) answer.bundles.push_back(to_string(b));
-        return self.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
-    }
+    if (what.matter == static_cast<std::uint8_t>(matter::find))
+        return find_for(self, from, slot, what.name);
     if (what.matter == static_cast<std::uint8_t>(matter::make)) return make_for(self, from, what);
     if (what.matter == static_cast<std::uint8_t>(matter::hold))
         return hold_for(self, from, what.number);
