@@ -230,9 +230,11 @@ int run(int argc, char** argv) {
     }
     try {
         const int code = chosen();
-        if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-        throw skein::error(skein::errc::io, fmt::format("what it prints cannot be written: {}",
-                                                        std::strerror(errno)));
+        errno = 0;
+        if ((std::fflush(stdout) == 0 && std::ferror(stdout) == 0) || code != 0) return code;
+        throw skein::error(skein::errc::io, fmt::format("what it prints cannot be written{}{}",
+                                                        errno != 0 ? ": " : "",
+                                                        errno != 0 ? std::strerror(errno) : ""));
     } catch (const skein::error& why) {
         return tell(why, why.code() == skein::errc::usage ? skein::exit_code::usage
                                                           : skein::exit_code::failed);

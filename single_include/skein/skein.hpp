@@ -15818,10 +15818,10 @@ SKEIN_INLINE link::~link() = default;
 }
 
 SKEIN_INLINE void link::check_sendable(std::uint16_t kind, std::size_t bytes) const {
+    SKEIN_CHECK(kind < first_link_kind, "kind {:#x} belongs to links and connections", kind);
     if (state_ != state::open || bytes > options_.bounds.max_frame ||
         window_.messages() >= how_.most_messages || window_.bytes() >= how_.most_bytes) [[unlikely]]
         refuse(bytes);
-    SKEIN_CHECK(kind < first_link_kind, "kind {:#x} belongs to links and connections", kind);
 }
 
 /// The connection takes a message now, and nothing waits in front of it.
@@ -21759,6 +21759,7 @@ public:
     event changed;
     std::string name;        ///< empty: none
     std::uint32_t holds = 0; ///< worker: times its driver knows of the handles here
+    bool is_lent = false;    ///< worker: one of them has come in a call, and the driver knows that
     std::uint64_t at_driver =
         0; ///< of one that was made here in a worker; 0: its driver has not said yet
     /// Driver: workers that wait for it.
@@ -31476,6 +31477,7 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::take_answer(run
     const auto read = wire::decode<detail::group_answer>(answer);
     if (!read || read->number == 0) return {};
     auto state = enter_told(self, *read);
+    state->placed = read->placed;
     ++state->holds;
     return state;
 }
@@ -31566,6 +31568,9 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
                                             state->number)));
     }
     const auto state = held->second.state;
+    const bool for_end = what.matter == static_cast<std::uint8_t>(matter::remove);
+    if (!state && for_end)
+        return self.reply(from, slot, [&](wire::writer& w) { w.fixed(what.number); });
     if (!state)
         return self.reply_failure(
             from, slot,
@@ -31573,7 +31578,6 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
                    fmt::format("placement group {} had ended before its handle came", what.number))
                  .with_hint("who passes a handle holds the group until the call has ended"),
              nullptr});
-    const bool for_end = what.matter == static_cast<std::uint8_t>(matter::remove);
     if (state->askers.size() >= detail::most_group_waits)
         return self.reply_failure(
             from, slot,
@@ -31678,8 +31682,10 @@ SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_stat
 // until the call has ended; who gets the handle tells the driver of it before it answers. docs/design/0012-groups.md
 
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -31721,7 +31727,9 @@ SKEIN_INLINE result<void> decode_group(wire::reader& from, counted_ptr<group_sta
     group_answer told;
     if (auto read = wire::decode(from, told); !read) return read;
     if (told.number == 0) return {};
-    if (told.number >= first_of_worker || told.bundles.size() > most_bundles)
+    const auto is_bad = [](const std::string& text) { return !parse_resources(text); };
+    if (told.number >= first_of_worker || told.bundles.size() > most_bundles ||
+        std::any_of(told.bundles.begin(), told.bundles.end(), is_bad))
         return error(errc::malformed, "a handle to no placement group");
     auto* const here = runtime::executing();
     if (here == nullptr || !runtime::group_desk::is_worker(*here))
@@ -31749,9 +31757,9 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::enter_told(
             auto bundle = parse_resources(text);
             state->bundles.push_back(bundle ? std::move(*bundle) : resources());
         }
+        state->placed = told.placed;
         entry.state = state.get();
     }
-    state->placed = told.placed;
     return state;
 }
 
@@ -31768,8 +31776,8 @@ SKEIN_INLINE result<void> runtime::group_desk::take_handle(runtime& self,
                      fmt::format("this worker holds {} placement groups", entries.size()))
             .with_hint("a group is held until its last handle is gone");
     into = enter_told(self, told);
-    if (is_held) return {};
-    into->holds = 1;
+    if (std::exchange(into->is_lent, true)) return {};
+    ++into->holds;
     if (!books.upstream->wire->is_open()) return {}; // until the link is settled
     detail::group_question what;
     what.matter = static_cast<std::uint8_t>(detail::group_matter::hold);
@@ -31779,13 +31787,14 @@ SKEIN_INLINE result<void> runtime::group_desk::take_handle(runtime& self,
     return {};
 }
 
-/// Driver: a worker has got a handle from somebody else. The group may have ended with him meanwhile.
+/// Driver: a worker has got a handle from somebody else. The group may have ended with him meanwhile, and if there never
+/// was one, he has lied, and not this worker.
 SKEIN_INLINE void runtime::group_desk::hold_for(runtime& self, peer& from, std::uint64_t number) {
     auto& groups = self.books_->groups;
-    if (number == 0 || number > groups.last)
-        throw error(
-            errc::malformed,
-            fmt::format("{} holds placement group {}, which there never was", from.who, number));
+    if (number == 0 || number >= detail::first_of_worker)
+        throw error(errc::malformed, fmt::format("{} holds placement group {}, which is no number "
+                                                 "of its driver's",
+                                                 from.who, number));
     if (from.groups.size() >= detail::most_held_groups && !from.groups.contains(number))
         throw error(errc::exhausted, fmt::format("{} holds more than {} placement groups", from.who,
                                                  from.groups.size()));
@@ -34692,6 +34701,57 @@ private:
 
 } // namespace skein::rt::detail
 
+// ======== skein/rt/detail/loops_own.hpp
+// holds_loops_own: types whose values are counted by the loop they were made on, without locks.
+
+
+#include <type_traits>
+
+namespace skein {
+
+template <class T>
+class ref;
+template <class T>
+class actor_handle;
+class placement_group;
+
+namespace rt::detail {
+
+/// What belongs to a loop, or has such a thing inside, and must not be seen by other threads.
+template <class T>
+inline constexpr bool is_of_a_loop = std::is_same_v<T, placement_group>;
+template <class T>
+inline constexpr bool is_of_a_loop<ref<T>> = true;
+template <class T>
+inline constexpr bool is_of_a_loop<actor_handle<T>> = true;
+
+template <class T, class... Above>
+consteval bool holds_loops_own() {
+    if constexpr (std::is_void_v<T>)
+        return false;
+    else if constexpr (is_of_a_loop<T>)
+        return true;
+    else if constexpr (wire::detail::is_one_of<T, Above...>)
+        return false;
+    else if constexpr (wire::detail::is_array<T>)
+        return holds_loops_own<typename T::value_type, T, Above...>();
+    else if constexpr (requires(const T* t) {
+                           []<template <class...> class Template, class... Items>(
+                               const Template<Items...>*) {}(t);
+                       })
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return (false || ... || holds_loops_own<std::remove_cvref_t<Items>, T, Above...>());
+        }(static_cast<const T*>(nullptr));
+    else if constexpr (wire::encodable<T> && !wire::detail::custom<T> && plain_aggregate<T>)
+        return !wire::detail::all_fields<T>(
+            []<class F>() { return !holds_loops_own<std::remove_cvref_t<F>, T, Above...>(); });
+    else
+        return false;
+}
+
+} // namespace rt::detail
+} // namespace skein
+
 
 // ======== skein/rt/detail/remote.hpp, continued
 #include <concepts>
@@ -34899,6 +34959,11 @@ consteval bool check_call() {
             !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
+        static_assert(
+            !is_blocking<F, T>() || !holds_loops_own<typename traits::arguments>(),
+            "skein: a method of a blocking_group cannot take an actor_handle or a "
+            "placement_group: it runs on a thread, and they are counted on the loop; take "
+            "them in a coroutine method, or a group's name");
         static_assert(!is_blocking<F, T>() || !any_holds_view<typename traits::arguments>,
                       "skein: a method of a blocking_group cannot take a span or string_view: it "
                       "outlives the "
@@ -38298,43 +38363,10 @@ namespace skein {
 
 template <class T>
 class shared_actor;
-class placement_group;
 
 namespace rt::detail {
 
 // ---- types on both sides -----------------------------------------------------------------------
-
-/// What belongs to a loop, or has such a thing inside, and must not be seen by other threads.
-template <class T>
-inline constexpr bool is_of_a_loop = std::is_same_v<T, placement_group>;
-template <class T>
-inline constexpr bool is_of_a_loop<ref<T>> = true;
-template <class T>
-inline constexpr bool is_of_a_loop<actor_handle<T>> = true;
-
-template <class T, class... Above>
-consteval bool holds_loops_own() {
-    if constexpr (std::is_void_v<T>)
-        return false;
-    else if constexpr (is_of_a_loop<T>)
-        return true;
-    else if constexpr (wire::detail::is_one_of<T, Above...>)
-        return false;
-    else if constexpr (wire::detail::is_array<T>)
-        return holds_loops_own<typename T::value_type, T, Above...>();
-    else if constexpr (requires(const T* t) {
-                           []<template <class...> class Template, class... Items>(
-                               const Template<Items...>*) {}(t);
-                       })
-        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
-            return (false || ... || holds_loops_own<std::remove_cvref_t<Items>, T, Above...>());
-        }(static_cast<const T*>(nullptr));
-    else if constexpr (wire::encodable<T> && !wire::detail::custom<T> && plain_aggregate<T>)
-        return !wire::detail::all_fields<T>(
-            []<class F>() { return !holds_loops_own<std::remove_cvref_t<F>, T, Above...>(); });
-    else
-        return false;
-}
 
 /// A result as threads see it.
 template <class R>
@@ -38351,9 +38383,10 @@ template <class A>
 struct argument_inside {
     using type = A;
     static constexpr bool is_shared = false;
-    static_assert(!is_of_a_loop<std::remove_cvref_t<A>>,
-                  "skein: a ref or an actor_handle belongs to the loop it was made on: give a "
-                  "session's call a skein::pending or a skein::shared_actor");
+    static_assert(!holds_loops_own<std::remove_cvref_t<A>>(),
+                  "skein: a ref, an actor_handle or a placement_group belongs to the loop it was "
+                  "made on: give a session's call a skein::pending, a skein::shared_actor or the "
+                  "group's name");
 };
 template <class A>
     requires(requires { typename std::remove_cvref_t<A>::shared_with_threads; })

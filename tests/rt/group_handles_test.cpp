@@ -49,6 +49,10 @@ struct keeper {
     explicit keeper(placement_group g) : mine(std::move(g)) {}
     void take(placement_group g) { mine = std::move(g); }
     void let_go() { mine = {}; }
+    task<void> find(std::string name) {
+        auto found = get_placement_group(name);
+        mine = co_await found;
+    }
     task<int> use_mine() {
         auto used = use(mine, 0);
         co_return co_await used;
@@ -179,19 +183,24 @@ TEST_CASE("an actor that is made again has the group of its arguments",
           "[G11][R4][rt][placement_group]") {
     pool p(with_resources(1, "ssd=1"));
     p.run([](pool& self) -> task<void> {
-        placement_group group({"ssd=1"});
-        auto a = co_await actor<keeper>.with({.restarts = 1, .call_retries = 3})(group);
-        group = {};
-        for (const auto pid : std::vector<pid_t>(self.workers.pids())) ::kill(pid, SIGKILL);
-        auto used = a.call<&keeper::use_mine>();
-        const int two = co_await used;
-        CHECK(two == 2);
-        auto probe = is_free("ssd=1");
-        const bool is_over = co_await probe;
-        CHECK_FALSE(is_over);
-        a = {};
-        const placement_group next({"ssd=1"});
-        co_await next.ready();
+        for (const bool is_known : {false, true}) { // its worker holds it by its name already
+            placement_group group({"ssd=1"}, {.name = "known"});
+            auto other = co_await actor<keeper>();
+            auto found = is_known ? other.call<&keeper::find>("known") : ref<void>();
+            if (is_known) co_await found;
+            auto a = co_await actor<keeper>.with({.restarts = 1, .call_retries = 3})(group);
+            group = {};
+            for (const auto pid : std::vector<pid_t>(self.workers.pids())) ::kill(pid, SIGKILL);
+            auto used = a.call<&keeper::use_mine>();
+            const int two = co_await used;
+            CHECK(two == 2);
+            auto probe = is_free("ssd=1");
+            const bool is_over = co_await probe;
+            CHECK_FALSE(is_over);
+            a = {};
+            const placement_group next({"ssd=1"});
+            co_await next.ready();
+        }
     });
 }
 

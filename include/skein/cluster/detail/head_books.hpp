@@ -75,7 +75,7 @@ struct head_lease {
     time_point until{};              ///< expected
     bool at_once = false;            ///< its worker is to be killed, not asked
     time_point recalled_at{};        ///< the last time; {}: never
-    bool asked_back = false;         ///< its driver may have heard that it was recalled
+    bool drained = false;            ///< its driver may have heard that it was recalled for a drain
     time_point keep_until{};   ///< it is not asked back before: granted just now, or it has actors
     time_point actors_until{}; ///< for its own driver neither: it has actors
 };

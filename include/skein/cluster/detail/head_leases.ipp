@@ -103,7 +103,7 @@ SKEIN_INLINE void head::books::keep(detail::head_job& j, std::uint64_t number) {
     if (found == j.leases.end()) return;
     found->second->keep_until = deadline_after(on_loop.now(), how.keep_grace);
     found->second->actors_until = found->second->keep_until;
-    found->second->asked_back = false;
+    found->second->drained = false;
     not_recalled(*found->second);
     pump();
 }
@@ -139,7 +139,7 @@ SKEIN_INLINE bool head::books::is_coming(const detail::head_lease& l) const {
 SKEIN_INLINE void head::books::recall(detail::head_lease& l, const std::string& why) {
     if (l.state != detail::lease_state::granted || is_coming(l) || l.of->session == nullptr) return;
     l.recalled_at = on_loop.now();
-    l.asked_back = true;
+    l.drained = l.drained || l.at->draining;
     (void)schedule.set_leaving(l.request); // others may count on its room
     l.of->session->tell(lease_recalled{l.number, why, false});
 }
@@ -152,7 +152,7 @@ SKEIN_INLINE void head::books::not_recalled(detail::head_lease& l) {
 
 /// Its worker may go on. If this is lost with the link, the driver hears it over the next one.
 SKEIN_INLINE void head::books::tell_withdrawn(const detail::head_lease& l) {
-    if (l.asked_back && l.state == detail::lease_state::granted && l.of->session)
+    if (l.drained && l.state == detail::lease_state::granted && l.of->session)
         l.of->session->tell(lease_recalled{l.number, {}, true});
 }
 
@@ -491,6 +491,7 @@ SKEIN_INLINE void head::books::reconcile(detail::head_node& n, const node_hello&
 
 SKEIN_INLINE void head::books::reconcile(detail::head_job& j, const driver_hello& h) {
     std::set<std::uint64_t> known, groups;
+    schedule.say_again(j.id()); // that no node could hold it may be lost with the last link
     for (const auto& g : h.groups) {
         groups.insert(g.number);
         want_group(j, g);
@@ -534,7 +535,6 @@ SKEIN_INLINE void head::books::reconcile(detail::head_job& j, const driver_hello
     for (auto& [number, g] : j.groups)
         if (!groups.contains(number)) g.closing = true;
     close_groups(j);
-    schedule.say_again(j.id()); // that no node could hold it may be lost with the last link
 }
 
 } // namespace skein::cluster

@@ -408,8 +408,8 @@ SKEIN_INLINE void leased_workers::books::on_failed_start(const lease_ptr& l, boo
     const auto hint = no_folder ? detail::folder_hint
                       : has_run ? detail::ended_hint
                                 : detail::start_hint;
-    if (said_failures.size() >= most_said) said_failures.clear();
-    const auto times = ++said_failures[reason];
+    const bool is_counted = said_failures.size() < most_said || said_failures.contains(reason);
+    const auto times = ++said_failures[is_counted ? reason : std::string()];
     if (std::has_single_bit(times)) // ever fewer of many
         logging::warn("cluster", reason, {{"times", times}, {"hint", hint}});
     const bool any = std::any_of(leases.begin(), leases.end(),
@@ -483,6 +483,9 @@ SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self, net::link:
     l->wire = wire;
     if (self->how.print) self->heard[l->number].node = l->node_name;
     self->failed_starts = 0;
+    const auto of_node = fmt::format("a worker did not start on {}: ", l->node_name);
+    std::erase_if(self->said_failures,
+                  [&](const auto& one) { return one.first.starts_with(of_node); });
     if (l->kind != 0) self->kinds.at(l->kind).failures = 0;
     std::exception_ptr failure;
     try {

@@ -41,10 +41,10 @@ SKEIN_INLINE link::~link() = default;
 }
 
 SKEIN_INLINE void link::check_sendable(std::uint16_t kind, std::size_t bytes) const {
+    SKEIN_CHECK(kind < first_link_kind, "kind {:#x} belongs to links and connections", kind);
     if (state_ != state::open || bytes > options_.bounds.max_frame ||
         window_.messages() >= how_.most_messages || window_.bytes() >= how_.most_bytes) [[unlikely]]
         refuse(bytes);
-    SKEIN_CHECK(kind < first_link_kind, "kind {:#x} belongs to links and connections", kind);
 }
 
 /// The connection takes a message now, and nothing waits in front of it.

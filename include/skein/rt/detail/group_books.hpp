@@ -45,6 +45,7 @@ public:
     event changed;
     std::string name;        ///< empty: none
     std::uint32_t holds = 0; ///< worker: times its driver knows of the handles here
+    bool is_lent = false;    ///< worker: one of them has come in a call, and the driver knows that
     std::uint64_t at_driver =
         0; ///< of one that was made here in a worker; 0: its driver has not said yet
     /// Driver: workers that wait for it.

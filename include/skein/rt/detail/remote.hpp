@@ -5,6 +5,7 @@
 
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/invoke.hpp>
+#include <skein/rt/detail/loops_own.hpp>
 #include <skein/rt/method_group.hpp>
 #include <skein/rt/ref.hpp>
 #include <skein/rt/runtime.hpp>
@@ -217,6 +218,11 @@ consteval bool check_call() {
             !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
+        static_assert(
+            !is_blocking<F, T>() || !holds_loops_own<typename traits::arguments>(),
+            "skein: a method of a blocking_group cannot take an actor_handle or a "
+            "placement_group: it runs on a thread, and they are counted on the loop; take "
+            "them in a coroutine method, or a group's name");
         static_assert(!is_blocking<F, T>() || !any_holds_view<typename traits::arguments>,
                       "skein: a method of a blocking_group cannot take a span or string_view: it "
                       "outlives the "

@@ -223,6 +223,7 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::take_answer(run
     const auto read = wire::decode<detail::group_answer>(answer);
     if (!read || read->number == 0) return {};
     auto state = enter_told(self, *read);
+    state->placed = read->placed;
     ++state->holds;
     return state;
 }
@@ -313,6 +314,9 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
                                             state->number)));
     }
     const auto state = held->second.state;
+    const bool for_end = what.matter == static_cast<std::uint8_t>(matter::remove);
+    if (!state && for_end)
+        return self.reply(from, slot, [&](wire::writer& w) { w.fixed(what.number); });
     if (!state)
         return self.reply_failure(
             from, slot,
@@ -320,7 +324,6 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
                    fmt::format("placement group {} had ended before its handle came", what.number))
                  .with_hint("who passes a handle holds the group until the call has ended"),
              nullptr});
-    const bool for_end = what.matter == static_cast<std::uint8_t>(matter::remove);
     if (state->askers.size() >= detail::most_group_waits)
         return self.reply_failure(
             from, slot,

@@ -8,8 +8,10 @@
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -51,7 +53,9 @@ SKEIN_INLINE result<void> decode_group(wire::reader& from, counted_ptr<group_sta
     group_answer told;
     if (auto read = wire::decode(from, told); !read) return read;
     if (told.number == 0) return {};
-    if (told.number >= first_of_worker || told.bundles.size() > most_bundles)
+    const auto is_bad = [](const std::string& text) { return !parse_resources(text); };
+    if (told.number >= first_of_worker || told.bundles.size() > most_bundles ||
+        std::any_of(told.bundles.begin(), told.bundles.end(), is_bad))
         return error(errc::malformed, "a handle to no placement group");
     auto* const here = runtime::executing();
     if (here == nullptr || !runtime::group_desk::is_worker(*here))
@@ -79,9 +83,9 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::enter_told(
             auto bundle = parse_resources(text);
             state->bundles.push_back(bundle ? std::move(*bundle) : resources());
         }
+        state->placed = told.placed;
         entry.state = state.get();
     }
-    state->placed = told.placed;
     return state;
 }
 
@@ -98,8 +102,8 @@ SKEIN_INLINE result<void> runtime::group_desk::take_handle(runtime& self,
                      fmt::format("this worker holds {} placement groups", entries.size()))
             .with_hint("a group is held until its last handle is gone");
     into = enter_told(self, told);
-    if (is_held) return {};
-    into->holds = 1;
+    if (std::exchange(into->is_lent, true)) return {};
+    ++into->holds;
     if (!books.upstream->wire->is_open()) return {}; // until the link is settled
     detail::group_question what;
     what.matter = static_cast<std::uint8_t>(detail::group_matter::hold);
@@ -109,13 +113,14 @@ SKEIN_INLINE result<void> runtime::group_desk::take_handle(runtime& self,
     return {};
 }
 
-/// Driver: a worker has got a handle from somebody else. The group may have ended with him meanwhile.
+/// Driver: a worker has got a handle from somebody else. The group may have ended with him meanwhile, and if there never
+/// was one, he has lied, and not this worker.
 SKEIN_INLINE void runtime::group_desk::hold_for(runtime& self, peer& from, std::uint64_t number) {
     auto& groups = self.books_->groups;
-    if (number == 0 || number > groups.last)
-        throw error(
-            errc::malformed,
-            fmt::format("{} holds placement group {}, which there never was", from.who, number));
+    if (number == 0 || number >= detail::first_of_worker)
+        throw error(errc::malformed, fmt::format("{} holds placement group {}, which is no number "
+                                                 "of its driver's",
+                                                 from.who, number));
     if (from.groups.size() >= detail::most_held_groups && !from.groups.contains(number))
         throw error(errc::exhausted, fmt::format("{} holds more than {} placement groups", from.who,
                                                  from.groups.size()));

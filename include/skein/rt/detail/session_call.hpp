@@ -7,6 +7,7 @@
 
 #include <skein/core/clock.hpp>
 #include <skein/rt/detail/actor.hpp>
+#include <skein/rt/detail/loops_own.hpp>
 #include <skein/rt/pending.hpp>
 
 #include <concepts>
@@ -22,43 +23,10 @@ namespace skein {
 
 template <class T>
 class shared_actor;
-class placement_group;
 
 namespace rt::detail {
 
 // ---- types on both sides -----------------------------------------------------------------------
-
-/// What belongs to a loop, or has such a thing inside, and must not be seen by other threads.
-template <class T>
-inline constexpr bool is_of_a_loop = std::is_same_v<T, placement_group>;
-template <class T>
-inline constexpr bool is_of_a_loop<ref<T>> = true;
-template <class T>
-inline constexpr bool is_of_a_loop<actor_handle<T>> = true;
-
-template <class T, class... Above>
-consteval bool holds_loops_own() {
-    if constexpr (std::is_void_v<T>)
-        return false;
-    else if constexpr (is_of_a_loop<T>)
-        return true;
-    else if constexpr (wire::detail::is_one_of<T, Above...>)
-        return false;
-    else if constexpr (wire::detail::is_array<T>)
-        return holds_loops_own<typename T::value_type, T, Above...>();
-    else if constexpr (requires(const T* t) {
-                           []<template <class...> class Template, class... Items>(
-                               const Template<Items...>*) {}(t);
-                       })
-        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
-            return (false || ... || holds_loops_own<std::remove_cvref_t<Items>, T, Above...>());
-        }(static_cast<const T*>(nullptr));
-    else if constexpr (wire::encodable<T> && !wire::detail::custom<T> && plain_aggregate<T>)
-        return !wire::detail::all_fields<T>(
-            []<class F>() { return !holds_loops_own<std::remove_cvref_t<F>, T, Above...>(); });
-    else
-        return false;
-}
 
 /// A result as threads see it.
 template <class R>
@@ -75,9 +43,10 @@ template <class A>
 struct argument_inside {
     using type = A;
     static constexpr bool is_shared = false;
-    static_assert(!is_of_a_loop<std::remove_cvref_t<A>>,
-                  "skein: a ref or an actor_handle belongs to the loop it was made on: give a "
-                  "session's call a skein::pending or a skein::shared_actor");
+    static_assert(!holds_loops_own<std::remove_cvref_t<A>>(),
+                  "skein: a ref, an actor_handle or a placement_group belongs to the loop it was "
+                  "made on: give a session's call a skein::pending, a skein::shared_actor or the "
+                  "group's name");
 };
 template <class A>
     requires(requires { typename std::remove_cvref_t<A>::shared_with_threads; })
