@@ -21760,8 +21760,7 @@ public:
     std::string name;        ///< empty: none
     std::uint32_t holds = 0; ///< worker: times its driver knows of the handles here
     bool is_lent = false;    ///< worker: one of them has come in a call, and the driver knows that
-    std::uint64_t at_driver =
-        0; ///< of one that was made here in a worker; 0: its driver has not said yet
+    std::uint64_t at_driver = 0; ///< worker: its number there, of one made here; 0: not told yet
     /// Driver: workers that wait for it.
     struct asker {
         peer_id link;
@@ -26450,6 +26449,9 @@ namespace skein::rt {
 namespace detail {
 struct group_question;
 struct group_answer;
+enum class group_matter : std::uint8_t;
+/// What a worker is told of a group, under the driver's number.
+[[nodiscard]] group_answer told_of(const group_state& group, std::uint64_t number);
 
 /// A group by its name as a label in the call of a worker.
 [[nodiscard]] std::string named_group_label(const location& on);
@@ -26490,7 +26492,7 @@ struct runtime::group_desk {
 private:
     [[nodiscard]] static error no_such(const runtime& self, std::string_view name);
     static void tell_drop(runtime& self, std::uint64_t number);
-    static void tell_made(runtime& self, detail::group_state& state, detail::group_question what);
+    static void tell(runtime& self, detail::group_matter matter, detail::group_question what);
     static void find_for(runtime& self, peer& from, slot_id slot, const std::string& name);
     static void make_for(runtime& self, peer& from, const detail::group_question& what);
     static void hold_for(runtime& self, peer& from, std::uint64_t number);
@@ -26625,8 +26627,8 @@ private:
     }
 
     std::vector<entry> places_;
-    std::size_t size_ = 0,
-                mask_ = 0; ///< mask_: to know the size of an array of such needs a division
+    std::size_t size_ = 0;
+    std::size_t mask_ = 0; ///< of places_, whose own size takes a division to know
     int shift_ = 63;
 };
 
@@ -31460,15 +31462,13 @@ SKEIN_INLINE task<void> runtime::group_desk::ask_and_wait(state_ptr group, bool 
     group->placed = !for_end;
 }
 
-/// Worker: the driver makes the group, and what is wrong with it is told by what waits for it.
-SKEIN_INLINE void runtime::group_desk::tell_made(runtime& self, detail::group_state& state,
-                                                 detail::group_question what) {
-    state.holds = 1;
+/// Worker: the driver has to know, and does not answer. No reply that leaves from now on comes there before.
+SKEIN_INLINE void runtime::group_desk::tell(runtime& self, detail::group_matter matter,
+                                            detail::group_question what) {
     auto& up = *self.books_->upstream;
     if (!up.wire->is_open()) return; // until the link is settled
-    what.matter = static_cast<std::uint8_t>(detail::group_matter::make);
-    what.number = state.number;
-    self.tell_driver_first(); // a call of it may come to the driver by way of a reply
+    what.matter = static_cast<std::uint8_t>(matter);
+    self.tell_driver_first();
     up.wire->send(detail::message_group, 0, 0, wire::encode(what), {});
 }
 
@@ -31477,6 +31477,7 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::take_answer(run
     const auto read = wire::decode<detail::group_answer>(answer);
     if (!read || read->number == 0) return {};
     auto state = enter_told(self, *read);
+    if (!state) return {};
     state->placed = read->placed;
     ++state->holds;
     return state;
@@ -31527,10 +31528,7 @@ SKEIN_INLINE void runtime::group_desk::find_for(runtime& self, peer& from, slot_
     auto& held = from.groups[found->second];
     if (!held.state) held.state = state_ptr(groups.entries.at(found->second).state);
     ++held.times;
-    detail::group_answer answer;
-    answer.number = found->second;
-    answer.placed = held.state->placed;
-    for (const auto& b : held.state->bundles) answer.bundles.push_back(to_string(b));
+    const auto answer = detail::told_of(*held.state, found->second);
     self.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
 }
 
@@ -31682,10 +31680,8 @@ SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_stat
 // until the call has ended; who gets the handle tells the driver of it before it answers. docs/design/0012-groups.md
 
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -31694,9 +31690,16 @@ namespace skein::rt {
 
 namespace detail {
 
-SKEIN_INLINE void encode_group(wire::writer& to, const counted_ptr<group_state>& group) {
+SKEIN_INLINE group_answer told_of(const group_state& group, std::uint64_t number) {
     group_answer told;
-    if (!group) return wire::encode(to, told);
+    told.number = number;
+    told.placed = group.placed;
+    for (const auto& b : group.bundles) told.bundles.push_back(to_string(b));
+    return told;
+}
+
+SKEIN_INLINE void encode_group(wire::writer& to, const counted_ptr<group_state>& group) {
+    if (!group) return wire::encode(to, group_answer());
     auto* const call = runtime::encoding();
     if (call == nullptr)
         throw error(errc::not_supported,
@@ -31709,17 +31712,15 @@ SKEIN_INLINE void encode_group(wire::writer& to, const counted_ptr<group_state>&
                     fmt::format("not supported: a handle to placement group {} travels to another "
                                 "program or namespace, where it is not known",
                                 group->number));
-    told.number = group->number < first_of_worker ? group->number : group->at_driver;
-    if (told.number == 0) {
+    const auto number = group->number < first_of_worker ? group->number : group->at_driver;
+    if (number == 0) {
         if (group->why) throw *group->why;
         throw error(errc::not_supported,
                     "not supported: a handle to a placement group that this worker has made "
                     "travels before its ready() has ended")
             .with_hint("co_await group.ready() first, or give the group a name and pass that");
     }
-    told.placed = group->placed;
-    for (const auto& b : group->bundles) told.bundles.push_back(to_string(b));
-    wire::encode(to, told);
+    wire::encode(to, told_of(*group, number));
     call->keep(std::make_shared<counted_ptr<group_state>>(group));
 }
 
@@ -31727,9 +31728,7 @@ SKEIN_INLINE result<void> decode_group(wire::reader& from, counted_ptr<group_sta
     group_answer told;
     if (auto read = wire::decode(from, told); !read) return read;
     if (told.number == 0) return {};
-    const auto is_bad = [](const std::string& text) { return !parse_resources(text); };
-    if (told.number >= first_of_worker || told.bundles.size() > most_bundles ||
-        std::any_of(told.bundles.begin(), told.bundles.end(), is_bad))
+    if (told.number >= first_of_worker || told.bundles.size() > most_bundles)
         return error(errc::malformed, "a handle to no placement group");
     auto* const here = runtime::executing();
     if (here == nullptr || !runtime::group_desk::is_worker(*here))
@@ -31744,22 +31743,23 @@ SKEIN_INLINE bool runtime::group_desk::is_worker(const runtime& self) noexcept {
     return self.books_->upstream != nullptr;
 }
 
-/// Worker: the group that the driver has told of, or knows by now that is held here.
+/// Worker: the group of which the driver or a caller has told. None: that cannot be read.
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::enter_told(
     runtime& self, const detail::group_answer& told) {
-    auto& entry = self.books_->groups.entries[told.number];
-    state_ptr state(entry.state);
-    if (!state) {
-        state = state_ptr(new detail::group_state);
-        state->owner = &self;
-        state->number = told.number;
-        for (const auto& text : told.bundles) {
-            auto bundle = parse_resources(text);
-            state->bundles.push_back(bundle ? std::move(*bundle) : resources());
-        }
-        state->placed = told.placed;
-        entry.state = state.get();
+    auto& entries = self.books_->groups.entries;
+    const auto known = entries.find(told.number);
+    if (known != entries.end() && known->second.state != nullptr)
+        return state_ptr(known->second.state);
+    state_ptr state(new detail::group_state);
+    for (const auto& text : told.bundles) {
+        auto bundle = parse_resources(text);
+        if (!bundle) return {};
+        state->bundles.push_back(std::move(*bundle));
     }
+    state->owner = &self;
+    state->number = told.number;
+    state->placed = told.placed;
+    entries[told.number].state = state.get();
     return state;
 }
 
@@ -31776,14 +31776,12 @@ SKEIN_INLINE result<void> runtime::group_desk::take_handle(runtime& self,
                      fmt::format("this worker holds {} placement groups", entries.size()))
             .with_hint("a group is held until its last handle is gone");
     into = enter_told(self, told);
+    if (!into) return error(errc::malformed, "a handle to a placement group of no demands");
     if (std::exchange(into->is_lent, true)) return {};
     ++into->holds;
-    if (!books.upstream->wire->is_open()) return {}; // until the link is settled
     detail::group_question what;
-    what.matter = static_cast<std::uint8_t>(detail::group_matter::hold);
     what.number = told.number;
-    self.tell_driver_first(); // the caller lets go when it is answered
-    books.upstream->wire->send(detail::message_group, 0, 0, wire::encode(what), {});
+    tell(self, detail::group_matter::hold, what); // the caller lets go when it is answered
     return {};
 }
 
@@ -31975,7 +31973,9 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
         what.strategy = static_cast<std::uint8_t>(how);
         what.get_if_exists = get_if_exists;
         what.bundles = bundles;
-        tell_made(self, *made, std::move(what));
+        what.number = made->number;
+        made->holds = 1;
+        tell(self, detail::group_matter::make, std::move(what));
         return made;
     }
     if (books.given_up) return fail(*books.given_up);
@@ -32019,15 +32019,11 @@ SKEIN_INLINE void runtime::group_desk::drop(runtime& self, detail::group_state& 
     found->second.state = nullptr;
     if (books.upstream != nullptr || state.holds > 0) { // the driver's
         books.groups.entries.erase(found);
-        if (state.holds == 0 || books.upstream == nullptr || !books.upstream->wire->is_open())
-            return;
-        self.tell_driver_first();
+        if (state.holds == 0 || books.upstream == nullptr) return;
         detail::group_question what;
-        what.matter = static_cast<std::uint8_t>(detail::group_matter::release);
         what.number = state.number;
         what.times = state.holds;
-        books.upstream->wire->send(detail::message_group, 0, 0, wire::encode(what), {});
-        return;
+        return tell(self, detail::group_matter::release, std::move(what));
     }
     forget_name(self, state);
     tell_drop(self, state.number);
@@ -35387,8 +35383,7 @@ public:
     /// With options: remote<&T::m>.with({...})(handle, args...).
     template <auto M, class... A>
     auto call(A&&... args) const {
-        static constexpr call_options
-            none; // made once: it is large, and most calls have no options
+        static constexpr call_options none; // made once: it is large
         return rt::detail::call_method<M, T>(none, lane_, std::forward<A>(args)...);
     }
     /// Calls through handles of this process that have no outcome yet.

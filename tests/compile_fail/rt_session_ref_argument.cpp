@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// expect: skein: a ref or an actor_handle belongs to the loop it was made on
+// expect: skein: a ref, an actor_handle or a placement_group belongs to the loop it was made on
 #include <skein/rt/session.hpp>
 
 int twice(int x) { return 2 * x; }

@@ -54,8 +54,7 @@ public:
     /// With options: remote<&T::m>.with({...})(handle, args...).
     template <auto M, class... A>
     auto call(A&&... args) const {
-        static constexpr call_options
-            none; // made once: it is large, and most calls have no options
+        static constexpr call_options none; // made once: it is large
         return rt::detail::call_method<M, T>(none, lane_, std::forward<A>(args)...);
     }
     /// Calls through handles of this process that have no outcome yet.

@@ -396,14 +396,22 @@ SKEIN_INLINE void leased_workers::books::on_ended(const lease_ended& m) {
     on_failed_start(l, m.is_lasting, m.started);
 }
 
+namespace detail {
+
+/// How the text begins that says why; on which node, if it is known.
+[[nodiscard]] inline std::string failed_start_text(const std::string& node) {
+    return fmt::format("a worker did not start{}{}: ", node.empty() ? "" : " on ", node);
+}
+
+} // namespace detail
+
 /// Its worker has ended before it came.
 SKEIN_INLINE void leased_workers::books::on_failed_start(const lease_ptr& l, bool is_lasting,
                                                          bool has_run) {
     count_expected();
     if (stopping.is_set() || refuse_own(*l, is_lasting)) return;
     if (++failed_starts == 1) first_failure = on_loop.now();
-    const auto reason = fmt::format("a worker did not start{}: {}",
-                                    l->node_name.empty() ? "" : " on " + l->node_name, l->how);
+    const auto reason = detail::failed_start_text(l->node_name) + l->how;
     const bool no_folder = l->how.find("change to its folder") != l->how.npos;
     const auto hint = no_folder ? detail::folder_hint
                       : has_run ? detail::ended_hint
@@ -433,8 +441,7 @@ SKEIN_INLINE bool leased_workers::books::refuse_own(const lease& l, bool is_last
     if (++kind.failures < most_failures && !no_folder) return false;
     kind.failures = 0;
     error why(no_folder ? errc::not_found : errc::worker_lost,
-              fmt::format("a worker did not start{}: {}",
-                          l.node_name.empty() ? "" : " on " + l.node_name, l.how));
+              detail::failed_start_text(l.node_name) + l.how);
     if (no_folder)
         why.with_hint(std::string(detail::folder_hint));
     else
@@ -483,7 +490,7 @@ SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self, net::link:
     l->wire = wire;
     if (self->how.print) self->heard[l->number].node = l->node_name;
     self->failed_starts = 0;
-    const auto of_node = fmt::format("a worker did not start on {}: ", l->node_name);
+    const auto of_node = detail::failed_start_text(l->node_name);
     std::erase_if(self->said_failures,
                   [&](const auto& one) { return one.first.starts_with(of_node); });
     if (l->kind != 0) self->kinds.at(l->kind).failures = 0;

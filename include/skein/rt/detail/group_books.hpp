@@ -46,8 +46,7 @@ public:
     std::string name;        ///< empty: none
     std::uint32_t holds = 0; ///< worker: times its driver knows of the handles here
     bool is_lent = false;    ///< worker: one of them has come in a call, and the driver knows that
-    std::uint64_t at_driver =
-        0; ///< of one that was made here in a worker; 0: its driver has not said yet
+    std::uint64_t at_driver = 0; ///< worker: its number there, of one made here; 0: not told yet
     /// Driver: workers that wait for it.
     struct asker {
         peer_id link;

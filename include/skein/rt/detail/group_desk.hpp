@@ -20,6 +20,9 @@ namespace skein::rt {
 namespace detail {
 struct group_question;
 struct group_answer;
+enum class group_matter : std::uint8_t;
+/// What a worker is told of a group, under the driver's number.
+[[nodiscard]] group_answer told_of(const group_state& group, std::uint64_t number);
 
 /// A group by its name as a label in the call of a worker.
 [[nodiscard]] std::string named_group_label(const location& on);
@@ -60,7 +63,7 @@ struct runtime::group_desk {
 private:
     [[nodiscard]] static error no_such(const runtime& self, std::string_view name);
     static void tell_drop(runtime& self, std::uint64_t number);
-    static void tell_made(runtime& self, detail::group_state& state, detail::group_question what);
+    static void tell(runtime& self, detail::group_matter matter, detail::group_question what);
     static void find_for(runtime& self, peer& from, slot_id slot, const std::string& name);
     static void make_for(runtime& self, peer& from, const detail::group_question& what);
     static void hold_for(runtime& self, peer& from, std::uint64_t number);

@@ -118,8 +118,8 @@ private:
     }
 
     std::vector<entry> places_;
-    std::size_t size_ = 0,
-                mask_ = 0; ///< mask_: to know the size of an array of such needs a division
+    std::size_t size_ = 0;
+    std::size_t mask_ = 0; ///< of places_, whose own size takes a division to know
     int shift_ = 63;
 };
 

@@ -206,15 +206,13 @@ SKEIN_INLINE task<void> runtime::group_desk::ask_and_wait(state_ptr group, bool 
     group->placed = !for_end;
 }
 
-/// Worker: the driver makes the group, and what is wrong with it is told by what waits for it.
-SKEIN_INLINE void runtime::group_desk::tell_made(runtime& self, detail::group_state& state,
-                                                 detail::group_question what) {
-    state.holds = 1;
+/// Worker: the driver has to know, and does not answer. No reply that leaves from now on comes there before.
+SKEIN_INLINE void runtime::group_desk::tell(runtime& self, detail::group_matter matter,
+                                            detail::group_question what) {
     auto& up = *self.books_->upstream;
     if (!up.wire->is_open()) return; // until the link is settled
-    what.matter = static_cast<std::uint8_t>(detail::group_matter::make);
-    what.number = state.number;
-    self.tell_driver_first(); // a call of it may come to the driver by way of a reply
+    what.matter = static_cast<std::uint8_t>(matter);
+    self.tell_driver_first();
     up.wire->send(detail::message_group, 0, 0, wire::encode(what), {});
 }
 
@@ -223,6 +221,7 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::take_answer(run
     const auto read = wire::decode<detail::group_answer>(answer);
     if (!read || read->number == 0) return {};
     auto state = enter_told(self, *read);
+    if (!state) return {};
     state->placed = read->placed;
     ++state->holds;
     return state;
@@ -273,10 +272,7 @@ SKEIN_INLINE void runtime::group_desk::find_for(runtime& self, peer& from, slot_
     auto& held = from.groups[found->second];
     if (!held.state) held.state = state_ptr(groups.entries.at(found->second).state);
     ++held.times;
-    detail::group_answer answer;
-    answer.number = found->second;
-    answer.placed = held.state->placed;
-    for (const auto& b : held.state->bundles) answer.bundles.push_back(to_string(b));
+    const auto answer = detail::told_of(*held.state, found->second);
     self.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
 }
 

@@ -8,10 +8,8 @@
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -20,9 +18,16 @@ namespace skein::rt {
 
 namespace detail {
 
-SKEIN_INLINE void encode_group(wire::writer& to, const counted_ptr<group_state>& group) {
+SKEIN_INLINE group_answer told_of(const group_state& group, std::uint64_t number) {
     group_answer told;
-    if (!group) return wire::encode(to, told);
+    told.number = number;
+    told.placed = group.placed;
+    for (const auto& b : group.bundles) told.bundles.push_back(to_string(b));
+    return told;
+}
+
+SKEIN_INLINE void encode_group(wire::writer& to, const counted_ptr<group_state>& group) {
+    if (!group) return wire::encode(to, group_answer());
     auto* const call = runtime::encoding();
     if (call == nullptr)
         throw error(errc::not_supported,
@@ -35,17 +40,15 @@ SKEIN_INLINE void encode_group(wire::writer& to, const counted_ptr<group_state>&
                     fmt::format("not supported: a handle to placement group {} travels to another "
                                 "program or namespace, where it is not known",
                                 group->number));
-    told.number = group->number < first_of_worker ? group->number : group->at_driver;
-    if (told.number == 0) {
+    const auto number = group->number < first_of_worker ? group->number : group->at_driver;
+    if (number == 0) {
         if (group->why) throw *group->why;
         throw error(errc::not_supported,
                     "not supported: a handle to a placement group that this worker has made "
                     "travels before its ready() has ended")
             .with_hint("co_await group.ready() first, or give the group a name and pass that");
     }
-    told.placed = group->placed;
-    for (const auto& b : group->bundles) told.bundles.push_back(to_string(b));
-    wire::encode(to, told);
+    wire::encode(to, told_of(*group, number));
     call->keep(std::make_shared<counted_ptr<group_state>>(group));
 }
 
@@ -53,9 +56,7 @@ SKEIN_INLINE result<void> decode_group(wire::reader& from, counted_ptr<group_sta
     group_answer told;
     if (auto read = wire::decode(from, told); !read) return read;
     if (told.number == 0) return {};
-    const auto is_bad = [](const std::string& text) { return !parse_resources(text); };
-    if (told.number >= first_of_worker || told.bundles.size() > most_bundles ||
-        std::any_of(told.bundles.begin(), told.bundles.end(), is_bad))
+    if (told.number >= first_of_worker || told.bundles.size() > most_bundles)
         return error(errc::malformed, "a handle to no placement group");
     auto* const here = runtime::executing();
     if (here == nullptr || !runtime::group_desk::is_worker(*here))
@@ -70,22 +71,23 @@ SKEIN_INLINE bool runtime::group_desk::is_worker(const runtime& self) noexcept {
     return self.books_->upstream != nullptr;
 }
 
-/// Worker: the group that the driver has told of, or knows by now that is held here.
+/// Worker: the group of which the driver or a caller has told. None: that cannot be read.
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::enter_told(
     runtime& self, const detail::group_answer& told) {
-    auto& entry = self.books_->groups.entries[told.number];
-    state_ptr state(entry.state);
-    if (!state) {
-        state = state_ptr(new detail::group_state);
-        state->owner = &self;
-        state->number = told.number;
-        for (const auto& text : told.bundles) {
-            auto bundle = parse_resources(text);
-            state->bundles.push_back(bundle ? std::move(*bundle) : resources());
-        }
-        state->placed = told.placed;
-        entry.state = state.get();
+    auto& entries = self.books_->groups.entries;
+    const auto known = entries.find(told.number);
+    if (known != entries.end() && known->second.state != nullptr)
+        return state_ptr(known->second.state);
+    state_ptr state(new detail::group_state);
+    for (const auto& text : told.bundles) {
+        auto bundle = parse_resources(text);
+        if (!bundle) return {};
+        state->bundles.push_back(std::move(*bundle));
     }
+    state->owner = &self;
+    state->number = told.number;
+    state->placed = told.placed;
+    entries[told.number].state = state.get();
     return state;
 }
 
@@ -102,14 +104,12 @@ SKEIN_INLINE result<void> runtime::group_desk::take_handle(runtime& self,
                      fmt::format("this worker holds {} placement groups", entries.size()))
             .with_hint("a group is held until its last handle is gone");
     into = enter_told(self, told);
+    if (!into) return error(errc::malformed, "a handle to a placement group of no demands");
     if (std::exchange(into->is_lent, true)) return {};
     ++into->holds;
-    if (!books.upstream->wire->is_open()) return {}; // until the link is settled
     detail::group_question what;
-    what.matter = static_cast<std::uint8_t>(detail::group_matter::hold);
     what.number = told.number;
-    self.tell_driver_first(); // the caller lets go when it is answered
-    books.upstream->wire->send(detail::message_group, 0, 0, wire::encode(what), {});
+    tell(self, detail::group_matter::hold, what); // the caller lets go when it is answered
     return {};
 }
 

@@ -163,7 +163,9 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
         what.strategy = static_cast<std::uint8_t>(how);
         what.get_if_exists = get_if_exists;
         what.bundles = bundles;
-        tell_made(self, *made, std::move(what));
+        what.number = made->number;
+        made->holds = 1;
+        tell(self, detail::group_matter::make, std::move(what));
         return made;
     }
     if (books.given_up) return fail(*books.given_up);
@@ -207,15 +209,11 @@ SKEIN_INLINE void runtime::group_desk::drop(runtime& self, detail::group_state& 
     found->second.state = nullptr;
     if (books.upstream != nullptr || state.holds > 0) { // the driver's
         books.groups.entries.erase(found);
-        if (state.holds == 0 || books.upstream == nullptr || !books.upstream->wire->is_open())
-            return;
-        self.tell_driver_first();
+        if (state.holds == 0 || books.upstream == nullptr) return;
         detail::group_question what;
-        what.matter = static_cast<std::uint8_t>(detail::group_matter::release);
         what.number = state.number;
         what.times = state.holds;
-        books.upstream->wire->send(detail::message_group, 0, 0, wire::encode(what), {});
-        return;
+        return tell(self, detail::group_matter::release, std::move(what));
     }
     forget_name(self, state);
     tell_drop(self, state.number);
