@@ -132,8 +132,9 @@ SKEIN_INLINE std::optional<error> runtime::group_desk::resolve_label(const runti
     const bool children = which.ends_with('+');
     if (children) which.remove_suffix(1);
     int bundle = -1;
-    const auto* const last = which.data() + which.size();
-    const auto [read_to, bad] = std::from_chars(which.data(), last, bundle);
+    const auto* const first = which.data();
+    const auto* const last = first + which.size();
+    const auto [read_to, bad] = std::from_chars(first, last, bundle);
     if (slash == label.size() || (!which.empty() && (bad != std::errc() || read_to != last)))
         return error(errc::invalid_argument, fmt::format("{} is not a label", label));
     auto on = group_named(std::string_view(label).substr(slash + 1), bundle);
