@@ -4,7 +4,8 @@
 # Looked for in this order; the first that has torch/torch.h and libtorch_cpu.so is taken:
 #   1 LIBTORCH (variable or environment): an official LibTorch folder, or a folder that holds torch/
 #   2 Torch_DIR (variable or environment): <LibTorch>/share/cmake/Torch
-#   3 the cache of scripts/setup: SKEIN_DEPS, else skein/ in the user's cache folder
+#   3 the cache of scripts/setup: SKEIN_DEPS, else skein/ in the user's cache folder; the newest first, one with its CUDA
+#     half before those without
 #   4 the torch package of the Python that is on the path (or of Python3_EXECUTABLE)
 #   5 Debian's libtorch-dev
 # Gives LibTorch::cpu, LibTorch::cuda (when libtorch_cuda is beside it), LibTorch_VERSION,
@@ -45,7 +46,11 @@ else()
   if(NOT _deps)
     set(_deps "$ENV{HOME}/.cache/skein")
   endif()
-  file(GLOB _cached LIST_DIRECTORIES true "${_deps}/libtorch-*-cuda" "${_deps}/libtorch-*-cpu")
+  file(GLOB _cached LIST_DIRECTORIES true "${_deps}/libtorch-*-cuda")
+  file(GLOB _cached_cpu LIST_DIRECTORIES true "${_deps}/libtorch-*-cpu")
+  list(SORT _cached COMPARE NATURAL ORDER DESCENDING)
+  list(SORT _cached_cpu COMPARE NATURAL ORDER DESCENDING)
+  list(APPEND _cached ${_cached_cpu})
   foreach(_folder IN LISTS _cached)
     if(EXISTS "${_folder}/skein-complete")
       _libtorch_candidate("${_folder}/torch" "scripts/setup")

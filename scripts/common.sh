@@ -4,8 +4,9 @@ set -euo pipefail
 
 skein_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 skein_deps="${SKEIN_DEPS:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/skein}"
-skein_libtorch="$skein_deps/libtorch-2.11.0-cpu"
-skein_libtorch_cuda="$skein_deps/libtorch-2.11.0-cuda"
+skein_torch_version=2.15.0 # pinned by packaging/libtorch-cpu-<version>.txt
+skein_libtorch="$skein_deps/libtorch-$skein_torch_version-cpu"
+skein_libtorch_cuda="$skein_deps/libtorch-$skein_torch_version-cuda"
 skein_test_python="$skein_deps/test-python"
 
 # The build root holds one folder per preset. The presets build into build/<preset>; another place is

@@ -5,6 +5,7 @@ Times are seconds of processor time of the compiler, user and system, so that ot
 little; figures are ratios of medians of runs that took turns.
 """
 import os
+import re
 import resource
 import shutil
 import statistics
@@ -31,7 +32,9 @@ def libtorch_flags() -> list:
     given = os.environ.get("LIBTORCH", "")
     candidates = [given, os.path.join(given, "torch")] if given else []
     if not given and os.path.isdir(deps):
-        candidates = [os.path.join(deps, name, "torch") for name in sorted(os.listdir(deps)) if name.startswith("libtorch-")]
+        stored = [name for name in os.listdir(deps) if re.fullmatch(r"libtorch-[\d.]+-(cuda|cpu)", name)]
+        stored.sort(key=lambda name: (name.endswith("-cuda"), [int(part) for part in re.findall(r"\d+", name)]), reverse=True)
+        candidates = [os.path.join(deps, name, "torch") for name in stored]
     for folder in candidates:
         if os.path.exists(os.path.join(folder, "include", "ATen", "ATen.h")):
             include = os.path.join(folder, "include")

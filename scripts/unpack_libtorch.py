@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """unpack_libtorch.py WHEELS INTO: unpacks what the CPU side of LibTorch needs out of the wheels.
 
-The wheels are those of packaging/libtorch-cpu.txt (pip has checked their sums). Layout as in a Python
+The wheels are those of one packaging/libtorch-cpu-<version>.txt (pip has checked their sums). Layout as in a Python
 environment, so that the libraries' own RPATH finds nvidia/cu13/lib beside torch/.
 """
 import os
@@ -26,9 +26,11 @@ def main() -> int:
     wheels, into = sys.argv[1], sys.argv[2]
     wanted = re.compile("|".join(f"(?:{pattern})" for pattern in WANTED))
     begin, last, done = time.monotonic(), 0.0, 0
-    members = []
+    members, version = [], "of an unknown version"
     for name in sorted(os.listdir(wheels)):
-        if re.match(r"(torch-2\.11\.0|nvidia_cuda_runtime-13\.0\.|nvidia_cuda_cupti-13\.0\.).*\.whl$", name):
+        if found := re.match(r"(torch|nvidia_cuda_runtime|nvidia_cuda_cupti)-([^-+]+).*\.whl$", name):
+            if found[1] == "torch":
+                version = found[2]
             archive = zipfile.ZipFile(os.path.join(wheels, name))
             members += [(archive, i) for i in archive.infolist() if wanted.fullmatch(i.filename) and not i.is_dir()]
     total = sum(info.file_size for _, info in members)
@@ -44,7 +46,7 @@ def main() -> int:
             print(f"error: {library} is not in the wheels under {wheels}", file=sys.stderr)
             return 1
     with open(os.path.join(into, "skein-complete"), "w", encoding="ascii") as mark:
-        mark.write("torch 2.11.0, CPU half\n")
+        mark.write(f"torch {version}, CPU half\n")
     print(f"   {len(members)} files, {total / 1e6:.0f} MB in {time.monotonic() - begin:.1f} s")
     return 0
 

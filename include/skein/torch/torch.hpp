@@ -26,4 +26,4 @@
 #endif
 
 static_assert(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 6),
-              "skein needs LibTorch >= 2.6 (2.11 is what its tests run on)");
+              "skein needs LibTorch >= 2.6 (2.15 is what its tests run on)");

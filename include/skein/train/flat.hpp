@@ -254,7 +254,10 @@ private:
     std::vector<flat_segment> segments_;
     std::vector<flat_unit> units_;
     std::vector<owned_piece> pieces_;
-    std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
+    // A shared_ptr up to LibTorch 2.14 and an intrusive_ptr since.
+    using accumulator = decltype(torch::autograd::impl::grad_accumulator(
+        std::declval<const torch::autograd::Variable&>()));
+    std::vector<std::pair<accumulator, std::uintptr_t>> hooks_;
     std::function<void(std::size_t)> final_;
     std::function<bool(std::size_t)> may_settle_;
     std::vector<double> touched_;
