@@ -48,6 +48,7 @@ else()
 endif()
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/skein-config.cmake" "${CMAKE_CURRENT_BINARY_DIR}/skein-config-version.cmake"
               cmake/FindAsio.cmake cmake/FindSkeinBoost.cmake cmake/FindLibTorch.cmake cmake/SkeinCompiler.cmake cmake/SkeinModule.cmake
+              cmake/SkeinPrecompile.cmake
         DESTINATION ${config_folder})
 install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/skein")
 install(PROGRAMS scripts/check_await.py DESTINATION "${CMAKE_INSTALL_DATADIR}/skein")

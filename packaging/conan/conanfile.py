@@ -27,7 +27,7 @@ class skein(ConanFile):
 
     def export_sources(self):
         root = os.path.join(self.recipe_folder, "..", "..")
-        for pattern in ("include/*", "LICENSE", "cmake/SkeinCompiler.cmake", "scripts/check_await.py", "scripts/checks.py", "scripts/layers.toml"):
+        for pattern in ("include/*", "LICENSE", "cmake/SkeinCompiler.cmake", "cmake/SkeinPrecompile.cmake", "scripts/check_await.py", "scripts/checks.py", "scripts/layers.toml"):
             copy(self, pattern, root, self.export_sources_folder)
 
     def requirements(self):
@@ -48,7 +48,7 @@ class skein(ConanFile):
         at = os.path.join(self.package_folder, "share", "skein")
         copy(self, "*", os.path.join(self.source_folder, "include"), os.path.join(self.package_folder, "include"))
         copy(self, "LICENSE", self.source_folder, os.path.join(self.package_folder, "licenses"))
-        copy(self, "SkeinCompiler.cmake", os.path.join(self.source_folder, "cmake"), at)
+        copy(self, "Skein*.cmake", os.path.join(self.source_folder, "cmake"), at)
         copy(self, "*", os.path.join(self.source_folder, "scripts"), at)
 
     def package_id(self):
@@ -57,7 +57,7 @@ class skein(ConanFile):
     def package_info(self):
         self.cpp_info.set_property("cmake_file_name", "skein")
         self.cpp_info.set_property("cmake_config_version_compat", "SameMinorVersion")
-        self.cpp_info.set_property("cmake_build_modules", ["share/skein/SkeinCompiler.cmake"])
+        self.cpp_info.set_property("cmake_build_modules", ["share/skein/SkeinCompiler.cmake", "share/skein/SkeinPrecompile.cmake"])
         for name in ("header_only", "runtime", "core", "sim"):
             part = self.cpp_info.components[name]
             part.set_property("cmake_target_name", f"skein::{name}")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of using skein from outside share. Called as NAME_test.py COMPILER CMAKE."""
+import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -15,6 +17,9 @@ GENERATOR = ["-G", "Ninja"] if shutil.which("ninja") else []
 COMPILERS = [f"-DCMAKE_CXX_COMPILER={COMPILER}", *(["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else [])]
 FLAGS = ["-DCMAKE_CXX_FLAGS=-O0"]
 LIBRARY_FLAGS = ["-DCMAKE_CXX_FLAGS=-O0 -std=gnu++20"]
+# With paths as they are a file has one entry in the cache wherever it is built; paths relative to the folder of the build
+# differ with that folder's depth.
+os.environ.pop("CCACHE_BASEDIR", None)
 CMAKE = sys.argv[2] if len(sys.argv) > 2 else "cmake"
 
 
@@ -50,6 +55,27 @@ def expect_answer(program: str, **more) -> None:
     said = run(program, **more)
     if said != "skein 0.1.0: 42\n":
         sys.exit(f"unexpected: {said!r}")
+
+
+@contextlib.contextmanager
+def installed_compiled():
+    """The folder where the compiled form without LibTorch is installed, and what configuring it said.
+
+    It is built and installed once for all tests of one build of skein, below SKEIN_BUILD_DIR, and built further there when
+    the sources have changed; without that variable anew each time. One test at a time.
+    """
+    below = os.environ.get("SKEIN_BUILD_DIR", "")
+    with scratch() if not below else contextlib.nullcontext(os.path.join(below, "consume")) as folder:
+        os.makedirs(folder, exist_ok=True)
+        prefix, build = os.path.join(folder, "prefix"), os.path.join(folder, "build")
+        with open(os.path.join(folder, "lock"), "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            said = run(CMAKE, "-S", SOURCE, "-B", build, *GENERATOR, *COMPILERS, *LIBRARY_FLAGS, "-DSKEIN_DEVELOPER_MODE=OFF", "-DSKEIN_TORCH=OFF",
+                       f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DCMAKE_INSTALL_LIBDIR=lib")
+            run(CMAKE, "--build", build, "-j2")
+            shutil.rmtree(prefix, ignore_errors=True)   # what is not installed any more must not be found
+            run(CMAKE, "--install", build)
+            yield prefix, said
 
 
 def install_header_only(build: str, prefix: str, *options: str, **more) -> None:

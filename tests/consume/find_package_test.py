@@ -5,13 +5,8 @@ import os
 
 import consume
 
-with consume.scratch() as folder:
-    prefix, build = os.path.join(folder, "prefix"), os.path.join(folder, "build")
-    said = consume.run(consume.CMAKE, "-S", consume.SOURCE, "-B", build, *consume.GENERATOR, *consume.COMPILERS, *consume.LIBRARY_FLAGS, "-DSKEIN_DEVELOPER_MODE=OFF",
-                "-DSKEIN_TORCH=OFF", f"-DCMAKE_INSTALL_PREFIX={prefix}")
+with consume.installed_compiled() as (prefix, said), consume.scratch() as folder:
     assert "skein 0.1.0: off" in said and "tensors and training: no SKEIN_TORCH=OFF" in said, said    # the table says what is off
-    consume.run(consume.CMAKE, "--build", build, "-j2")
-    consume.run(consume.CMAKE, "--install", build)
     assert os.path.exists(os.path.join(prefix, "share", "licenses", "skein", "LICENSE"))
     assert os.path.exists(os.path.join(prefix, "lib", "libskein_runtime.a"))
     consume.expect_check_await(os.path.join(prefix, "lib", "cmake", "skein"))
