@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Written by tests/interop/fsdp2_reference.py with torch 2.11.0.
+// Written by tests/interop/fsdp2_reference.py with torch 2.15.0.
 
 // clang-format off
 namespace fsdp2_reference {
