@@ -279,6 +279,41 @@ def programs(machine: str):
     return row
 
 
+def curves_with(version: str, scratch: str) -> dict:
+    """strategy -> metrics.csv of a short training by example 120, built with that LibTorch."""
+    deps, build = os.environ["SKEIN_DEPS"], os.path.join(scratch, f"build-{version}")
+    obtain(os.path.join(ROOT, "scripts", "setup"), "--no-system", "--torch", version)
+    flags = [f"-DCMAKE_CXX_COMPILER={shutil.which('clang++-19') or 'g++'}", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g0",
+             f"-DLIBTORCH={deps}/libtorch-{version}-cpu", "-DSKEIN_TESTS=OFF", "-DSKEIN_BENCH=OFF"]
+    if shutil.which("ccache"):
+        flags.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
+    run("cmake", "-S", ROOT, "-B", build, "-G", "Ninja", *flags)
+    run("cmake", "--build", build, "--target", "120_gpt_fsdp")
+    curves = {}
+    for strategy in ("ddp", "fsdp"):
+        run(os.path.join(build, "examples", "120_gpt_fsdp"), "--strategy", strategy, "--workers", "2", "--steps", "20", "--layers", "2", "--dim", "64",
+            "--batch", "8", "--eval-every", "10", "--text", os.path.join(ROOT, "docs"), "--runs", build, "--run", strategy, "--plain")
+        with open(os.path.join(build, strategy, "metrics.csv"), "rb") as file:
+            curves[strategy] = file.read()
+    return curves
+
+
+def libtorch(version: str):
+    """The oldest LibTorch that is tested: it compiles, and training has the bytes that the pinned one gives."""
+    def row(scratch: str) -> tuple:
+        with open(os.path.join(ROOT, "scripts", "common.sh"), encoding="utf-8") as file:
+            pinned = re.search(r"^skein_torch_version=([\d.]+)", file.read(), re.M).group(1)
+        begin = time.monotonic()
+        old, new = curves_with(version, scratch), curves_with(pinned, scratch)
+        for strategy, curve in old.items():
+            assert curve == new[strategy], f"metrics.csv of {strategy} differ: LibTorch {version}\n{curve.decode()}\n{pinned}\n{new[strategy].decode()}"
+        seconds = time.monotonic() - begin
+        compiler = shutil.which("clang++-19") or "g++"
+        return (f"{os.path.basename(compiler).split('+')[0]} {version_of(run(compiler, '--version'))}",
+                f"LibTorch {version}: the same bytes as {pinned} under {' and '.join(old)}", seconds)
+    return row
+
+
 def headers(_scratch: str) -> tuple:
     """Each header without LibTorch alone, in the header-only form."""
     compiler = shutil.which("clang++-19") or "g++"
@@ -290,6 +325,7 @@ def headers(_scratch: str) -> tuple:
 
 ROWS = {"headers": headers, "clang-16": clang(16), "clang-22": clang(22), "gcc-13": gcc(13), "gcc-14": gcc(14),
         "libraries-trixie": libraries("trixie"), "libraries-sid": libraries("sid"),
+        "libtorch-2.11.0": libtorch("2.11.0"),
         "programs-x86_64": programs("x86_64"), "programs-aarch64": programs("aarch64")}
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# label: packages
 """Examples 010 and 020, compiled for arm64, run under qemu."""
 import os
 import shutil

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# label: packages
 """The Conan recipe makes a package without a network, for both compilers; its test program runs; g++ 11 is refused.
 
 The libraries it requires are the system's, through packaging/conan/system; an index of packages is not asked.

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# label: packages
 """CPack makes libskein-dev; lintian finds no error in it; a project is built from what it holds.
 
 By default the package is unpacked into a folder. With SKEIN_DEBOOTSTRAP=1 it is installed into a new minimal

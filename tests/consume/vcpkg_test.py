@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# label: packages
 """The vcpkg port packages skein, keeps vcpkg's rules, and a project finds the package.
 
 There is no vcpkg in Debian or PyPI: vcpkg_client.cmake stands for it. With VCPKG_ROOT set (a clone with its client
