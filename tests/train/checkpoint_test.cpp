@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/core/error.hpp>
 #include <skein/core/posix_disk.hpp>
+#include <skein/core/random.hpp>
 #include <skein/sim/disk.hpp>
 #include <skein/train/checkpoint.hpp>
 
@@ -14,6 +15,9 @@
 
 #include <atomic>
 #include <mutex>
+
+#include <sys/stat.h>
+#include <unistd.h>
 
 using namespace skein;
 using namespace skein::train;
@@ -682,4 +686,74 @@ TEST_CASE("a folder that cannot be written is named with a way out") {
     d.fail_once(0, errc::permission_denied);
     CHECK_THROWS_WITH(save_step(d, 3), ContainsSubstring("checkpoint of step 3 not written") &&
                                            ContainsSubstring("run"));
+}
+
+TEST_CASE("a folder or a pipe in the place of a file is damage: the checkpoint before is used") {
+    for (const std::string name : {"shard-0-of-1.safetensors", "manifest.json"})
+        for (const bool pipe : {false, true}) {
+            INFO(name << (pipe ? ": a pipe" : ": a folder"));
+            test::temporary_folder folder;
+            posix_disk d(link_policy::refuse);
+            const auto dir = folder.path + "/checkpoints";
+            warnings w;
+            for (std::uint64_t step : {1, 2}) save_step(d, step, w.options(), dir);
+            const auto file = dir + "/step-00000002/" + name;
+            REQUIRE(d.remove(file));
+            if (pipe)
+                REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+            else
+                REQUIRE(d.make_dirs(file));
+            auto found = checkpointer(d, dir, w.options()).load_latest();
+            REQUIRE(found);
+            CHECK(found->step() == 1);
+            CHECK(is_intact(*found));
+            REQUIRE(w.lines.size() == 1);
+            CHECK_THAT(w.lines[0], ContainsSubstring(pipe ? "it is a pipe" : "it is a folder") &&
+                                       ContainsSubstring("renamed to step-00000002.broken"));
+        }
+}
+
+TEST_CASE("a checkpoint that the disk does not give ends the resume with what to type for the one "
+          "before, and stays") {
+    const std::vector<std::string> both{"step-00000001", "step-00000002"};
+    int told = 0;
+    for (std::uint64_t seed = 0; seed < 60; ++seed) {
+        seeded_random random(seed);
+        crash_disk d(random);
+        warnings silent;
+        for (std::uint64_t step : {1, 2}) save_step(d, step, silent.options());
+        d.options().io_error = 0.2;
+        std::string why;
+        try {
+            (void)checkpointer(d, "run/checkpoints", silent.options()).load_latest();
+        } catch (const error& e) {
+            CHECK(e.code() == errc::io);
+            why = e.what();
+        }
+        d.options().io_error = 0;
+        CHECK(names_in(d) == both);
+        if (why.find("step-00000002") == std::string::npos) continue; // the list, or nothing failed
+        ++told;
+        CHECK_THAT(why, ContainsSubstring("go on from step 1 instead: mv "
+                                          "run/checkpoints/step-00000002 "
+                                          "run/checkpoints/step-00000002.unreadable"));
+        d.rename("run/checkpoints/step-00000002", "run/checkpoints/step-00000002.unreadable")
+            .value();
+        const auto found = checkpointer(d, "run/checkpoints", silent.options()).load_latest();
+        REQUIRE(found);
+        CHECK(found->step() == 1);
+    }
+    CHECK(told > 5);
+
+    test::temporary_folder folder; // a link is not followed, so it is not read either
+    posix_disk real(link_policy::refuse);
+    const auto dir = folder.path + "/checkpoints";
+    save_step(real, 1, quiet(), dir);
+    const auto shard = dir + "/step-00000001/shard-0-of-1.safetensors";
+    real.rename(shard, folder.path + "/elsewhere").value();
+    REQUIRE(::symlink((folder.path + "/elsewhere").c_str(), shard.c_str()) == 0);
+    CHECK_THROWS_WITH(checkpointer(real, dir).load_latest(),
+                      ContainsSubstring("symbolic link") &&
+                          ContainsSubstring("resume when it can be read again") &&
+                          !ContainsSubstring("instead"));
 }

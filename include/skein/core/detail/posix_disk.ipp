@@ -143,9 +143,10 @@ SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& p
     std::unique_ptr<file> opened = std::make_unique<detail::posix_file>(fd, path);
     struct stat info{};
     if (::fstat(fd, &info) != 0) return errno_error(errno, verb, path);
-    if (S_ISDIR(info.st_mode)) return errno_error(EISDIR, verb, path);
+    if (S_ISDIR(info.st_mode))
+        return error(errc::malformed, fmt::format("{} {}: it is a folder, not a file", verb, path));
     if (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode))
-        return error(errc::io,
+        return error(errc::malformed,
                      fmt::format("{} {}: it is a pipe or socket, not a file", verb, path));
     return opened;
 }

@@ -364,13 +364,39 @@ SKEIN_INLINE std::optional<error> checkpointer::open_together(std::uint64_t step
     return detail::verdict(detail::gather_all(world_, mine));
 }
 
+namespace detail {
+
+/// A checkpoint that may be whole, but the disk does not give it: to pass it over would lose steps without
+/// need, so a person decides, and is told how.
+///   older  the step of the one before it, if there is one
+[[nodiscard]] SKEIN_INLINE error unreadable(const error& why, const std::string& path,
+                                            std::optional<std::uint64_t> older) {
+    if (why.code() != errc::io && why.code() != errc::permission_denied) return why;
+    auto hint = std::string("resume when it can be read again");
+    if (older)
+        hint +=
+            fmt::format(", or go on from step {} instead: mv {} {}.unreadable", *older, path, path);
+    return error(why).with_hint(why.hint().empty() ? hint : why.hint() + "; " + hint);
+}
+
+} // namespace detail
+
 SKEIN_INLINE std::optional<loaded_checkpoint> checkpointer::load_latest() {
     const auto seen = list_for_all();
     std::vector<std::pair<std::uint64_t, error>> refused;
-    for (const auto step : seen.steps) {
+    for (std::size_t at = 0; at < seen.steps.size(); ++at) {
+        const auto step = seen.steps[at];
         loaded_checkpoint found;
-        if (const auto why = open_together(step, found)) {
-            refused.emplace_back(step, *why);
+        std::optional<error> broken;
+        try {
+            broken = open_together(step, found);
+        } catch (const error& why) {
+            throw detail::unreadable(why, step_path(step),
+                                     at + 1 < seen.steps.size() ? std::optional(seen.steps[at + 1])
+                                                                : std::nullopt);
+        }
+        if (broken) {
+            refused.emplace_back(step, *broken);
             continue;
         }
         for (std::size_t i = 0; i < refused.size() && world_.rank == 0; ++i)
