@@ -63,8 +63,9 @@ SKEIN_INLINE std::vector<std::string> comm_model_names() {
 }
 
 SKEIN_INLINE result<std::string> checked_comm_model(std::string_view name) {
-    const auto names = comm_model_names();
+    auto names = comm_model_names();
     if (std::find(names.begin(), names.end(), name) != names.end()) return std::string(name);
+    std::erase(names, "stub"); // what a single rank has anyway is nothing to choose
     return error(errc::invalid_argument, fmt::format("no communicator is called '{}'", name))
         .with_hint(fmt::format("choose one of: {}", fmt::join(names, ", ")));
 }
