@@ -50,6 +50,7 @@ TEST_CASE("a set made from another's layout merges with it and changes nothing")
     full.mean("a", 3.0, 2.0).sum("b", 5.0).max("c", -7.0).min("d", 4.0).last("e", 1.0);
     const auto none = metric_set::with_layout(full.layout());
     CHECK(none.layout_hash() == full.layout_hash());
+    CHECK(none.values().empty());
     auto one = full.pack(0), other = none.pack(1);
     for (std::size_t i = 0; i < one.sums.size(); ++i) one.sums[i] += other.sums[i];
     for (std::size_t i = 0; i < one.maxima.size(); ++i)
@@ -124,6 +125,60 @@ TEST_CASE("ranks that report different metrics meet in the same collective and a
     order[0].sum("a", 1.0).sum("b", 1.0);
     order[1].sum("b", 1.0).sum("a", 1.0);
     CHECK_FALSE(order[0].unpack(reduce(order)));
+}
+
+TEST_CASE(
+    "what ranks report under different names is joined, and counts for those that report it") {
+    std::vector<metric_set> ranks(3);
+    ranks[0].sum("seen", 2.0);
+    ranks[1].mean("even", 4.0, 3.0).last("rate", 0.5).sum("seen", 5.0);
+    ranks[2].max("peak", -3.0).last("rate", 0.25);
+    const std::vector<std::string> layouts{ranks[0].layout(), ranks[1].layout(), ranks[2].layout()};
+    const auto all = metric_set::join(layouts).value();
+    CHECK(all.names() == "seen (sum), even (mean), rate (last), peak (max)");
+    std::vector<metric_set> rows(3);
+    for (std::size_t r = 0; r < 3; ++r) {
+        CHECK(all.covers(ranks[r]));
+        rows[r] = metric_set().append(all).append(ranks[r]);
+    }
+    auto merged = reduce(rows);
+    std::vector<double> lasts(1, 0.0);
+    for (int r = 0; r < 3; ++r) { // of the first rank that has one
+        const auto mine = rows[static_cast<std::size_t>(r)].lasts_of(merged, r);
+        REQUIRE(mine.size() == 1);
+        lasts[0] += mine[0];
+    }
+    rows[0].put_lasts(merged, lasts);
+    const std::vector<metric_value> wanted{
+        {"seen", 7.0}, {"even", 4.0}, {"rate", 0.5}, {"peak", -3.0}};
+    for (auto& row : rows) CHECK(row.unpack(merged).value() == wanted);
+    CHECK_FALSE(ranks[0].covers(ranks[1]));
+    auto known = metric_set().append(ranks[0]).know(all);
+    CHECK(known.covers(all));
+    CHECK(known.values().size() == 1); // the others count nothing
+}
+
+TEST_CASE("one name by two kinds is refused with both sides") {
+    metric_set a, b;
+    a.sum("x", 1.0);
+    b.last("y", 1.0).mean("x", 1.0);
+    const std::vector<std::string> layouts{a.layout(), b.layout()};
+    const auto joined = metric_set::join(layouts);
+    REQUIRE_FALSE(joined);
+    CHECK(joined.error().code() == errc::mismatch);
+    CHECK(joined.error().text() == "rank 1 reported 'x' as a mean, rank 0 as a sum");
+    CHECK_THROWS_AS(a.mean("x", 1.0), error); // in one rank: an error too, no end of the process
+}
+
+TEST_CASE("a mean without a weight of its own counts the samples of the batch in hand") {
+    metric_set m;
+    m.mean("before", 2.0);
+    m.weigh(4.0);
+    m.mean("a", 1.0).add(metric_kind::mean, "b", 1.0).mean("c", 1.0, 1.0);
+    m.weigh(1.0);
+    m.mean("a", 6.0).add(metric_kind::mean, "b", 6.0).mean("c", 6.0, 1.0);
+    const std::vector<metric_value> wanted{{"before", 2.0}, {"a", 2.0}, {"b", 2.0}, {"c", 3.5}};
+    CHECK(m.values() == wanted);
 }
 
 TEST_CASE("a NaN is not hidden by later good values") {

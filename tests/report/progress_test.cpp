@@ -130,11 +130,13 @@ TEST_CASE("samples per second are not called tokens") {
                ContainsSubstring("\"samples_per_s\":5230") && !ContainsSubstring("tokens"));
 }
 
-TEST_CASE("a notice is shown by a quiet run too") {
+TEST_CASE("a quiet run shows failures and no notice") {
     screen s;
     progress p(s.options(progress_mode::quiet));
     p.notice("nothing to resume");
-    CHECK(s.take() == "nothing to resume\n");
+    CHECK(s.take().empty());
+    p.failure("loss.svg cannot be written");
+    CHECK(s.take() == "loss.svg cannot be written\n");
 }
 
 TEST_CASE("JSON mode writes one object per line, for every update") {

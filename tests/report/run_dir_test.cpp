@@ -134,7 +134,7 @@ TEST_CASE("a taken name gets a number, unless the run is resumed") {
     CHECK(run_dir::create(folder.path, "other").notices().empty());
     CHECK(run_dir::create(folder.path, "gpt").notices() ==
           std::vector<std::string>{folder.path + "/gpt exists: this run is " + folder.path +
-                                   "/gpt.4 (--resume goes on with the old one)"});
+                                   "/gpt.4 (resume it to go on with the old one)"});
 }
 
 TEST_CASE("a folder in use is refused to a run that resumes it, with the process that has it") {
@@ -149,7 +149,7 @@ TEST_CASE("a folder in use is refused to a run that resumes it, with the process
             CHECK(e.code() == errc::usage);
             CHECK_THAT(e.what(), ContainsSubstring(folder.path + "/gpt is in use by pid " +
                                                    std::to_string(::getpid()) + " on ") &&
-                                     ContainsSubstring("--run"));
+                                     ContainsSubstring("give the run another name"));
         }
         auto moved = std::move(run); // the lock moves along
         CHECK_THROWS(run_dir::create(folder.path, "gpt", resume));

@@ -11,12 +11,16 @@
 //     auto packed = m.pack(rank);                      // packed.sums, packed.maxima
 //     all_reduce(packed.sums, sum); all_reduce(packed.maxima, max);
 //     auto merged = m.unpack(packed).value();          // merged[0].name == "loss" ...
+//
+// Ranks need not report the same names: join() makes the names and kinds that all of them know, and a name
+// counts for those that reported it. NaN stays: a broken number is not hidden by a good one beside it.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/result.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -72,13 +76,18 @@ public:
     /// Refuses some names: errc::usage at the first report of one. The list outlives the set.
     explicit metric_set(std::span<const std::string_view> taken) : taken_(taken) {}
 
-    metric_set& mean(std::string_view name, double value, double weight = 1.0);
+    /// A mean without a weight counts as much as weigh() says.
+    metric_set& mean(std::string_view name, double value, std::optional<double> weight = {});
     metric_set& sum(std::string_view name, double value);
     metric_set& max(std::string_view name, double value);
     metric_set& min(std::string_view name, double value);
     metric_set& last(std::string_view name, double value);
     /// The same by a kind chosen at run time; weight counts only for a mean.
-    metric_set& add(metric_kind kind, std::string_view name, double value, double weight = 1.0);
+    metric_set& add(metric_kind kind, std::string_view name, double value,
+                    std::optional<double> weight = {});
+    /// What a mean without a weight of its own counts from here on: the samples of the batch in hand, so that a
+    /// short batch counts less. 1 until it is said, and again with 1.
+    void weigh(double each) noexcept { each_ = each; }
 
     [[nodiscard]] bool empty() const noexcept { return slots_.empty(); }
     [[nodiscard]] std::size_t size() const noexcept { return slots_.size(); }
@@ -92,7 +101,15 @@ public:
     [[nodiscard]] std::string layout() const;
     [[nodiscard]] static metric_set with_layout(std::string_view layout);
 
-    /// This rank's own numbers, not merged over ranks.
+    /// Adds the names that only `others` has, counting nothing.
+    metric_set& know(const metric_set& others);
+    /// True when `other` has no name or kind that is not here.
+    [[nodiscard]] bool covers(const metric_set& other) const noexcept;
+    /// The layouts of all ranks as one set that counts nothing yet: rank 0's names, then those that only later
+    /// ranks have. errc::mismatch with the name and both ranks when two have it as another kind.
+    [[nodiscard]] static result<metric_set> join(std::span<const std::string> layouts);
+
+    /// This rank's own numbers, not merged over ranks; those that were reported.
     [[nodiscard]] std::vector<metric_value> values() const;
 
     /// Hash of names and kinds in order: equal on all ranks or merging fails.
@@ -100,10 +117,17 @@ public:
 
     /// Layout of `sums`: per mean (value * weight, weight), per sum its value, per last its value on
     /// rank 0 and 0 elsewhere. Of `maxima`: two halves of the layout hash, the same negated, then per
-    /// max its value and per min its negated value. Zeros pad both.
+    /// max its value and per min its negated value, and for each name who reported it: the lowest rank is the
+    /// largest number. Zeros pad both.
     [[nodiscard]] packed_metrics pack(int rank) const;
 
-    /// The merged numbers, the same on every rank. errc::mismatch when the ranks packed other names.
+    /// Where rank 0 did not report a `last`: this rank's value, when it is the lowest that did, else 0; to be
+    /// summed over ranks and given to put_lasts(). Mostly nothing; as many on every rank.
+    [[nodiscard]] std::vector<double> lasts_of(const packed_metrics& merged, int rank) const;
+    void put_lasts(packed_metrics& merged, std::span<const double> summed) const;
+
+    /// The merged numbers that some rank reported, the same on every rank. errc::mismatch when the ranks packed
+    /// other names.
     [[nodiscard]] result<std::vector<metric_value>> unpack(const packed_metrics& merged) const;
 
     /// "loss (mean), tokens (sum)" for messages.
@@ -115,12 +139,24 @@ private:
         metric_kind kind = metric_kind::mean;
         double value = 0.0;  // mean: sum of value * weight
         double weight = 0.0; // mean only
+        bool used = false;   // reported, not only known
     };
     slot_type& slot(std::string_view name, metric_kind kind);
+    slot_type& reported(std::string_view name, metric_kind kind);
+    [[nodiscard]] const slot_type* find(std::string_view name) const noexcept;
+    [[nodiscard]] std::size_t first_reporter()
+        const noexcept; // in the maxima: hash, max and min come first
+    /// Calls it with each `last` that a rank other than 0 gives: its number among the sums, that rank, its slot.
+    template <class Call>
+    void each_late(const packed_metrics& merged, Call call) const;
 
+    double each_ = 1.0; // weight of a mean that has none
     std::vector<slot_type> slots_;
     std::span<const std::string_view> taken_;
 };
+
+/// The names of these numbers for a message: "loss, val_loss"; "none" without any.
+[[nodiscard]] std::string names_of(const std::vector<metric_value>& values);
 
 /// The value called `name`, or nothing.
 [[nodiscard]] const double* find_metric(const std::vector<metric_value>& values,

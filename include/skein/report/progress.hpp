@@ -71,8 +71,10 @@ public:
     void update(const progress_update& now);
     /// A line that stays, above the rewritten one. In JSON mode {"event": "note", "text": ...}.
     void note(std::string_view text);
-    /// A note that also a quiet run shows: what happens is not what was asked for word by word.
-    void notice(std::string_view text);
+    /// A note of something that is not as it was asked for word by word.
+    void notice(std::string_view text) { note(text); }
+    /// A note that also a quiet run shows: something failed, and the run goes on.
+    void failure(std::string_view text);
     /// The text of one JSON object: a line in JSON mode, nothing in the others.
     void event(std::string_view object);
     /// The last update is shown and the line ended. Safe to repeat.

@@ -59,6 +59,28 @@ void require_same(const context& ctx, const std::vector<cluster::setting>& mine)
                                                       const report::metric_set& mine,
                                                       std::span<double> control = {});
 
+/// Rows of numbers whose names a rank may not know: one without samples reports nothing, one may report under
+/// a condition of its own. All ranks learn each name and kind the first time that some rank reports it, with
+/// one more exchange; after that a row costs what merge() costs.
+class shared_names {
+public:
+    /// The metrics of all ranks, reduced by kind; `own`, the same names on every rank, come first. A reported
+    /// name is in the row when some rank reported it, and counts for those that did.
+    ///   control  as for merge()
+    ///   errors   mismatch, on every rank, when two ranks report a name by different kinds
+    [[nodiscard]] std::vector<report::metric_value> merge(const context& ctx,
+                                                          const report::metric_set& own,
+                                                          const report::metric_set& reported,
+                                                          std::span<double> control = {});
+    /// In another world: its ranks learn anew.
+    void forget() noexcept { known_.clear(); }
+
+private:
+    void learn(const context& ctx, const report::metric_set& reported);
+
+    report::metric_set known_; // the same on all ranks; counts nothing
+};
+
 /// For the checkpointer: its exchange over this context's control group, whose deadline is at least 30
 /// minutes, since between exchanges ranks read, verify and sync whole checkpoints. Dead ranks are noticed
 /// without it. The context must outlive it; made by all ranks alike.

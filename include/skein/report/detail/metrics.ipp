@@ -2,7 +2,6 @@
 #pragma once
 // Bodies of <skein/report/metrics.hpp>.
 
-#include <skein/core/check.hpp>
 #include <skein/core/fnv.hpp>
 
 #include <algorithm>
@@ -22,36 +21,39 @@ SKEIN_INLINE double finish_metric(metric_kind kind, double value, double weight)
     if (kind != metric_kind::mean) return value;
     return weight == 0.0 ? std::numeric_limits<double>::quiet_NaN() : value / weight;
 }
+// Who reported a name travels as most_ranks - rank, so that the largest number is the lowest rank.
+inline constexpr double most_ranks = 1u << 30;
 
 } // namespace detail
 
-SKEIN_INLINE metric_set& metric_set::mean(std::string_view name, double value, double weight) {
-    auto& m = slot(name, metric_kind::mean);
-    m.value += value * weight;
-    m.weight += weight;
+SKEIN_INLINE metric_set& metric_set::mean(std::string_view name, double value,
+                                          std::optional<double> weight) {
+    auto& m = reported(name, metric_kind::mean);
+    m.value += value * weight.value_or(each_);
+    m.weight += weight.value_or(each_);
     return *this;
 }
 SKEIN_INLINE metric_set& metric_set::sum(std::string_view name, double value) {
-    slot(name, metric_kind::sum).value += value;
+    reported(name, metric_kind::sum).value += value;
     return *this;
 }
 SKEIN_INLINE metric_set& metric_set::max(std::string_view name, double value) {
-    auto& m = slot(name, metric_kind::max);
+    auto& m = reported(name, metric_kind::max);
     m.value = detail::keep_nan(m.value, value, m.value < value);
     return *this;
 }
 SKEIN_INLINE metric_set& metric_set::min(std::string_view name, double value) {
-    auto& m = slot(name, metric_kind::min);
+    auto& m = reported(name, metric_kind::min);
     m.value = detail::keep_nan(m.value, value, m.value > value);
     return *this;
 }
 SKEIN_INLINE metric_set& metric_set::last(std::string_view name, double value) {
-    slot(name, metric_kind::last).value = value;
+    reported(name, metric_kind::last).value = value;
     return *this;
 }
 
 SKEIN_INLINE metric_set& metric_set::add(metric_kind kind, std::string_view name, double value,
-                                         double weight) {
+                                         std::optional<double> weight) {
     switch (kind) {
     case metric_kind::mean: return mean(name, value, weight);
     case metric_kind::sum: return sum(name, value);
@@ -67,6 +69,7 @@ SKEIN_INLINE metric_set& metric_set::append(const metric_set& others) {
         auto& mine = slot(m.name, m.kind);
         mine.value = m.value;
         mine.weight = m.weight;
+        mine.used = m.used;
     }
     return *this;
 }
@@ -91,11 +94,45 @@ SKEIN_INLINE metric_set metric_set::with_layout(std::string_view layout) {
     return out;
 }
 
+SKEIN_INLINE metric_set& metric_set::know(const metric_set& others) {
+    for (const auto& m : others.slots_)
+        if (find(m.name) == nullptr) slot(m.name, m.kind);
+    return *this;
+}
+
+SKEIN_INLINE bool metric_set::covers(const metric_set& other) const noexcept {
+    return std::ranges::all_of(other.slots_, [&](const slot_type& theirs) {
+        const auto* const mine = find(theirs.name);
+        return mine != nullptr && mine->kind == theirs.kind;
+    });
+}
+
+SKEIN_INLINE result<metric_set> metric_set::join(std::span<const std::string> layouts) {
+    metric_set out;
+    std::vector<std::size_t> first; // the rank that each name comes from
+    for (std::size_t rank = 0; rank < layouts.size(); ++rank)
+        for (const auto& m : with_layout(layouts[rank]).slots_) {
+            const auto* const known = out.find(m.name);
+            if (known == nullptr) {
+                out.slot(m.name, m.kind);
+                first.push_back(rank);
+            } else if (known->kind != m.kind) {
+                return error(errc::mismatch,
+                             fmt::format("rank {} reported '{}' as a {}, rank {} as a {}", rank,
+                                         m.name, to_string(m.kind),
+                                         first[static_cast<std::size_t>(known - out.slots_.data())],
+                                         to_string(known->kind)))
+                    .with_hint("report one name by one kind on every rank");
+            }
+        }
+    return out;
+}
+
 SKEIN_INLINE std::vector<metric_value> metric_set::values() const {
     std::vector<metric_value> out;
     out.reserve(slots_.size());
     for (auto& m : slots_)
-        out.push_back({m.name, detail::finish_metric(m.kind, m.value, m.weight)});
+        if (m.used) out.push_back({m.name, detail::finish_metric(m.kind, m.value, m.weight)});
     return out;
 }
 
@@ -127,9 +164,45 @@ SKEIN_INLINE packed_metrics metric_set::pack(int rank) const {
         case metric_kind::min: p.maxima.push_back(-m.value); break;
         }
     }
+    for (auto& m : slots_) p.maxima.push_back(m.used ? detail::most_ranks - rank : 0.0);
     for (auto* part : {&p.sums, &p.maxima})
         part->resize((part->size() + pack_unit - 1) / pack_unit * pack_unit, 0.0);
     return p;
+}
+
+SKEIN_INLINE std::size_t metric_set::first_reporter() const noexcept {
+    return 4 + static_cast<std::size_t>(std::ranges::count_if(slots_, [](const slot_type& m) {
+               return m.kind == metric_kind::max || m.kind == metric_kind::min;
+           }));
+}
+
+template <class Call>
+void metric_set::each_late(const packed_metrics& merged, Call call) const {
+    std::size_t sums = 0, reporters = first_reporter();
+    for (const auto& m : slots_) {
+        const double by = merged.maxima[reporters++];
+        if (m.kind == metric_kind::last && by > 0 && by != detail::most_ranks)
+            call(sums, static_cast<int>(detail::most_ranks - by), m);
+        sums += m.kind == metric_kind::mean                                 ? 2
+                : m.kind == metric_kind::sum || m.kind == metric_kind::last ? 1
+                                                                            : 0;
+    }
+}
+
+SKEIN_INLINE std::vector<double> metric_set::lasts_of(const packed_metrics& merged,
+                                                      int rank) const {
+    std::vector<double> mine;
+    each_late(merged, [&](std::size_t, int by, const slot_type& m) {
+        mine.push_back(by == rank ? m.value : 0.0);
+    });
+    return mine;
+}
+
+SKEIN_INLINE void metric_set::put_lasts(packed_metrics& merged,
+                                        std::span<const double> summed) const {
+    std::size_t next = 0;
+    each_late(merged,
+              [&](std::size_t sum, int, const slot_type&) { merged.sums[sum] = summed[next++]; });
 }
 
 SKEIN_INLINE result<std::vector<metric_value>> metric_set::unpack(
@@ -143,11 +216,12 @@ SKEIN_INLINE result<std::vector<metric_value>> metric_set::unpack(
             .with_hint("call report() with the same names in the same order on every rank");
     std::vector<metric_value> out;
     out.reserve(slots_.size());
-    std::size_t s = 0, x = 4;
+    std::size_t s = 0, x = 4, reporters = first_reporter();
     for (auto& m : slots_) {
         const bool in_sums = m.kind != metric_kind::max && m.kind != metric_kind::min;
         const double value = in_sums ? merged.sums[s++] : merged.maxima[x++];
         const double weight = m.kind == metric_kind::mean ? merged.sums[s++] : 1.0;
+        if (merged.maxima[reporters++] <= 0) continue; // by nobody
         out.push_back({m.name, detail::finish_metric(
                                    m.kind, m.kind == metric_kind::min ? -value : value, weight)});
     }
@@ -161,11 +235,24 @@ SKEIN_INLINE std::string metric_set::names() const {
     return out;
 }
 
+SKEIN_INLINE const metric_set::slot_type* metric_set::find(std::string_view name) const noexcept {
+    const auto it = std::ranges::find(slots_, name, &slot_type::name);
+    return it == slots_.end() ? nullptr : &*it;
+}
+
+SKEIN_INLINE metric_set::slot_type& metric_set::reported(std::string_view name, metric_kind kind) {
+    auto& m = slot(name, kind);
+    m.used = true;
+    return m;
+}
+
 SKEIN_INLINE metric_set::slot_type& metric_set::slot(std::string_view name, metric_kind kind) {
     for (auto& m : slots_) {
         if (m.name != name) continue;
-        SKEIN_CHECK(m.kind == kind, "metric '{}' was reported as {} and as {}", name,
-                    to_string(m.kind), to_string(kind));
+        if (m.kind != kind)
+            throw error(errc::usage, fmt::format("metric '{}' was reported as {} and as {}", name,
+                                                 to_string(m.kind), to_string(kind)))
+                .with_hint("report it under two names");
         return m;
     }
     if (std::find(taken_.begin(), taken_.end(), name) != taken_.end())
@@ -175,8 +262,14 @@ SKEIN_INLINE metric_set::slot_type& metric_set::slot(std::string_view name, metr
     const double start = kind == metric_kind::max   ? -infinity
                          : kind == metric_kind::min ? infinity
                                                     : 0.0;
-    slots_.push_back({std::string(name), kind, start, 0.0});
+    slots_.push_back({std::string(name), kind, start, 0.0, false});
     return slots_.back();
+}
+
+SKEIN_INLINE std::string names_of(const std::vector<metric_value>& values) {
+    std::string out;
+    for (const auto& m : values) out += (out.empty() ? "" : ", ") + m.name;
+    return out.empty() ? "none" : out;
 }
 
 SKEIN_INLINE const double* find_metric(const std::vector<metric_value>& values,

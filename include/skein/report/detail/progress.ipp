@@ -209,7 +209,7 @@ SKEIN_INLINE void progress::note(std::string_view text) {
     options_.write(std::string(text) + "\n");
 }
 
-SKEIN_INLINE void progress::notice(std::string_view text) {
+SKEIN_INLINE void progress::failure(std::string_view text) {
     if (options_.mode != progress_mode::quiet) return note(text);
     options_.write(std::string(text) + "\n");
 }

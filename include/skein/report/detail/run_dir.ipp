@@ -187,7 +187,7 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
         if (!wanted) return false;
         throw error(errc::usage,
                     fmt::format("{} is in use by {}", path_, detail::lock_owner_of(path_)))
-            .with_hint("wait for it, or give another run name (--run)");
+            .with_hint("wait for it, or give the run another name");
     case detail::lock_outcome::unsupported:
         if (!wanted && !lock.made) return false;
         notices_.push_back(fmt::format("{} cannot be locked there: let no two runs use it", path_));
@@ -219,7 +219,7 @@ SKEIN_INLINE run_dir run_dir::create(const std::string& root, const std::string&
     if (run.name_ != name)
         run.notices_.insert(
             run.notices_.begin(),
-            fmt::format("{} exists: this run is {} (--resume goes on with the old one)",
+            fmt::format("{} exists: this run is {} (resume it to go on with the old one)",
                         join_path(root, name), run.path_));
 
     // Find out now, not after an hour, whether it can be written.

@@ -123,7 +123,38 @@ SKEIN_INLINE std::vector<report::metric_value> merge(const context& ctx,
     std::copy(packed.maxima.begin() + static_cast<std::ptrdiff_t>(own), packed.maxima.end(),
               control.begin());
     packed.maxima.resize(own);
+    auto lasts = mine.lasts_of(packed, ctx.rank());
+    all_reduce(ctx, lasts, dist::reduce_op::sum);
+    mine.put_lasts(packed, lasts);
     return mine.unpack(packed).value();
+}
+
+SKEIN_INLINE std::vector<report::metric_value> shared_names::merge(
+    const context& ctx, const report::metric_set& own, const report::metric_set& reported,
+    std::span<double> control) {
+    auto row = own;
+    if (ctx.world_size() == 1) return row.append(reported).values();
+    const bool knows = known_.covers(reported);
+    // What is new to somebody is not in this exchange: all see that there is, and make another one.
+    std::vector<double> with_news(control.begin(), control.end());
+    with_news.push_back(knows ? 0.0 : 1.0);
+    row.append(known_);
+    if (knows) row.append(reported);
+    auto merged = train::merge(ctx, row, with_news);
+    std::copy_n(with_news.begin(), control.size(), control.begin());
+    if (with_news.back() <= 0) return merged;
+    learn(ctx, reported);
+    row = own;
+    return train::merge(ctx, row.append(known_).append(reported));
+}
+
+SKEIN_INLINE void shared_names::learn(const context& ctx, const report::metric_set& reported) {
+    std::vector<std::string> layouts;
+    for (const auto& each : gather_bytes(ctx, as_bytes(reported.layout())))
+        layouts.emplace_back(as_text(each));
+    auto all = report::metric_set::join(layouts);
+    if (!all) throw all.error();
+    known_ = std::move(all->know(known_)); // those that nobody reports this time, too
 }
 
 SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx) {
