@@ -13638,8 +13638,8 @@ private:
             if (!pause) {
                 if (number > 0) {
                     auto hint =
-                        fmt::format("the job was restarted {} time{} already; --resume goes on "
-                                    "from its last checkpoint, if it has one",
+                        fmt::format("the job was restarted {} time{} already; when it is resumed "
+                                    "it goes on from its last checkpoint, if it has one",
                                     number, number == 1 ? "" : "s");
                     if (!failure->hint().empty()) hint = failure->hint() + "; " + hint;
                     failure->with_hint(std::move(hint));
@@ -13741,8 +13741,9 @@ private:
         auto ended = self.process->ended();
         const auto end = co_await ended;
         const auto& status = end.status;
-        // What a program that was stopped in order returns.
-        const bool as_asked = stop_signal_ != 0 && status.code() == 128 + stop_signal_;
+        // What a program that was stopped in order returns; one that was still starting dies of the signal.
+        const int stop = signals_.which(); // maybe before our loop has read it
+        const bool as_asked = stop != 0 && (status.code() == 128 + stop || status.signal() == stop);
         if (!status.success() && !as_asked && !self.killed_by_us) {
             self.why =
                 error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank,
@@ -13758,12 +13759,14 @@ private:
             (void)co_await word;
         }
         if (!now->group && !now->server->has_left(rank)) {
-            now->server->abort(
+            auto why =
                 self.why ? *self.why
-                         : error(errc::worker_lost,
-                                 fmt::format("worker {} exited before the job was done", rank))
-                               .with_hint("it must return from launch(), not call exit()"),
-                rank);
+                : as_asked && status.signal() == stop
+                    ? error(errc::cancelled, fmt::format("worker {} was still starting", rank))
+                    : error(errc::worker_lost,
+                            fmt::format("worker {} exited before the job was done", rank))
+                          .with_hint("it must return from launch(), not call exit()");
+            now->server->abort(std::move(why), rank);
         }
         self.running = false;
         now->changed.set();
@@ -14726,9 +14729,10 @@ SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& p
     std::unique_ptr<file> opened = std::make_unique<detail::posix_file>(fd, path);
     struct stat info{};
     if (::fstat(fd, &info) != 0) return errno_error(errno, verb, path);
-    if (S_ISDIR(info.st_mode)) return errno_error(EISDIR, verb, path);
+    if (S_ISDIR(info.st_mode))
+        return error(errc::malformed, fmt::format("{} {}: it is a folder, not a file", verb, path));
     if (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode))
-        return error(errc::io,
+        return error(errc::malformed,
                      fmt::format("{} {}: it is a pipe or socket, not a file", verb, path));
     return opened;
 }

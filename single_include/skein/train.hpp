@@ -6149,8 +6149,9 @@ SKEIN_INLINE std::vector<std::string> comm_model_names() {
 }
 
 SKEIN_INLINE result<std::string> checked_comm_model(std::string_view name) {
-    const auto names = comm_model_names();
+    auto names = comm_model_names();
     if (std::find(names.begin(), names.end(), name) != names.end()) return std::string(name);
+    std::erase(names, "stub"); // what a single rank has anyway is nothing to choose
     return error(errc::invalid_argument, fmt::format("no communicator is called '{}'", name))
         .with_hint(fmt::format("choose one of: {}", fmt::join(names, ", ")));
 }
@@ -6842,9 +6843,13 @@ SKEIN_INLINE result<void> event_file::truncate_after(std::uint64_t step) {
 //     auto packed = m.pack(rank);                      // packed.sums, packed.maxima
 //     all_reduce(packed.sums, sum); all_reduce(packed.maxima, max);
 //     auto merged = m.unpack(packed).value();          // merged[0].name == "loss" ...
+//
+// Ranks need not report the same names: join() makes the names and kinds that all of them know, and a name
+// counts for those that reported it. NaN stays: a broken number is not hidden by a good one beside it.
 
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -6900,13 +6905,18 @@ public:
     /// Refuses some names: errc::usage at the first report of one. The list outlives the set.
     explicit metric_set(std::span<const std::string_view> taken) : taken_(taken) {}
 
-    metric_set& mean(std::string_view name, double value, double weight = 1.0);
+    /// A mean without a weight counts as much as weigh() says.
+    metric_set& mean(std::string_view name, double value, std::optional<double> weight = {});
     metric_set& sum(std::string_view name, double value);
     metric_set& max(std::string_view name, double value);
     metric_set& min(std::string_view name, double value);
     metric_set& last(std::string_view name, double value);
     /// The same by a kind chosen at run time; weight counts only for a mean.
-    metric_set& add(metric_kind kind, std::string_view name, double value, double weight = 1.0);
+    metric_set& add(metric_kind kind, std::string_view name, double value,
+                    std::optional<double> weight = {});
+    /// What a mean without a weight of its own counts from here on: the samples of the batch in hand, so that a
+    /// short batch counts less. 1 until it is said, and again with 1.
+    void weigh(double each) noexcept { each_ = each; }
 
     [[nodiscard]] bool empty() const noexcept { return slots_.empty(); }
     [[nodiscard]] std::size_t size() const noexcept { return slots_.size(); }
@@ -6920,7 +6930,15 @@ public:
     [[nodiscard]] std::string layout() const;
     [[nodiscard]] static metric_set with_layout(std::string_view layout);
 
-    /// This rank's own numbers, not merged over ranks.
+    /// Adds the names that only `others` has, counting nothing.
+    metric_set& know(const metric_set& others);
+    /// True when `other` has no name or kind that is not here.
+    [[nodiscard]] bool covers(const metric_set& other) const noexcept;
+    /// The layouts of all ranks as one set that counts nothing yet: rank 0's names, then those that only later
+    /// ranks have. errc::mismatch with the name and both ranks when two have it as another kind.
+    [[nodiscard]] static result<metric_set> join(std::span<const std::string> layouts);
+
+    /// This rank's own numbers, not merged over ranks; those that were reported.
     [[nodiscard]] std::vector<metric_value> values() const;
 
     /// Hash of names and kinds in order: equal on all ranks or merging fails.
@@ -6928,10 +6946,17 @@ public:
 
     /// Layout of `sums`: per mean (value * weight, weight), per sum its value, per last its value on
     /// rank 0 and 0 elsewhere. Of `maxima`: two halves of the layout hash, the same negated, then per
-    /// max its value and per min its negated value. Zeros pad both.
+    /// max its value and per min its negated value, and for each name who reported it: the lowest rank is the
+    /// largest number. Zeros pad both.
     [[nodiscard]] packed_metrics pack(int rank) const;
 
-    /// The merged numbers, the same on every rank. errc::mismatch when the ranks packed other names.
+    /// Where rank 0 did not report a `last`: this rank's value, when it is the lowest that did, else 0; to be
+    /// summed over ranks and given to put_lasts(). Mostly nothing; as many on every rank.
+    [[nodiscard]] std::vector<double> lasts_of(const packed_metrics& merged, int rank) const;
+    void put_lasts(packed_metrics& merged, std::span<const double> summed) const;
+
+    /// The merged numbers that some rank reported, the same on every rank. errc::mismatch when the ranks packed
+    /// other names.
     [[nodiscard]] result<std::vector<metric_value>> unpack(const packed_metrics& merged) const;
 
     /// "loss (mean), tokens (sum)" for messages.
@@ -6943,12 +6968,24 @@ private:
         metric_kind kind = metric_kind::mean;
         double value = 0.0;  // mean: sum of value * weight
         double weight = 0.0; // mean only
+        bool used = false;   // reported, not only known
     };
     slot_type& slot(std::string_view name, metric_kind kind);
+    slot_type& reported(std::string_view name, metric_kind kind);
+    [[nodiscard]] const slot_type* find(std::string_view name) const noexcept;
+    [[nodiscard]] std::size_t first_reporter()
+        const noexcept; // in the maxima: hash, max and min come first
+    /// Calls it with each `last` that a rank other than 0 gives: its number among the sums, that rank, its slot.
+    template <class Call>
+    void each_late(const packed_metrics& merged, Call call) const;
 
+    double each_ = 1.0; // weight of a mean that has none
     std::vector<slot_type> slots_;
     std::span<const std::string_view> taken_;
 };
+
+/// The names of these numbers for a message: "loss, val_loss"; "none" without any.
+[[nodiscard]] std::string names_of(const std::vector<metric_value>& values);
 
 /// The value called `name`, or nothing.
 [[nodiscard]] const double* find_metric(const std::vector<metric_value>& values,
@@ -6978,36 +7015,39 @@ SKEIN_INLINE double finish_metric(metric_kind kind, double value, double weight)
     if (kind != metric_kind::mean) return value;
     return weight == 0.0 ? std::numeric_limits<double>::quiet_NaN() : value / weight;
 }
+// Who reported a name travels as most_ranks - rank, so that the largest number is the lowest rank.
+inline constexpr double most_ranks = 1u << 30;
 
 } // namespace detail
 
-SKEIN_INLINE metric_set& metric_set::mean(std::string_view name, double value, double weight) {
-    auto& m = slot(name, metric_kind::mean);
-    m.value += value * weight;
-    m.weight += weight;
+SKEIN_INLINE metric_set& metric_set::mean(std::string_view name, double value,
+                                          std::optional<double> weight) {
+    auto& m = reported(name, metric_kind::mean);
+    m.value += value * weight.value_or(each_);
+    m.weight += weight.value_or(each_);
     return *this;
 }
 SKEIN_INLINE metric_set& metric_set::sum(std::string_view name, double value) {
-    slot(name, metric_kind::sum).value += value;
+    reported(name, metric_kind::sum).value += value;
     return *this;
 }
 SKEIN_INLINE metric_set& metric_set::max(std::string_view name, double value) {
-    auto& m = slot(name, metric_kind::max);
+    auto& m = reported(name, metric_kind::max);
     m.value = detail::keep_nan(m.value, value, m.value < value);
     return *this;
 }
 SKEIN_INLINE metric_set& metric_set::min(std::string_view name, double value) {
-    auto& m = slot(name, metric_kind::min);
+    auto& m = reported(name, metric_kind::min);
     m.value = detail::keep_nan(m.value, value, m.value > value);
     return *this;
 }
 SKEIN_INLINE metric_set& metric_set::last(std::string_view name, double value) {
-    slot(name, metric_kind::last).value = value;
+    reported(name, metric_kind::last).value = value;
     return *this;
 }
 
 SKEIN_INLINE metric_set& metric_set::add(metric_kind kind, std::string_view name, double value,
-                                         double weight) {
+                                         std::optional<double> weight) {
     switch (kind) {
     case metric_kind::mean: return mean(name, value, weight);
     case metric_kind::sum: return sum(name, value);
@@ -7023,6 +7063,7 @@ SKEIN_INLINE metric_set& metric_set::append(const metric_set& others) {
         auto& mine = slot(m.name, m.kind);
         mine.value = m.value;
         mine.weight = m.weight;
+        mine.used = m.used;
     }
     return *this;
 }
@@ -7047,11 +7088,45 @@ SKEIN_INLINE metric_set metric_set::with_layout(std::string_view layout) {
     return out;
 }
 
+SKEIN_INLINE metric_set& metric_set::know(const metric_set& others) {
+    for (const auto& m : others.slots_)
+        if (find(m.name) == nullptr) slot(m.name, m.kind);
+    return *this;
+}
+
+SKEIN_INLINE bool metric_set::covers(const metric_set& other) const noexcept {
+    return std::ranges::all_of(other.slots_, [&](const slot_type& theirs) {
+        const auto* const mine = find(theirs.name);
+        return mine != nullptr && mine->kind == theirs.kind;
+    });
+}
+
+SKEIN_INLINE result<metric_set> metric_set::join(std::span<const std::string> layouts) {
+    metric_set out;
+    std::vector<std::size_t> first; // the rank that each name comes from
+    for (std::size_t rank = 0; rank < layouts.size(); ++rank)
+        for (const auto& m : with_layout(layouts[rank]).slots_) {
+            const auto* const known = out.find(m.name);
+            if (known == nullptr) {
+                out.slot(m.name, m.kind);
+                first.push_back(rank);
+            } else if (known->kind != m.kind) {
+                return error(errc::mismatch,
+                             fmt::format("rank {} reported '{}' as a {}, rank {} as a {}", rank,
+                                         m.name, to_string(m.kind),
+                                         first[static_cast<std::size_t>(known - out.slots_.data())],
+                                         to_string(known->kind)))
+                    .with_hint("report one name by one kind on every rank");
+            }
+        }
+    return out;
+}
+
 SKEIN_INLINE std::vector<metric_value> metric_set::values() const {
     std::vector<metric_value> out;
     out.reserve(slots_.size());
     for (auto& m : slots_)
-        out.push_back({m.name, detail::finish_metric(m.kind, m.value, m.weight)});
+        if (m.used) out.push_back({m.name, detail::finish_metric(m.kind, m.value, m.weight)});
     return out;
 }
 
@@ -7083,9 +7158,45 @@ SKEIN_INLINE packed_metrics metric_set::pack(int rank) const {
         case metric_kind::min: p.maxima.push_back(-m.value); break;
         }
     }
+    for (auto& m : slots_) p.maxima.push_back(m.used ? detail::most_ranks - rank : 0.0);
     for (auto* part : {&p.sums, &p.maxima})
         part->resize((part->size() + pack_unit - 1) / pack_unit * pack_unit, 0.0);
     return p;
+}
+
+SKEIN_INLINE std::size_t metric_set::first_reporter() const noexcept {
+    return 4 + static_cast<std::size_t>(std::ranges::count_if(slots_, [](const slot_type& m) {
+               return m.kind == metric_kind::max || m.kind == metric_kind::min;
+           }));
+}
+
+template <class Call>
+void metric_set::each_late(const packed_metrics& merged, Call call) const {
+    std::size_t sums = 0, reporters = first_reporter();
+    for (const auto& m : slots_) {
+        const double by = merged.maxima[reporters++];
+        if (m.kind == metric_kind::last && by > 0 && by != detail::most_ranks)
+            call(sums, static_cast<int>(detail::most_ranks - by), m);
+        sums += m.kind == metric_kind::mean                                 ? 2
+                : m.kind == metric_kind::sum || m.kind == metric_kind::last ? 1
+                                                                            : 0;
+    }
+}
+
+SKEIN_INLINE std::vector<double> metric_set::lasts_of(const packed_metrics& merged,
+                                                      int rank) const {
+    std::vector<double> mine;
+    each_late(merged, [&](std::size_t, int by, const slot_type& m) {
+        mine.push_back(by == rank ? m.value : 0.0);
+    });
+    return mine;
+}
+
+SKEIN_INLINE void metric_set::put_lasts(packed_metrics& merged,
+                                        std::span<const double> summed) const {
+    std::size_t next = 0;
+    each_late(merged,
+              [&](std::size_t sum, int, const slot_type&) { merged.sums[sum] = summed[next++]; });
 }
 
 SKEIN_INLINE result<std::vector<metric_value>> metric_set::unpack(
@@ -7099,11 +7210,12 @@ SKEIN_INLINE result<std::vector<metric_value>> metric_set::unpack(
             .with_hint("call report() with the same names in the same order on every rank");
     std::vector<metric_value> out;
     out.reserve(slots_.size());
-    std::size_t s = 0, x = 4;
+    std::size_t s = 0, x = 4, reporters = first_reporter();
     for (auto& m : slots_) {
         const bool in_sums = m.kind != metric_kind::max && m.kind != metric_kind::min;
         const double value = in_sums ? merged.sums[s++] : merged.maxima[x++];
         const double weight = m.kind == metric_kind::mean ? merged.sums[s++] : 1.0;
+        if (merged.maxima[reporters++] <= 0) continue; // by nobody
         out.push_back({m.name, detail::finish_metric(
                                    m.kind, m.kind == metric_kind::min ? -value : value, weight)});
     }
@@ -7117,11 +7229,24 @@ SKEIN_INLINE std::string metric_set::names() const {
     return out;
 }
 
+SKEIN_INLINE const metric_set::slot_type* metric_set::find(std::string_view name) const noexcept {
+    const auto it = std::ranges::find(slots_, name, &slot_type::name);
+    return it == slots_.end() ? nullptr : &*it;
+}
+
+SKEIN_INLINE metric_set::slot_type& metric_set::reported(std::string_view name, metric_kind kind) {
+    auto& m = slot(name, kind);
+    m.used = true;
+    return m;
+}
+
 SKEIN_INLINE metric_set::slot_type& metric_set::slot(std::string_view name, metric_kind kind) {
     for (auto& m : slots_) {
         if (m.name != name) continue;
-        SKEIN_CHECK(m.kind == kind, "metric '{}' was reported as {} and as {}", name,
-                    to_string(m.kind), to_string(kind));
+        if (m.kind != kind)
+            throw error(errc::usage, fmt::format("metric '{}' was reported as {} and as {}", name,
+                                                 to_string(m.kind), to_string(kind)))
+                .with_hint("report it under two names");
         return m;
     }
     if (std::find(taken_.begin(), taken_.end(), name) != taken_.end())
@@ -7131,8 +7256,14 @@ SKEIN_INLINE metric_set::slot_type& metric_set::slot(std::string_view name, metr
     const double start = kind == metric_kind::max   ? -infinity
                          : kind == metric_kind::min ? infinity
                                                     : 0.0;
-    slots_.push_back({std::string(name), kind, start, 0.0});
+    slots_.push_back({std::string(name), kind, start, 0.0, false});
     return slots_.back();
+}
+
+SKEIN_INLINE std::string names_of(const std::vector<metric_value>& values) {
+    std::string out;
+    for (const auto& m : values) out += (out.empty() ? "" : ", ") + m.name;
+    return out.empty() ? "none" : out;
 }
 
 SKEIN_INLINE const double* find_metric(const std::vector<metric_value>& values,
@@ -7214,8 +7345,10 @@ public:
     void update(const progress_update& now);
     /// A line that stays, above the rewritten one. In JSON mode {"event": "note", "text": ...}.
     void note(std::string_view text);
-    /// A note that also a quiet run shows: what happens is not what was asked for word by word.
-    void notice(std::string_view text);
+    /// A note of something that is not as it was asked for word by word.
+    void notice(std::string_view text) { note(text); }
+    /// A note that also a quiet run shows: something failed, and the run goes on.
+    void failure(std::string_view text);
     /// The text of one JSON object: a line in JSON mode, nothing in the others.
     void event(std::string_view object);
     /// The last update is shown and the line ended. Safe to repeat.
@@ -7587,7 +7720,7 @@ SKEIN_INLINE void progress::note(std::string_view text) {
     options_.write(std::string(text) + "\n");
 }
 
-SKEIN_INLINE void progress::notice(std::string_view text) {
+SKEIN_INLINE void progress::failure(std::string_view text) {
     if (options_.mode != progress_mode::quiet) return note(text);
     options_.write(std::string(text) + "\n");
 }
@@ -8276,7 +8409,7 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
         if (!wanted) return false;
         throw error(errc::usage,
                     fmt::format("{} is in use by {}", path_, detail::lock_owner_of(path_)))
-            .with_hint("wait for it, or give another run name (--run)");
+            .with_hint("wait for it, or give the run another name");
     case detail::lock_outcome::unsupported:
         if (!wanted && !lock.made) return false;
         notices_.push_back(fmt::format("{} cannot be locked there: let no two runs use it", path_));
@@ -8308,7 +8441,7 @@ SKEIN_INLINE run_dir run_dir::create(const std::string& root, const std::string&
     if (run.name_ != name)
         run.notices_.insert(
             run.notices_.begin(),
-            fmt::format("{} exists: this run is {} (--resume goes on with the old one)",
+            fmt::format("{} exists: this run is {} (resume it to go on with the old one)",
                         join_path(root, name), run.path_));
 
     // Find out now, not after an hour, whether it can be written.
@@ -10494,13 +10627,39 @@ SKEIN_INLINE std::optional<error> checkpointer::open_together(std::uint64_t step
     return detail::verdict(detail::gather_all(world_, mine));
 }
 
+namespace detail {
+
+/// A checkpoint that may be whole, but the disk does not give it: to pass it over would lose steps without
+/// need, so a person decides, and is told how.
+///   older  the step of the one before it, if there is one
+[[nodiscard]] SKEIN_INLINE error unreadable(const error& why, const std::string& path,
+                                            std::optional<std::uint64_t> older) {
+    if (why.code() != errc::io && why.code() != errc::permission_denied) return why;
+    auto hint = std::string("resume when it can be read again");
+    if (older)
+        hint +=
+            fmt::format(", or go on from step {} instead: mv {} {}.unreadable", *older, path, path);
+    return error(why).with_hint(why.hint().empty() ? hint : why.hint() + "; " + hint);
+}
+
+} // namespace detail
+
 SKEIN_INLINE std::optional<loaded_checkpoint> checkpointer::load_latest() {
     const auto seen = list_for_all();
     std::vector<std::pair<std::uint64_t, error>> refused;
-    for (const auto step : seen.steps) {
+    for (std::size_t at = 0; at < seen.steps.size(); ++at) {
+        const auto step = seen.steps[at];
         loaded_checkpoint found;
-        if (const auto why = open_together(step, found)) {
-            refused.emplace_back(step, *why);
+        std::optional<error> broken;
+        try {
+            broken = open_together(step, found);
+        } catch (const error& why) {
+            throw detail::unreadable(why, step_path(step),
+                                     at + 1 < seen.steps.size() ? std::optional(seen.steps[at + 1])
+                                                                : std::nullopt);
+        }
+        if (broken) {
+            refused.emplace_back(step, *broken);
             continue;
         }
         for (std::size_t i = 0; i < refused.size() && world_.rank == 0; ++i)
@@ -10839,6 +10998,9 @@ namespace skein::dist {
 class comm_thread;
 struct comm_options;
 } // namespace skein::dist
+namespace skein::train::detail {
+class last_screen;
+}
 
 namespace skein::train {
 
@@ -10912,6 +11074,13 @@ public:
     /// SIGINT or SIGTERM after a stop request by signal, else 0.
     [[nodiscard]] int stop_signal() const { return stop_requested() && which_ ? which_() : 0; }
 
+    /// A session tells that a first step begins: what fails before is no accident that another try mends.
+    void note_begun() const noexcept { begun_ = true; }
+    [[nodiscard]] bool has_begun() const noexcept { return begun_; }
+    /// What fit() has to say at last is printed when the context ends, behind what the program says itself.
+    /// Made by train/reporter.hpp; null: nothing.
+    [[nodiscard]] std::shared_ptr<detail::last_screen>& screen() const noexcept { return screen_; }
+
 private:
     context() = default;
 
@@ -10923,6 +11092,8 @@ private:
     mutable std::shared_ptr<dist::comm_thread> control_;
     const std::atomic<bool>* stop_ = nullptr;
     std::function<int()> which_;
+    mutable bool begun_ = false;
+    mutable std::shared_ptr<detail::last_screen> screen_;
 };
 
 } // namespace skein::train
@@ -11212,7 +11383,7 @@ enum class resume_mode : std::uint8_t {
 enum class output_mode : std::uint8_t {
     automatic, ///< a live line on a terminal, plain lines elsewhere
     plain,     ///< plain lines
-    quiet,     ///< errors only
+    quiet,     ///< errors only: no progress, notes or last screen
     json,      ///< one JSON object per line on stdout
 };
 
@@ -11235,7 +11406,7 @@ struct run_config {
     double clip = 1.0;       ///< maximum gradient norm; 0 turns clipping off
     double clip_value = 0.0; ///< then the largest size of each number of the gradient; 0 = off
     int threads = 0;         ///< compute threads per rank; 0 = 1, the reproducible choice
-    std::string precision = "float32";
+    std::string precision = "float32"; ///< the only one here; others are settings of a strategy
     /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take together;
     /// 0: what the system says. fit() refuses a strategy that needs more before it allocates.
     std::uint64_t memory_limit = 0;
@@ -11269,9 +11440,12 @@ struct run_config {
     output_mode output = output_mode::automatic;
     std::int64_t tokens_per_sample = 0; ///< for tokens/s; 0 counts samples/s
     bool write_files = true;            ///< metrics.csv, metrics.jsonl, event file, loss.svg
-    /// How the program was called, when it knows --resume, --steps and --run: command_line(). Empty: the hint
-    /// how to go on shows the command line as it was.
+    /// How the program was called, when it has flags to go on with: command_line(). Empty: the hint how to go on
+    /// shows the command line as it was.
     std::string command{};
+    /// What those flags are called: the one that resumes, and those that give steps and the run's name. Empty for
+    /// one that the program has not.
+    std::string resume_flag = "--resume", steps_flag = "--steps", name_flag = "--run";
 };
 
 /// How this process was called, as one would type it again.
@@ -11353,7 +11527,9 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
     if (config.precision != "float32")
         throw error(errc::not_supported,
                     fmt::format("not supported: precision {}", config.precision))
-            .with_hint("it is a setting of the strategy: FSDP<auto_wrap<Block>, precision<bf16>>");
+            .with_hint("there is float32; what a model computes in is a setting of the strategy: "
+                       "precision<bf16> or precision<f16>, as in FSDP<auto_wrap<Block>, "
+                       "precision<bf16>>");
     const bool has_control = std::ranges::any_of(
         config.name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
     if (config.name.empty() || config.name.find('/') != std::string::npos ||
@@ -11411,6 +11587,28 @@ void require_same(const context& ctx, const std::vector<cluster::setting>& mine)
 [[nodiscard]] std::vector<report::metric_value> merge(const context& ctx,
                                                       const report::metric_set& mine,
                                                       std::span<double> control = {});
+
+/// Rows of numbers whose names a rank may not know: one without samples reports nothing, one may report under
+/// a condition of its own. All ranks learn each name and kind the first time that some rank reports it, with
+/// one more exchange; after that a row costs what merge() costs.
+class shared_names {
+public:
+    /// The metrics of all ranks, reduced by kind; `own`, the same names on every rank, come first. A reported
+    /// name is in the row when some rank reported it, and counts for those that did.
+    ///   control  as for merge()
+    ///   errors   mismatch, on every rank, when two ranks report a name by different kinds
+    [[nodiscard]] std::vector<report::metric_value> merge(const context& ctx,
+                                                          const report::metric_set& own,
+                                                          const report::metric_set& reported,
+                                                          std::span<double> control = {});
+    /// In another world: its ranks learn anew.
+    void forget() noexcept { known_.clear(); }
+
+private:
+    void learn(const context& ctx, const report::metric_set& reported);
+
+    report::metric_set known_; // the same on all ranks; counts nothing
+};
 
 /// For the checkpointer: its exchange over this context's control group, whose deadline is at least 30
 /// minutes, since between exchanges ranks read, verify and sync whole checkpoints. Dead ranks are noticed
@@ -11539,7 +11737,38 @@ SKEIN_INLINE std::vector<report::metric_value> merge(const context& ctx,
     std::copy(packed.maxima.begin() + static_cast<std::ptrdiff_t>(own), packed.maxima.end(),
               control.begin());
     packed.maxima.resize(own);
+    auto lasts = mine.lasts_of(packed, ctx.rank());
+    all_reduce(ctx, lasts, dist::reduce_op::sum);
+    mine.put_lasts(packed, lasts);
     return mine.unpack(packed).value();
+}
+
+SKEIN_INLINE std::vector<report::metric_value> shared_names::merge(
+    const context& ctx, const report::metric_set& own, const report::metric_set& reported,
+    std::span<double> control) {
+    auto row = own;
+    if (ctx.world_size() == 1) return row.append(reported).values();
+    const bool knows = known_.covers(reported);
+    // What is new to somebody is not in this exchange: all see that there is, and make another one.
+    std::vector<double> with_news(control.begin(), control.end());
+    with_news.push_back(knows ? 0.0 : 1.0);
+    row.append(known_);
+    if (knows) row.append(reported);
+    auto merged = train::merge(ctx, row, with_news);
+    std::copy_n(with_news.begin(), control.size(), control.begin());
+    if (with_news.back() <= 0) return merged;
+    learn(ctx, reported);
+    row = own;
+    return train::merge(ctx, row.append(known_).append(reported));
+}
+
+SKEIN_INLINE void shared_names::learn(const context& ctx, const report::metric_set& reported) {
+    std::vector<std::string> layouts;
+    for (const auto& each : gather_bytes(ctx, as_bytes(reported.layout())))
+        layouts.emplace_back(as_text(each));
+    auto all = report::metric_set::join(layouts);
+    if (!all) throw all.error();
+    known_ = std::move(all->know(known_)); // those that nobody reports this time, too
 }
 
 SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx) {
@@ -12353,7 +12582,8 @@ SKEIN_INLINE void for_each_parameter(
 //     skein::Trainer<skein::DDP<>, log_loss> trainer(ctx, config, log_loss{});
 //
 // on_step and on_eval may return an action. A stop that some rank's callback asks for travels with the row
-// of the next step, as a signal does: all ranks end after that step, with a checkpoint.
+// of the next step, as a signal does: all ranks end after that step, with a checkpoint. A callback that says
+// why, by a member std::string stop_reason() const, has it printed at the end; empty while there is nothing.
 //
 // A callback with both of these members has its state in every checkpoint, by the name of its type:
 //
@@ -12446,8 +12676,9 @@ struct fit_result {
     double tokens_per_s = 0.0;    ///< of the training steps of this start
     double peak_rss_bytes = 0.0;  ///< the largest of all ranks
     std::string run_name{}, run_path{}, checkpoint{};
-    bool stopped = false; ///< ended early because it was asked to
-    int stop_signal = 0;  ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
+    bool stopped = false;      ///< ended early because it was asked to
+    int stop_signal = 0;       ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
+    std::string stop_reason{}; ///< of the callback that asked for it, when it says one
 };
 
 /// Has at least one of the members; whether they fit is checked where they are called.
@@ -15020,12 +15251,18 @@ SKEIN_INLINE description& description::add(std::string what, std::string_view va
 //         ctx, config, skein::early_stopping({.metric = "val_loss", .patience = 5}));
 //
 // What it has seen is in every checkpoint, so an interrupted run stops where an undisturbed one would. A
-// run that goes on after it was stopped is stopped again by the next evaluation without an improvement.
+// run that goes on after it was stopped, or after its last step used the patience up, is stopped again by the
+// next evaluation without an improvement. NaN is no improvement and never the best.
 
 
-#include <cstdlib>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fmt/core.h>
@@ -15036,7 +15273,7 @@ namespace skein {
 struct early_stopping_options {
     std::string metric =
         "val_loss";     ///< of an evaluation: "val_loss", "val_<what the loss reports>"
-    int patience = 3;   ///< evaluations in a row without an improvement
+    int patience = 3;   ///< evaluations in a row without an improvement, at least 1
     double least = 0.0; ///< a difference up to this is none
     bool lower_is_better = true;
 };
@@ -15044,7 +15281,16 @@ struct early_stopping_options {
 /// The callback: stops after `patience` evaluations in a row without an improvement.
 class early_stopping {
 public:
-    explicit early_stopping(early_stopping_options options = {}) : options_(std::move(options)) {}
+    /// Throws errc::usage for options that make no sense.
+    explicit early_stopping(early_stopping_options options = {}) : options_(std::move(options)) {
+        if (options_.patience < 1)
+            throw error(errc::usage,
+                        fmt::format("early stopping: a patience of {}", options_.patience))
+                .with_hint("at least 1 evaluation without an improvement ends a run");
+        if (!(options_.least >= 0))
+            throw error(errc::usage, fmt::format("early stopping: least is {}", options_.least))
+                .with_hint("use 0 or a positive difference");
+    }
 
     /// Throws errc::usage when the evaluation has no such number.
     train::action on_eval(const train::eval_info& e) {
@@ -15052,35 +15298,82 @@ public:
         if (now == nullptr)
             throw error(errc::usage,
                         fmt::format("early stopping: an evaluation has no '{}'", options_.metric))
-                .with_hint("choose val_loss, or val_ and a name that the loss reports");
-        const double gain = options_.lower_is_better ? best_ - *now : *now - best_;
-        const bool better = !seen_ || gain > options_.least;
-        if (better) best_ = *now;
-        seen_ = true;
+                .with_hint("there are: " + report::names_of(*e.metrics));
+        const bool better = is_better(*now);
+        if (better) {
+            best_ = *now;
+            best_step_ = e.step;
+        }
         waited_ = better ? 0 : waited_ + 1;
         return waited_ < options_.patience ? train::action::go_on : train::action::stop;
     }
 
+    /// NaN before the first number.
     [[nodiscard]] double best() const noexcept { return best_; }
+    /// The step whose evaluation gave the best; 0 before the first number.
+    [[nodiscard]] std::uint64_t best_step() const noexcept { return best_step_; }
     /// Evaluations since the best one.
     [[nodiscard]] int waited() const noexcept { return waited_; }
 
-    [[nodiscard]] std::string state() const {
-        return seen_ ? fmt::format("{} {:a}", waited_, best_) : std::string();
+    /// For a person, once the patience is used up; else empty.
+    [[nodiscard]] std::string stop_reason() const {
+        if (waited_ < options_.patience) return {};
+        const auto what = fmt::format("early stopping: {} has not improved in {} evaluation{}",
+                                      options_.metric, waited_, waited_ == 1 ? "" : "s");
+        if (std::isnan(best_)) return what + ", it was never a number";
+        return fmt::format("{}, best {:.6g} after step {}", what, best_, best_step_);
     }
+
+    /// "<waited> <best, as a hexadecimal float> <step>".
+    [[nodiscard]] std::string state() const {
+        if (std::isnan(best_)) return waited_ == 0 ? "" : fmt::format("{} nan 0", waited_);
+        return fmt::format("{} {:a} {}", waited_, best_, best_step_);
+    }
+    /// Throws errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
-        const std::string text(saved);
-        char* rest = nullptr;
-        seen_ = !text.empty();
-        waited_ = static_cast<int>(std::strtol(text.c_str(), &rest, 10));
-        best_ = std::strtod(rest, nullptr);
+        waited_ = 0;
+        best_ = std::numeric_limits<double>::quiet_NaN();
+        best_step_ = 0;
+        if (saved.empty()) return;
+        auto rest = saved;
+        const auto word = [&] {
+            const auto one = rest.substr(0, rest.find(' '));
+            rest.remove_prefix(std::min(rest.size(), one.size() + 1));
+            return one;
+        };
+        const bool right = read(word(), waited_) && read_double(word(), best_) &&
+                           (rest.empty() || read(word(), best_step_)); // older states have none
+        if (!right || !rest.empty())
+            throw error(errc::malformed, fmt::format("'{}' is no state of early stopping", saved));
     }
 
 private:
+    /// Comparisons with NaN are false: it improves nothing, and the first number improves on it.
+    [[nodiscard]] bool is_better(double now) const noexcept {
+        if (std::isnan(best_)) return !std::isnan(now);
+        return (options_.lower_is_better ? best_ - now : now - best_) > options_.least;
+    }
+
+    // from_chars and not strtod(): a process may have another decimal point than the one that wrote it.
+    template <class T>
+    [[nodiscard]] static bool read(std::string_view text, T& to) {
+        const auto end = std::from_chars(text.data(), text.data() + text.size(), to);
+        return end.ec == std::errc() && end.ptr == text.data() + text.size();
+    }
+    [[nodiscard]] static bool read_double(std::string_view text, double& to) {
+        const bool negative = text.starts_with('-');
+        if (negative) text.remove_prefix(1);
+        if (text.starts_with("0x")) text.remove_prefix(2);
+        const auto end =
+            std::from_chars(text.data(), text.data() + text.size(), to, std::chars_format::hex);
+        if (negative) to = -to;
+        return end.ec == std::errc() && end.ptr == text.data() + text.size();
+    }
+
     early_stopping_options options_;
-    double best_ = 0.0;
+    double best_ = std::numeric_limits<double>::quiet_NaN();
+    std::uint64_t best_step_ = 0;
     int waited_ = 0;
-    bool seen_ = false;
 };
 
 } // namespace skein
@@ -15452,10 +15745,8 @@ SKEIN_INLINE void print_error(const run_config& config, std::string_view who, co
     std::fflush(stderr);
 }
 
-/// Says that a stop request was heard; to a program in its language, and nothing to nobody.
-SKEIN_INLINE void say_stopping(const run_config& config) {
-    const auto text = fmt::format("stopping after this step{}; Ctrl-C again ends at once",
-                                  config.checkpoints ? " and saving a checkpoint" : "");
+/// A line to a person, to a program in its language, and nothing to nobody.
+SKEIN_INLINE void say_note(const run_config& config, const std::string& text) {
     if (config.output == output_mode::quiet) return;
     const bool json = config.output == output_mode::json;
     const bool live = config.output == output_mode::automatic && ::isatty(STDERR_FILENO) != 0;
@@ -15464,6 +15755,12 @@ SKEIN_INLINE void say_stopping(const run_config& config) {
     auto* to = json ? stdout : stderr;
     std::fwrite(line.data(), 1, line.size(), to);
     std::fflush(to);
+}
+
+/// Says that a stop request was heard.
+SKEIN_INLINE void say_stopping(const run_config& config) {
+    say_note(config, fmt::format("stopping after this step{}; Ctrl-C again ends at once",
+                                 config.checkpoints ? " and saving a checkpoint" : ""));
 }
 
 /// Says so at the moment the signal comes, from a thread of its own: the step may be a long one.
@@ -15549,6 +15846,9 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
         // A stop that went wrong has saved nothing, perhaps: say what happened.
         if (outcome.failure && outcome.failure->code() != errc::cancelled)
             print_error(config, "", *outcome.failure);
+        else if (outcome.failure && config.output != output_mode::quiet)
+            say_note(config, fmt::format("stopped by {}: {}", rt::signal_name(outcome.stop_signal),
+                                         outcome.failure->text()));
         if (stopped) return 128 + outcome.stop_signal;
         return outcome.failure ? exit_code_of(*outcome.failure) : exit_code::done;
     } catch (...) {
@@ -15562,11 +15862,41 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
 SKEIN_INLINE void say_unused_workers(const cluster::launch_environment& where,
                                      const run_config& config) {
     if (cluster::is_supervised() || where.rank != 0 || config.workers == 1 ||
-        config.workers == where.world_size || config.output == output_mode::quiet)
+        config.workers == where.world_size)
         return;
-    fmt::print(stderr, "note: {} workers were asked for, but {} has started a world of {}\n",
-               config.workers, where.source, where.world_size);
-    std::fflush(stderr);
+    say_note(config,
+             fmt::format("note: {} workers were asked for, but {} has started a world of {}",
+                         config.workers, where.source, where.world_size));
+}
+
+/// Who names a cluster for tasks and actors expects it of a training, too.
+SKEIN_INLINE void say_unused_cluster(const run_config& config) {
+    const char* const address = std::getenv("SKEIN_ADDRESS");
+    const std::string_view at = address != nullptr ? address : "";
+    if (at.empty() || at == "local" || cluster::is_supervised() || rt::is_worker()) return;
+    say_note(config, fmt::format("note: a training does not use the cluster at {} (SKEIN_ADDRESS) "
+                                 "yet: it runs on this host",
+                                 at));
+}
+
+/// What the communicator throws has the rank and the operation for its place; mostly it is what another rank
+/// has told through it, and that one says it better.
+[[nodiscard]] SKEIN_INLINE bool came_through_communicator(const error& why) {
+    return why.where().starts_with("rank ") && why.where().find(" #") != std::string::npos;
+}
+
+/// Nothing was trained yet and no other rank or host is to blame: another start would come to the same. After
+/// a restart the start has worked once, so there it is worth another try.
+[[nodiscard]] SKEIN_INLINE error before_first_step(const error& why) {
+    auto lasting = cluster::is_lasting(why.code()) ? why
+                                                   : error(errc::invalid_argument, why.text())
+                                                         .with_where(why.where())
+                                                         .with_cause(why.cause())
+                                                         .with_hint(why.hint());
+    if (!cluster::is_lasting(why.code()))
+        lasting.with_hint((why.hint().empty() ? "" : why.hint() + "; ") +
+                          "thrown before the first step: not tried again");
+    return lasting;
 }
 
 /// Everything of a rank that has to be undone in order.
@@ -15591,7 +15921,15 @@ SKEIN_INLINE void train_as_rank(cluster::joined_group& world,
     context here(std::move(info), &world, comm.get());
     here.use_options(options);
     here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
-    body(here);
+    try {
+        body(here);
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        const bool mine = !may_be_echo(why.code()) && !came_through_communicator(why);
+        if (mine && cluster::is_supervised() && !here.has_begun() && where.attempt == 0)
+            throw before_first_step(why);
+        throw;
+    }
 }
 
 } // namespace detail
@@ -15628,8 +15966,9 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
             return stops.exit_code();
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one tell.
-        const bool echo = world && detail::may_be_echo(why.code()) &&
-                          world->wait_lost(time_constants::lan().echo_wait);
+        const bool may_be =
+            detail::may_be_echo(why.code()) || detail::came_through_communicator(why);
+        const bool echo = world && may_be && world->wait_lost(time_constants::lan().echo_wait);
         if (world && !echo) world->fail(why);
         if (supervised)
             rt::leave_last_words(why.what()); // in case nobody is told through the group
@@ -15649,6 +15988,7 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         detail::print_error(config, "", why);
         return exit_code::usage;
     }
+    detail::say_unused_cluster(config);
     if (where.is_launched()) {
         detail::say_unused_workers(where, config);
         return run_as_rank(where, config, body);
@@ -17955,7 +18295,7 @@ public:
 
     void saved(const checkpoint_info& checkpoint);
     void note(const std::string& text);
-    /// A note that also a quiet run shows.
+    /// What is not as it was asked for word by word.
     void notice(const std::string& text);
     void finish();
 
@@ -17985,7 +18325,12 @@ private:
     std::vector<double> spent_; // of them, in the order of detail::timings()
 };
 
-/// The last screen for a finished fit(); add to `results` before summary_text().
+/// Rank 0's last screen of a fit() that ended: printed when the context ends, in the way of config.output
+/// (text to stderr as all that the trainer says, JSON to stdout, nothing when quiet).
+void leave_screen(const context& ctx, const run_config& config, const fit_result& result);
+
+/// The last screen for a finished fit(), for a program that prints its own: add to `results` before
+/// summary_text(). The one that fit() has left is not printed then.
 [[nodiscard]] report::run_summary summarize(const context& ctx, const run_config& config,
                                             const fit_result& result);
 
@@ -18185,7 +18530,7 @@ void reporter::attempt(Write write, bool& failing, std::string_view what) {
         failing = false;
     } catch (const error& why) {
         if (!std::exchange(failing, true) && show_)
-            show_->notice(fmt::format(
+            show_->failure(fmt::format(
                 "{} cannot be written: {}; training goes on, it is tried again", what, why.what()));
     }
 }
@@ -18256,7 +18601,7 @@ SKEIN_INLINE void reporter::notice(const std::string& text) {
 SKEIN_INLINE void reporter::finish() {
     if (dir_) attempt([&] { dir_->flush(); }, rows_failing_, "a row of metrics");
     if (dir_ && dir_->waiting() > 0)
-        show_->notice(
+        show_->failure(
             fmt::format("{} rows of metrics are lost: they could not be written", dir_->waiting()));
     if (show_) show_->finish();
     say_times();
@@ -18322,8 +18667,11 @@ SKEIN_INLINE void reporter::greet(const start_info& start) {
                                   path_.empty() ? config_->runs_dir + "/" + name : path_));
     }
     if (start.first_step > 0 && start.total_steps > 0 && start.first_step >= start.total_steps)
-        show_->notice(fmt::format("nothing left to train: step {} of {}; give more steps (--steps)",
-                                  start.first_step, start.total_steps));
+        show_->notice(fmt::format("nothing left to train: step {} of {}; give more steps{}",
+                                  start.first_step, start.total_steps,
+                                  config_->command.empty() || config_->steps_flag.empty()
+                                      ? ""
+                                      : " (" + config_->steps_flag + ")"));
 }
 
 SKEIN_INLINE void reporter::draw() {
@@ -18331,8 +18679,40 @@ SKEIN_INLINE void reporter::draw() {
     attempt([&] { dir_->write_svg({"loss", "val_loss"}, name_); }, curve_failing_, "loss.svg");
 }
 
-SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config& config,
-                                           const fit_result& result) {
+namespace detail {
+
+/// What fit() has to say at last, of each fit() in turn; said when the context ends.
+class last_screen {
+public:
+    last_screen() = default;
+    last_screen(const last_screen&) = delete;
+    last_screen& operator=(const last_screen&) = delete;
+    ~last_screen() {
+        for (const auto& text : texts_) print(text);
+    }
+    void add(std::string text, bool json) { texts_.push_back({std::move(text), json}); }
+    /// The program says the last one itself.
+    void drop_last() {
+        if (!texts_.empty()) texts_.pop_back();
+    }
+
+private:
+    struct screen_text {
+        std::string text;
+        bool json;
+    };
+    static void print(const screen_text& what) noexcept {
+        auto* const to = what.json ? stdout : stderr;
+        std::fflush(stdout); // behind what the program has said, also on one terminal
+        std::fwrite(what.text.data(), 1, what.text.size(), to);
+        std::fflush(to);
+    }
+    std::vector<screen_text> texts_;
+};
+
+[[nodiscard]] SKEIN_INLINE report::run_summary summary_of(const context& ctx,
+                                                          const run_config& config,
+                                                          const fit_result& result) {
     report::run_summary out;
     out.name = result.run_name.empty() ? config.name : result.run_name;
     out.asked = config.name;
@@ -18352,6 +18732,9 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
     out.checkpoint = result.checkpoint;
     out.command = config.command;
     out.launcher = ctx.launcher();
+    out.resume_flag = config.resume_flag;
+    out.steps_flag = config.steps_flag;
+    out.name_flag = config.name_flag;
     if (config.command.empty()) { // a program whose flags nobody knows
         out.command = command_line();
         out.resume_flag = out.steps_flag = out.name_flag = "";
@@ -18359,8 +18742,27 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
     if (result.stopped)
         out.stopped = result.stop_signal == SIGINT    ? "by SIGINT"
                       : result.stop_signal == SIGTERM ? "by SIGTERM"
-                                                      : "on request";
+                      : result.stop_reason.empty()    ? "on request"
+                                                      : "by " + result.stop_reason;
     return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE void leave_screen(const context& ctx, const run_config& config,
+                               const fit_result& result) {
+    if (!ctx.is_first() || config.output == output_mode::quiet) return;
+    const bool json = config.output == output_mode::json;
+    const auto summary = detail::summary_of(ctx, config, result);
+    if (!ctx.screen()) ctx.screen() = std::make_shared<detail::last_screen>();
+    ctx.screen()->add(json ? report::summary_json(summary) + "\n" : report::summary_text(summary),
+                      json);
+}
+
+SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config& config,
+                                           const fit_result& result) {
+    if (ctx.screen()) ctx.screen()->drop_last();
+    return detail::summary_of(ctx, config, result);
 }
 
 } // namespace skein::train
@@ -18643,6 +19045,7 @@ SKEIN_INLINE result<schedule> make_schedule(std::string_view name, schedule_sett
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18731,6 +19134,8 @@ public:
     [[nodiscard]] virtual action tell(const eval_info& event) = 0;
     virtual void tell(const checkpoint_info& event) = 0;
     virtual void tell(const fit_result& event) = 0;
+    /// Why a callback wants the end, as it says; or empty.
+    [[nodiscard]] virtual std::string stop_reason() const = 0;
     [[nodiscard]] virtual std::vector<callback_state> states() const = 0;
     virtual void restore(const callback_state& saved) = 0;
 };
@@ -18904,7 +19309,8 @@ public:
     void backward(const weighted_loss& loss);
 
     /// A number of this rank for the row of this step; see Trainer::report().
-    void report(report::metric_kind kind, std::string_view name, double value, double weight = 1.0);
+    void report(report::metric_kind kind, std::string_view name, double value,
+                std::optional<double> weight = {});
     /// Training ends after the step that agrees on it next, on all ranks.
     void request_stop() noexcept;
 
@@ -20083,6 +20489,8 @@ public:
         loss_ = std::move(loss);
     }
     [[nodiscard]] std::uint64_t samples() const noexcept { return samples_; }
+    /// The world is another one.
+    void rebind() noexcept { names_.forget(); }
 
     /// "val_loss" and what the loss reports, over the ranks; nothing without samples. Collective.
     [[nodiscard]] std::vector<metric_value> run(std::uint64_t step) {
@@ -20099,14 +20507,8 @@ public:
             pass(step, first, last, mine, reported);
             parts_.end_evaluation();
         }
-        auto merged = merge(ctx_, mine);
-        // A rank without a sample of its own does not know the names that a loss reports.
-        if (count < static_cast<std::uint64_t>(ctx_.world_size())) {
-            const auto layout = from_first(ctx_, reported.layout());
-            if (first == last) reported = report::metric_set::with_layout(layout);
-        }
-        if (!reported.empty())
-            for (auto& m : merge(ctx_, reported)) merged.push_back({"val_" + m.name, m.value});
+        auto merged = names_.merge(ctx_, mine, reported);
+        for (std::size_t i = 1; i < merged.size(); ++i) merged[i].name.insert(0, "val_");
         check(step, merged);
         return merged;
     }
@@ -20118,6 +20520,7 @@ private:
         for (auto at = first; at < last; at += ids.size()) {
             ids.clear();
             for (auto id = at; id < last && ids.size() < batch(); ++id) ids.push_back(id);
+            reported.weigh(static_cast<double>(ids.size()));
             const user_code here{ctx_.rank(), step};
             const auto loss = here.run("the loss of an evaluation", [&] {
                 try {
@@ -20141,11 +20544,9 @@ private:
         if (!config_.checkpoints || config_.keep_best < 1 || best == "loss" ||
             report::find_metric(merged, best) != nullptr)
             return;
-        std::string known = "loss";
-        for (const auto& m : merged) known += ", " + m.name;
         throw error(errc::usage,
                     fmt::format("best_metric '{}' is no number of an evaluation", best))
-            .with_hint("there are: " + known);
+            .with_hint("there are: loss, " + report::names_of(merged));
     }
 
     [[nodiscard]] std::size_t batch() const {
@@ -20159,6 +20560,79 @@ private:
     const run_config& config_;
     std::uint64_t samples_ = 0;
     numbered_loss loss_;
+    shared_names names_;
+};
+
+} // namespace skein::train::detail
+
+// ======== skein/train/detail/session_row.ipp
+// The one exchange at the end of what a step computes: its row, and what the ranks decide with it. Used by
+// <skein/train/detail/session_core.ipp> alone.
+
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace skein::train::detail {
+
+/// The row of the step, equal on all ranks. Nothing is changed by an exchange.
+class row_exchange {
+public:
+    explicit row_exchange(const context& ctx) : ctx_(ctx) {}
+
+    /// `now` gets the loss and the times of the slowest ranks.
+    ///   own          the trainer's numbers, the loss first
+    ///   reported     the user's, as this rank knows them
+    ///   stop         0, 1, or the signal that asked for it
+    ///   all_touched  every parameter had a gradient here
+    void exchange(const report::metric_set& own, const report::metric_set& reported, double stop,
+                  bool all_touched, step_info& now, step_clock& clock) {
+        const auto& t = clock.time();
+        double control[] = {stop,          all_touched ? 0.0 : 1.0,
+                            now.grad_norm, -now.grad_norm,
+                            t.data,        t.forward,
+                            t.backward,    t.exposed,
+                            t.optimizer,   -clock.overlap()};
+        values_.clear();
+        const double waited =
+            clock.waiting([&] { values_ = names_.merge(ctx_, own, reported, control); });
+        now.loss = values_[0].value;
+        now.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
+        clock.begin_row(waited);
+        stop_ = control[0];
+        some_untouched_ = control[1] > 0.0;
+        most_ = control[2];
+        least_ = -control[3];
+    }
+
+    [[nodiscard]] const std::vector<report::metric_value>& values() const noexcept {
+        return values_;
+    }
+    /// The gradient norms of all ranks: two numbers that are equal, or the ranks have come apart.
+    [[nodiscard]] double least_norm() const noexcept { return least_; }
+    [[nodiscard]] double most_norm() const noexcept { return most_; }
+    [[nodiscard]] bool some_untouched() const noexcept { return some_untouched_; }
+    [[nodiscard]] bool stops() const noexcept { return stop_ > 0.0; }
+    /// The signal that asked for the stop on some rank; 0 when it was none.
+    [[nodiscard]] int stop_signal() const noexcept {
+        return stop_ > 1.0 ? static_cast<int>(stop_) : 0;
+    }
+    /// Collective, once the ranks stop: why, as the first rank says that knows.
+    [[nodiscard]] std::string reason(const std::string& mine) const {
+        for (const auto& each : gather_bytes(ctx_, as_bytes(mine)))
+            if (!each.empty()) return std::string(as_text(each));
+        return {};
+    }
+    /// The world is another one.
+    void rebind() noexcept { names_.forget(); }
+
+private:
+    const context& ctx_;
+    shared_names names_; // of what ranks report
+    std::vector<report::metric_value> values_;
+    double stop_ = 0.0, least_ = 0.0, most_ = 0.0;
+    bool some_untouched_ = false;
 };
 
 } // namespace skein::train::detail
@@ -20200,7 +20674,7 @@ public:
 
     session_core(const session_request& request, const make_parts& make)
         : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
-          reported_(*request.reported), rate_(request.rate), clock_(ctx_) {
+          reported_(*request.reported), rate_(request.rate), row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
             require_same(ctx_, all_settings(request));
@@ -20261,12 +20735,15 @@ public:
         if (total_ == 0 && !stopped_) total_ = step_;
         feeder_->quiet();
         if (evaluated_at_ != step_ && !stopped_) (void)evaluate();
+        if (!result_.stop_reason.empty())
+            report_->note(fmt::format("stopped after step {}: {}", step_, result_.stop_reason));
         report_->finish();
         if (auto* const average = optimizer_->average(); average && average->options().keep)
             swap_average(ctx_, *average, *parts_);
         parts_->finish();
         finish_result(seconds_now() - begun_);
         parts_->tell(result_);
+        leave_screen(ctx_, config_, result_);
         return result_;
     }
 
@@ -20275,6 +20752,7 @@ public:
             try {
                 while (auto* const micro = begin_micro())
                     pass(*micro, [&] {
+                        reported_.weigh(static_cast<double>(micro->samples));
                         auto value = loss(batch_of(*micro), reported_);
                         micro->value.reset(); // the graph keeps what it needs
                         return value;
@@ -20296,6 +20774,7 @@ public:
         expect(step_phase::idle, "draw()");
         if (!input_) throw error(errc::usage, "a session draws before steps() or begin()");
         if (stopped_ || ended_) return false;
+        ctx_.note_begun();
         clock_.begin_step();
         if (!upcoming_) upcoming_ = draw_batch();
         if (!upcoming_) {
@@ -20336,6 +20815,7 @@ public:
     const void* next_micro() {
         if (phase_ != step_phase::drawn && phase_ != step_phase::computing) return nullptr;
         in_hand_ = begin_micro();
+        reported_.weigh(in_hand_ != nullptr ? static_cast<double>(in_hand_->samples) : 1.0);
         if (in_hand_ == nullptr) return nullptr;
         return user_code{ctx_.rank(), step_ + 1}.run("the data",
                                                      [&] { return batch_of(*in_hand_); });
@@ -20358,6 +20838,7 @@ public:
             throw error(errc::usage,
                         fmt::format("backward() was called for {} of {} micro-batches of step {}",
                                     passed_, drawn_->with_samples(), step_ + 1));
+        reported_.weigh(1.0); // no batch is in hand
         feeder_->look_ahead(step_);
         clock_.count_overlap(clock_.waiting([&] { parts_->finish_backward(); }));
 
@@ -20392,9 +20873,10 @@ public:
         step_ += 1;
         feeder_->commit(*drawn_);
         reported_.clear();
-        stopped_ = stop_agreed_;
-        if (stop_signal_ > 0) result_.stop_signal = stop_signal_;
-        now_.metrics = &merged_;
+        stopped_ = row_.stops();
+        if (row_.stop_signal() > 0) result_.stop_signal = row_.stop_signal();
+        if (stopped_ && row_.stop_signal() == 0) result_.stop_reason = row_.reason(stop_reason_);
+        now_.metrics = &row_.values();
         result_.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
         drawn_.reset();
@@ -20443,6 +20925,8 @@ public:
         else if (phase_ != step_phase::idle || drawn_)
             take_back();
         upcoming_.reset();
+        row_.rebind();
+        evaluator_->rebind();
         feeder_->rebind();
         if (saver_) open_saver();
         auto start = start_info_of({});
@@ -20455,8 +20939,10 @@ public:
         evaluator_->use(samples, std::move(loss));
     }
     void expect_weights() noexcept { weighted_ = true; }
-    void ask_stop(action wanted) noexcept {
-        if (wanted == action::stop) stop_wanted_ = true;
+    void ask_stop(action wanted) {
+        if (wanted != action::stop) return;
+        stop_wanted_ = true;
+        if (parts_ && stop_reason_.empty()) stop_reason_ = parts_->stop_reason();
     }
     report::metric_set& reported() noexcept { return reported_; }
     [[nodiscard]] step_phase phase() const noexcept { return phase_; }
@@ -20533,32 +21019,18 @@ private:
         row.mean("loss", losses_.mean(), losses_.weight);
         row.last("lr", now_.lr).last("grad_norm", now_.grad_norm);
         if (scale_) row.last("loss_scale", scale());
-        row.append(reported_);
         const auto& touched = parts_->store().touched();
         const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
         const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
                             : stop_wanted_        ? 1.0
                                                   : 0.0;
-        const auto& t = clock_.time();
-        double control[] = {stop,           all_touched ? 0.0 : 1.0,
-                            now_.grad_norm, -now_.grad_norm,
-                            t.data,         t.forward,
-                            t.backward,     t.exposed,
-                            t.optimizer,    -clock_.overlap()};
-        merged_.clear();
-        const double waited = clock_.waiting([&] { merged_ = merge(ctx_, row, control); });
-        now_.loss = merged_[0].value;
-        now_.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
+        row_.exchange(row, reported_, stop, all_touched, now_, clock_);
         if (!scale_ && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm)))
             not_finite(ctx_, losses_.mean(), now_);
-        if (control[2] != -control[3] && !overflowed())
-            come_apart(step_ + 1, -control[3], control[2]);
-        clock_.begin_row(waited);
-
-        stop_agreed_ = control[0] > 0.0;
-        stop_signal_ = control[0] > 1.0 ? static_cast<int>(control[0]) : 0;
+        if (row_.most_norm() != row_.least_norm() && !overflowed())
+            come_apart(step_ + 1, row_.least_norm(), row_.most_norm());
         present_.clear();
-        if (control[1] > 0.0) { // rarely: who had which
+        if (row_.some_untouched()) { // rarely: who had which
             present_ = touched;
             all_reduce(ctx_, present_, dist::reduce_op::max);
         }
@@ -20667,8 +21139,8 @@ private:
         if (input_->is_stream()) extra["stream"] = feeder_->saved_stream();
         if (scale_)
             extra["loss_scale"] = {{"value", scale()}, {"good_steps", scale_->good_steps()}};
-        // Not those that have been granted: who resumes a stopped run wants it to go on.
-        double stop = stop_wanted_ && !stopped_ ? 1.0 : 0.0;
+        // Not those that have been granted, by a stop or by the run's end: who resumes it wants it to go on.
+        double stop = stop_wanted_ && !stopped_ && !is_last() ? 1.0 : 0.0;
         all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
         extra["stop_wanted"] = stop > 0;
         if (ctx_.is_first()) // whose extra is written
@@ -20730,10 +21202,9 @@ private:
     double divisor_ = 1.0;
     std::optional<loss_scale> scale_; // in float16
     step_info now_;
-    std::vector<metric_value> merged_;
+    row_exchange row_;
     std::vector<double> present_; // by segment, when not all had a gradient; else empty
-    bool stop_agreed_ = false;
-    int stop_signal_ = 0;
+    std::string stop_reason_;     // a callback's of this rank
     report::metric_set reported_before_;
     std::vector<std::pair<at::Tensor, at::Tensor>> buffers_; // and their values when it was drawn
 
@@ -20748,6 +21219,7 @@ private:
 // ======== skein/train/detail/session.ipp, continued
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -20775,7 +21247,7 @@ SKEIN_INLINE void session::use_evaluation(std::uint64_t samples, detail::numbere
     core_->use_evaluation(samples, std::move(loss));
 }
 SKEIN_INLINE void session::report(report::metric_kind kind, std::string_view name, double value,
-                                  double weight) {
+                                  std::optional<double> weight) {
     core_->guarded([&] { (void)core_->reported().add(kind, name, value, weight); });
 }
 SKEIN_INLINE void session::begin(std::unique_ptr<detail::input_source> input) {
@@ -20935,6 +21407,7 @@ SKEIN_INLINE void single_process::finish() {
 
 #include <concepts>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -21006,6 +21479,14 @@ public:
     void tell(const checkpoint_info& event) override { tell_all(event); }
     void tell(const fit_result& event) override { tell_all(event); }
 
+    std::string stop_reason() const override {
+        std::string reason;
+        each([&](const auto& c) {
+            if constexpr (requires { std::string(c.stop_reason()); })
+                if (reason.empty()) reason = std::string(c.stop_reason());
+        });
+        return reason;
+    }
     std::vector<callback_state> states() const override {
         std::vector<callback_state> all;
         each([&](const auto& c) {
@@ -21045,6 +21526,77 @@ private:
     Strategy strategy_;
 };
 
+// ---- calls of fit() that cannot be meant -----------------------------------------------------------------
+
+template <class T>
+concept optimizer_argument = std::convertible_to<T, optimizer_options>;
+template <class T>
+concept schedule_argument = std::convertible_to<T, schedule>;
+/// torch::data has get() or get_batch(), and a size that may be unknown.
+template <class T>
+concept torch_data = requires(T& data) { data.get_batch(std::vector<std::size_t>{}); } ||
+                     requires(T& data) { data.get(std::size_t{}); };
+
+template <class... Args>
+struct fit_call {
+    static constexpr bool right = false;
+};
+template <class Model, class Optimizer, class Schedule, class Loss, class Data, class HeldOut>
+struct fit_call<Model, Optimizer, Schedule, Loss, Data, HeldOut> {
+    static constexpr bool right = std::is_lvalue_reference_v<Model> &&
+                                  optimizer_argument<Optimizer> && schedule_argument<Schedule> &&
+                                  train_input<std::remove_reference_t<Data>> &&
+                                  data_source<std::remove_cvref_t<HeldOut>>;
+};
+template <class... Args>
+concept well_formed_fit = fit_call<Args&&...>::right;
+
+#define SKEIN_FIT_IS "it is fit(model, optimizer, schedule, loss, data, held_out): "
+
+/// The first thing that is wrong, from left to right.
+template <class... Args>
+consteval void explain_fit() {
+    using all = std::tuple<Args&&..., void, void, void, void, void, void>;
+    using model = std::tuple_element_t<0, all>;
+    using optimizer = std::tuple_element_t<1, all>;
+    using schedule_ = std::tuple_element_t<2, all>;
+    using data = std::tuple_element_t<4, all>;
+    using held_out = std::tuple_element_t<5, all>;
+    constexpr auto count = sizeof...(Args);
+    if constexpr (count < 1 || !std::is_lvalue_reference_v<model>)
+        static_assert(count > 99,
+                      SKEIN_FIT_IS "the model must be a variable, it is trained in place");
+    else if constexpr (count < 2 || !optimizer_argument<optimizer>)
+        static_assert(
+            count > 99, SKEIN_FIT_IS
+            "the second argument must be an optimizer, e.g. skein::AdamW{.weight_decay = 0.1}");
+    else if constexpr (count < 3 || !schedule_argument<schedule_>)
+        static_assert(
+            count > 99, SKEIN_FIT_IS
+            "the third argument must be a schedule of the learning rate, a function of the "
+            "step, e.g. skein::train::constant_rate{1e-3}; the loss comes behind it");
+    else if constexpr (count < 5)
+        static_assert(count > 99, SKEIN_FIT_IS "loss and data are missing");
+    else if constexpr (torch_data<std::remove_cvref_t<data>> &&
+                       !train_input<std::remove_reference_t<data>>)
+        static_assert(
+            count > 99, SKEIN_FIT_IS
+            "a dataset of torch::data is no data here: wrap it in a struct with size() and "
+            "batch(std::span<const std::uint64_t> ids), see skein/train/input.hpp");
+    else if constexpr (!train_input<std::remove_reference_t<data>>)
+        static_assert(
+            count > 99, SKEIN_FIT_IS
+            "the data must have size() and batch(std::span<const std::uint64_t> ids), or be "
+            "a stream with next(), state() and restore(); see skein/train/input.hpp");
+    else if constexpr (count < 6 || !data_source<std::remove_cvref_t<held_out>>)
+        static_assert(count > 99, SKEIN_FIT_IS
+                      "held_out must have size() and batch(ids) as well; its size may be 0");
+    else
+        static_assert(count > 99, SKEIN_FIT_IS "there are no more arguments");
+}
+
+#undef SKEIN_FIT_IS
+
 } // namespace skein::train::detail
 
 
@@ -21081,10 +21633,11 @@ public:
     void describe(report::settings settings) { settings_ = std::move(settings); }
 
     /// A number of this rank for the row of the step that is running (from a callback: of the next
-    /// step), merged over ranks by its kind. Every rank must report the same names. The trainer's own
-    /// ("loss", "lr", "grad_norm", "val_loss", "step", ...) are refused: errc::usage.
+    /// step), merged over ranks by its kind. A rank may leave a name out: it counts for those that report it.
+    /// A mean without a weight counts, in a loss or beside a micro-batch in hand, that batch's samples; elsewhere
+    /// 1. The trainer's own names ("loss", "lr", "grad_norm", "val_loss", "step", ...) are refused: errc::usage.
     void report(report::metric_kind kind, std::string_view name, double value,
-                double weight = 1.0) {
+                std::optional<double> weight = {}) {
         reported_.add(kind, name, value, weight);
     }
 
@@ -21117,6 +21670,14 @@ public:
                                                 metrics);
             });
         }
+    }
+
+    /// Every other call: says at compile time what is wrong with it.
+    template <class... Args>
+        requires(!train::detail::well_formed_fit<Args...>)
+    train::fit_result fit(Args&&...) {
+        train::detail::explain_fit<Args...>();
+        return {};
     }
 
     /// The same for a loop of your own: see train/session.hpp. Trainer and model must outlive the session.

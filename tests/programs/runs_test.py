@@ -46,7 +46,8 @@ def main():
                         said = re.search(r"held is in use by pid (\d+) on \S", second.stderr)
                         second.check(said, "the owner is not named")
                         second.check(int(said.group(1)) in first.children(), "another process is named")
-                        second.check("--run" in second.stderr and "starting again" not in second.stderr, "no way out")
+                        second.check("another name" in second.stderr and "starting again" not in second.stderr, "no way out")
+                        second.check(re.search("^error: [^ ]*held is in use", second.stderr, re.M), "a rank's exchange is in front of it")
                 seen = len(rows("held"))
                 first.wait_until(lambda: len(rows("held")) > seen, "more steps of the first run")
                 steps = [int(r.split(",")[0]) for r in rows("held")]
@@ -78,8 +79,10 @@ def main():
                     run.__exit__()
 
         def nothing_to_resume():
-            _, said = finish("nothere", 3, "--resume", "--quiet")
+            _, said = finish("nothere", 3, "--resume")
             assert f"nothing to resume in {runs}/nothere: starting at step 0" in said, said
+            out, said = finish("nothere-quiet", 3, "--resume", "--quiet")
+            assert out == said == "", out + said  # errors only, and there is none
             out, _ = finish("nothere-json", 3, "--resume", "--json")
             events = [json.loads(line) for line in out.splitlines()]
             assert any("nothing to resume" in e.get("text", "") for e in events), out

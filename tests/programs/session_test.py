@@ -38,6 +38,27 @@ def supervised_ranks():
             run.check(sorted(run.stdout.splitlines()) == [wanted(r, size) for r in range(size)], "other lines")
 
 
+def thrown_at_the_start():
+    """What is thrown before the first step is an error at once; the cluster that is named is said not to be used."""
+    for size in (1, 2):
+        with Run([find_program("skein_rank_session"), size, "missing"], SKEIN_ADDRESS="127.0.0.1:9") as run:
+            check_ends(run, code=1)
+            run.check("cannot open digits.gz" in run.stderr, "no word of what was thrown")
+            run.check("starting again" not in run.stderr, "tried again")
+            run.check(run.stderr.count("a training does not use the cluster at 127.0.0.1:9") == 1, "not one word of the cluster")
+            run.check(size == 1 or "before the first step" in run.stderr, "no word of why it is not tried again")
+
+
+def stopped_while_starting():
+    """Ctrl-C reaches ranks that have not come to launch(): they die of it, and that is a stop."""
+    with Run([find_program("skein_rank_session"), 2, "starting"]) as run:
+        run.wait_until(lambda: run.stdout.count("starting") == 2, "both ranks")
+        os.killpg(run.process.pid, signal.SIGINT)
+        check_ends(run, code=130)
+        run.check("stopped by SIGINT" in run.stderr, "no word of the stop")
+        run.check("error:" not in run.stderr, "a stop is called an error")
+
+
 def launched_ranks():
     """Under torchrun and under srun: sessions of the ranks are no job of their own."""
     with tempfile.TemporaryDirectory(prefix="skein-session-") as home:
@@ -95,8 +116,9 @@ def bad_command_lines():
             run.check(len(lines) == 1 and words in lines[0], "another text")
 
 
-CASES = [("supervised ranks", supervised_ranks), ("launched ranks", launched_ranks), ("a Slurm step", slurm_step),
-         ("head and node", head_and_node), ("bad command lines", bad_command_lines)]
+CASES = [("supervised ranks", supervised_ranks), ("thrown at the start", thrown_at_the_start),
+         ("stopped while starting", stopped_while_starting), ("launched ranks", launched_ranks),
+         ("a Slurm step", slurm_step), ("head and node", head_and_node), ("bad command lines", bad_command_lines)]
 
 if __name__ == "__main__":
     run_cases(CASES, sys.argv[1] if len(sys.argv) > 1 else None)

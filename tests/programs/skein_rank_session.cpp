@@ -3,7 +3,10 @@
 // its own between them.
 //
 //     skein_rank_session N      # N ranks under launch's supervisor, one of them alone; under a launcher its world
+//     skein_rank_session N missing    # each throws at its start, as for a file that is not there
+//     skein_rank_session N starting   # ranks that say "starting" and do not come to launch()
 
+#include <skein/cluster/meeting.hpp>
 #include <skein/skein.hpp>
 #include <skein/train/launch.hpp>
 
@@ -11,6 +14,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <stdexcept>
+#include <string_view>
 
 #include <unistd.h>
 
@@ -45,5 +50,16 @@ int main(int argc, char** argv) {
     skein::run_config config;
     config.output = skein::train::output_mode::quiet;
     config.workers = argc > 1 ? std::atoi(argv[1]) : 1;
+    const std::string_view how = argc > 2 ? argv[2] : "";
+    if (!how.empty()) config.output = skein::train::output_mode::plain;
+    if (how == "starting" && skein::cluster::is_supervised()) {
+        fmt::print("starting\n");
+        std::fflush(stdout);
+        for (;;) ::pause();
+    }
+    if (how == "missing")
+        return skein::train::launch(config, [](skein::train::context&) {
+            throw std::runtime_error("cannot open digits.gz");
+        });
     return skein::train::launch(config, steps);
 }

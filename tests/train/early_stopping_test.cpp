@@ -5,21 +5,29 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include <clocale>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 using namespace train_test;
+using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-action after(sk::early_stopping& watch, double value) {
+action after(sk::early_stopping& watch, double value, std::uint64_t step = 0) {
     const std::vector<metric_value> metrics{{"val_loss", value}};
-    return watch.on_eval(eval_info{.metrics = &metrics});
+    return watch.on_eval(eval_info{.step = step, .metrics = &metrics});
 }
+constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 struct watched_run {
     std::uint64_t steps = 0;
     std::vector<float> weights;
     bool stopped = false;
+    std::string reason;
 };
 
 /// Trains on a loss that the evaluation finds worse and worse; on rank 0 it may fail in some step.
@@ -38,7 +46,7 @@ watched_run train_watched(int world, const run_config& config, std::uint64_t fai
         };
         const auto r =
             trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, loss, numbers{64}, numbers{10});
-        if (ctx.is_first()) out = {r.steps, weights(*net), r.stopped};
+        if (ctx.is_first()) out = {r.steps, weights(*net), r.stopped, r.stop_reason};
     });
     return out;
 }
@@ -71,7 +79,69 @@ TEST_CASE("early stopping takes its state along, bit for bit, and refuses a numb
     CHECK(after(fresh, 7.0) == action::go_on);
     CHECK(fresh.best() == 7.0);
     sk::early_stopping lost({.metric = "val_hits"});
-    CHECK_THROWS_AS(after(lost, 1.0), sk::error);
+    CHECK_THROWS_WITH(after(lost, 1.0),
+                      ContainsSubstring("'val_hits'") && ContainsSubstring("there are: val_loss"));
+}
+
+TEST_CASE("NaN is no improvement and never the best of early stopping") {
+    sk::early_stopping watch({.patience = 4, .lower_is_better = false});
+    for (const double value : {not_a_number, 0.2, 0.9, not_a_number, 0.3, 0.4}) {
+        CHECK(watch.stop_reason().empty());
+        CHECK(after(watch, value, 3) == action::go_on);
+    }
+    CHECK(watch.best() == 0.9);
+    CHECK(after(watch, not_a_number) == action::stop);
+    CHECK(watch.stop_reason() ==
+          "early stopping: val_loss has not improved in 4 evaluations, best 0.9 after step 3");
+    sk::early_stopping never({.patience = 2}), later({.patience = 2});
+    CHECK(after(never, not_a_number) == action::go_on);
+    later.restore(never.state()); // also what was waited before the first number
+    CHECK(after(later, not_a_number) == action::stop);
+    CHECK_THAT(later.stop_reason(), ContainsSubstring("never a number"));
+    CHECK(std::isnan(later.best()));
+}
+
+TEST_CASE("early stopping refuses options that make no sense, and a state that is none") {
+    CHECK_THROWS_AS(sk::early_stopping({.patience = 0}), sk::error);
+    CHECK_THROWS_AS(sk::early_stopping({.least = not_a_number}), sk::error);
+    sk::early_stopping watch;
+    for (const char* text : {"x", "1", "1 y", "1 0x1p+0 z", "1 0x1p+0 7 8"})
+        CHECK_THROWS_AS(watch.restore(text), sk::error);
+    watch.restore("2 -0x1.8p+1"); // of a version that kept no step
+    CHECK(watch.waited() == 2);
+    CHECK(watch.best() == -3.0);
+}
+
+TEST_CASE("early stopping reads its state in a process with another decimal point") {
+    sk::early_stopping one, two;
+    (void)after(one, 0.1, 7);
+    const char* const other = std::setlocale(LC_NUMERIC, "de_DE.UTF-8");
+    two.restore(one.state());
+    std::setlocale(LC_NUMERIC, "C");
+    CHECK(two.best() == 0.1);
+    CHECK(two.best_step() == 7);
+    if (other == nullptr) SKIP("no locale with a comma is installed");
+}
+
+TEST_CASE("a run whose last step used the patience up goes on until the next evaluation without an "
+          "improvement") {
+    for (const int world : {1, 2}) {
+        scratch dir;
+        auto config = quiet_config(dir.path);
+        config.checkpoints = true;
+        config.eval_every = 2;
+        config.max_steps = 8; // the third evaluation in a row without an improvement is of step 8
+        const auto whole = train_watched(world, config);
+        CHECK(whole.steps == 8);
+        CHECK_FALSE(whole.stopped);
+        config.resume = resume_mode::latest;
+        config.max_steps = 20;
+        const auto more = train_watched(world, config);
+        CHECK(more.steps == 11); // the evaluation after step 10, and the step that agreed on it
+        CHECK(more.stopped);
+        CHECK_THAT(more.reason, ContainsSubstring("val_loss has not improved in 4 evaluations") &&
+                                    ContainsSubstring("after step 2"));
+    }
 }
 
 TEST_CASE("a run that was killed and goes on is stopped early after the same step as an "

@@ -6,8 +6,15 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include <unistd.h>
 
 using namespace skein;
 using namespace skein::report;
@@ -247,4 +254,87 @@ TEST_CASE("the command that goes on with a run whose name was taken names the ru
     result.steps = 10;
     auto s = summarize(ctx, config, result);
     CHECK(next_command(s) == "./train --run gpt.2 --resume");
+}
+
+namespace {
+
+/// What is written to stdout and stderr meanwhile.
+std::pair<std::string, std::string> printed(const std::function<void()>& call) {
+    std::pair<std::string, std::string> out;
+    std::fflush(stdout);
+    std::FILE* const files[] = {std::tmpfile(), std::tmpfile()};
+    const int before[] = {::dup(1), ::dup(2)};
+    for (int i = 0; i < 2; ++i) ::dup2(::fileno(files[i]), i + 1);
+    call();
+    std::fflush(stdout);
+    for (int i = 0; i < 2; ++i) {
+        ::dup2(before[i], i + 1);
+        ::close(before[i]);
+        std::rewind(files[i]);
+        char text[4096];
+        const auto n = std::fread(text, 1, sizeof text, files[i]);
+        (i == 0 ? out.first : out.second).assign(text, n);
+        std::fclose(files[i]);
+    }
+    return out;
+}
+
+} // namespace
+
+TEST_CASE(
+    "the last screen comes when the context ends, unless the program prints its own or is quiet") {
+    run_config config;
+    config.output = output_mode::plain;
+    config.command = "./mine --name a";
+    config.resume_flag = "--again";
+    config.steps_flag = "";
+    fit_result result;
+    result.steps = 1000;
+    result.run_name = "run";
+    result.run_path = "runs/run";
+    result.checkpoint = "runs/run/checkpoints/step-00001000";
+    auto [out, err] = printed([&] {
+        auto ctx = context::single();
+        leave_screen(ctx, config, result);
+        std::printf("mine\n");
+    });
+    CHECK(out == "mine\n");
+    CHECK(err.find("run finished") != std::string::npos);
+    CHECK(err.find("./mine --name a --again\n") !=
+          std::string::npos); // its own flag, and no --steps
+
+    config.command.clear(); // flags that nobody knows: the command line as it was
+    std::tie(out, err) = printed([&] {
+        auto ctx = context::single();
+        leave_screen(ctx, config, result);
+    });
+    CHECK(err.find("skein_train_tests") != std::string::npos);
+    CHECK(err.find("resume_mode::latest") != std::string::npos);
+
+    result.stopped = true;
+    result.stop_reason = "early stopping: val_loss has not improved in 2 evaluations";
+    std::tie(out, err) = printed([&] {
+        auto ctx = context::single();
+        leave_screen(ctx, config, result); // of a fit() before, whose screen is not the program's
+        leave_screen(ctx, config, result);
+        CHECK(summarize(ctx, config, result).stopped == "by " + result.stop_reason);
+    });
+    CHECK(err.find("run stopped by early stopping: val_loss") != std::string::npos);
+    CHECK(err.find("run stopped", err.find("run stopped") + 1) == std::string::npos);
+
+    config.output = output_mode::json;
+    std::tie(out, err) = printed([&] {
+        auto ctx = context::single();
+        leave_screen(ctx, config, result);
+    });
+    CHECK(err.empty());
+    CHECK(out.starts_with("{\"event\":\"summary\""));
+    CHECK(out.ends_with("}\n"));
+
+    config.output = output_mode::quiet;
+    std::tie(out, err) = printed([&] {
+        auto ctx = context::single();
+        leave_screen(ctx, config, result);
+    });
+    CHECK((out + err).empty());
 }

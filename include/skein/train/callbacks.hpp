@@ -11,7 +11,8 @@
 //     skein::Trainer<skein::DDP<>, log_loss> trainer(ctx, config, log_loss{});
 //
 // on_step and on_eval may return an action. A stop that some rank's callback asks for travels with the row
-// of the next step, as a signal does: all ranks end after that step, with a checkpoint.
+// of the next step, as a signal does: all ranks end after that step, with a checkpoint. A callback that says
+// why, by a member std::string stop_reason() const, has it printed at the end; empty while there is nothing.
 //
 // A callback with both of these members has its state in every checkpoint, by the name of its type:
 //
@@ -105,8 +106,9 @@ struct fit_result {
     double tokens_per_s = 0.0;    ///< of the training steps of this start
     double peak_rss_bytes = 0.0;  ///< the largest of all ranks
     std::string run_name{}, run_path{}, checkpoint{};
-    bool stopped = false; ///< ended early because it was asked to
-    int stop_signal = 0;  ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
+    bool stopped = false;      ///< ended early because it was asked to
+    int stop_signal = 0;       ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
+    std::string stop_reason{}; ///< of the callback that asked for it, when it says one
 };
 
 /// Has at least one of the members; whether they fit is checked where they are called.

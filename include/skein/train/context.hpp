@@ -23,6 +23,9 @@ namespace skein::dist {
 class comm_thread;
 struct comm_options;
 } // namespace skein::dist
+namespace skein::train::detail {
+class last_screen;
+}
 
 namespace skein::train {
 
@@ -96,6 +99,13 @@ public:
     /// SIGINT or SIGTERM after a stop request by signal, else 0.
     [[nodiscard]] int stop_signal() const { return stop_requested() && which_ ? which_() : 0; }
 
+    /// A session tells that a first step begins: what fails before is no accident that another try mends.
+    void note_begun() const noexcept { begun_ = true; }
+    [[nodiscard]] bool has_begun() const noexcept { return begun_; }
+    /// What fit() has to say at last is printed when the context ends, behind what the program says itself.
+    /// Made by train/reporter.hpp; null: nothing.
+    [[nodiscard]] std::shared_ptr<detail::last_screen>& screen() const noexcept { return screen_; }
+
 private:
     context() = default;
 
@@ -107,6 +117,8 @@ private:
     mutable std::shared_ptr<dist::comm_thread> control_;
     const std::atomic<bool>* stop_ = nullptr;
     std::function<int()> which_;
+    mutable bool begun_ = false;
+    mutable std::shared_ptr<detail::last_screen> screen_;
 };
 
 } // namespace skein::train

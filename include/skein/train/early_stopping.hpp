@@ -6,15 +6,21 @@
 //         ctx, config, skein::early_stopping({.metric = "val_loss", .patience = 5}));
 //
 // What it has seen is in every checkpoint, so an interrupted run stops where an undisturbed one would. A
-// run that goes on after it was stopped is stopped again by the next evaluation without an improvement.
+// run that goes on after it was stopped, or after its last step used the patience up, is stopped again by the
+// next evaluation without an improvement. NaN is no improvement and never the best.
 
 #include <skein/core/error.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/train/callbacks.hpp>
 
-#include <cstdlib>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fmt/core.h>
@@ -25,7 +31,7 @@ namespace skein {
 struct early_stopping_options {
     std::string metric =
         "val_loss";     ///< of an evaluation: "val_loss", "val_<what the loss reports>"
-    int patience = 3;   ///< evaluations in a row without an improvement
+    int patience = 3;   ///< evaluations in a row without an improvement, at least 1
     double least = 0.0; ///< a difference up to this is none
     bool lower_is_better = true;
 };
@@ -33,7 +39,16 @@ struct early_stopping_options {
 /// The callback: stops after `patience` evaluations in a row without an improvement.
 class early_stopping {
 public:
-    explicit early_stopping(early_stopping_options options = {}) : options_(std::move(options)) {}
+    /// Throws errc::usage for options that make no sense.
+    explicit early_stopping(early_stopping_options options = {}) : options_(std::move(options)) {
+        if (options_.patience < 1)
+            throw error(errc::usage,
+                        fmt::format("early stopping: a patience of {}", options_.patience))
+                .with_hint("at least 1 evaluation without an improvement ends a run");
+        if (!(options_.least >= 0))
+            throw error(errc::usage, fmt::format("early stopping: least is {}", options_.least))
+                .with_hint("use 0 or a positive difference");
+    }
 
     /// Throws errc::usage when the evaluation has no such number.
     train::action on_eval(const train::eval_info& e) {
@@ -41,35 +56,82 @@ public:
         if (now == nullptr)
             throw error(errc::usage,
                         fmt::format("early stopping: an evaluation has no '{}'", options_.metric))
-                .with_hint("choose val_loss, or val_ and a name that the loss reports");
-        const double gain = options_.lower_is_better ? best_ - *now : *now - best_;
-        const bool better = !seen_ || gain > options_.least;
-        if (better) best_ = *now;
-        seen_ = true;
+                .with_hint("there are: " + report::names_of(*e.metrics));
+        const bool better = is_better(*now);
+        if (better) {
+            best_ = *now;
+            best_step_ = e.step;
+        }
         waited_ = better ? 0 : waited_ + 1;
         return waited_ < options_.patience ? train::action::go_on : train::action::stop;
     }
 
+    /// NaN before the first number.
     [[nodiscard]] double best() const noexcept { return best_; }
+    /// The step whose evaluation gave the best; 0 before the first number.
+    [[nodiscard]] std::uint64_t best_step() const noexcept { return best_step_; }
     /// Evaluations since the best one.
     [[nodiscard]] int waited() const noexcept { return waited_; }
 
-    [[nodiscard]] std::string state() const {
-        return seen_ ? fmt::format("{} {:a}", waited_, best_) : std::string();
+    /// For a person, once the patience is used up; else empty.
+    [[nodiscard]] std::string stop_reason() const {
+        if (waited_ < options_.patience) return {};
+        const auto what = fmt::format("early stopping: {} has not improved in {} evaluation{}",
+                                      options_.metric, waited_, waited_ == 1 ? "" : "s");
+        if (std::isnan(best_)) return what + ", it was never a number";
+        return fmt::format("{}, best {:.6g} after step {}", what, best_, best_step_);
     }
+
+    /// "<waited> <best, as a hexadecimal float> <step>".
+    [[nodiscard]] std::string state() const {
+        if (std::isnan(best_)) return waited_ == 0 ? "" : fmt::format("{} nan 0", waited_);
+        return fmt::format("{} {:a} {}", waited_, best_, best_step_);
+    }
+    /// Throws errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
-        const std::string text(saved);
-        char* rest = nullptr;
-        seen_ = !text.empty();
-        waited_ = static_cast<int>(std::strtol(text.c_str(), &rest, 10));
-        best_ = std::strtod(rest, nullptr);
+        waited_ = 0;
+        best_ = std::numeric_limits<double>::quiet_NaN();
+        best_step_ = 0;
+        if (saved.empty()) return;
+        auto rest = saved;
+        const auto word = [&] {
+            const auto one = rest.substr(0, rest.find(' '));
+            rest.remove_prefix(std::min(rest.size(), one.size() + 1));
+            return one;
+        };
+        const bool right = read(word(), waited_) && read_double(word(), best_) &&
+                           (rest.empty() || read(word(), best_step_)); // older states have none
+        if (!right || !rest.empty())
+            throw error(errc::malformed, fmt::format("'{}' is no state of early stopping", saved));
     }
 
 private:
+    /// Comparisons with NaN are false: it improves nothing, and the first number improves on it.
+    [[nodiscard]] bool is_better(double now) const noexcept {
+        if (std::isnan(best_)) return !std::isnan(now);
+        return (options_.lower_is_better ? best_ - now : now - best_) > options_.least;
+    }
+
+    // from_chars and not strtod(): a process may have another decimal point than the one that wrote it.
+    template <class T>
+    [[nodiscard]] static bool read(std::string_view text, T& to) {
+        const auto end = std::from_chars(text.data(), text.data() + text.size(), to);
+        return end.ec == std::errc() && end.ptr == text.data() + text.size();
+    }
+    [[nodiscard]] static bool read_double(std::string_view text, double& to) {
+        const bool negative = text.starts_with('-');
+        if (negative) text.remove_prefix(1);
+        if (text.starts_with("0x")) text.remove_prefix(2);
+        const auto end =
+            std::from_chars(text.data(), text.data() + text.size(), to, std::chars_format::hex);
+        if (negative) to = -to;
+        return end.ec == std::errc() && end.ptr == text.data() + text.size();
+    }
+
     early_stopping_options options_;
-    double best_ = 0.0;
+    double best_ = std::numeric_limits<double>::quiet_NaN();
+    std::uint64_t best_step_ = 0;
     int waited_ = 0;
-    bool seen_ = false;
 };
 
 } // namespace skein

@@ -65,7 +65,7 @@ public:
 
     void saved(const checkpoint_info& checkpoint);
     void note(const std::string& text);
-    /// A note that also a quiet run shows.
+    /// What is not as it was asked for word by word.
     void notice(const std::string& text);
     void finish();
 
@@ -95,7 +95,12 @@ private:
     std::vector<double> spent_; // of them, in the order of detail::timings()
 };
 
-/// The last screen for a finished fit(); add to `results` before summary_text().
+/// Rank 0's last screen of a fit() that ended: printed when the context ends, in the way of config.output
+/// (text to stderr as all that the trainer says, JSON to stdout, nothing when quiet).
+void leave_screen(const context& ctx, const run_config& config, const fit_result& result);
+
+/// The last screen for a finished fit(), for a program that prints its own: add to `results` before
+/// summary_text(). The one that fit() has left is not printed then.
 [[nodiscard]] report::run_summary summarize(const context& ctx, const run_config& config,
                                             const fit_result& result);
 

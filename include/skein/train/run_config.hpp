@@ -25,7 +25,7 @@ enum class resume_mode : std::uint8_t {
 enum class output_mode : std::uint8_t {
     automatic, ///< a live line on a terminal, plain lines elsewhere
     plain,     ///< plain lines
-    quiet,     ///< errors only
+    quiet,     ///< errors only: no progress, notes or last screen
     json,      ///< one JSON object per line on stdout
 };
 
@@ -48,7 +48,7 @@ struct run_config {
     double clip = 1.0;       ///< maximum gradient norm; 0 turns clipping off
     double clip_value = 0.0; ///< then the largest size of each number of the gradient; 0 = off
     int threads = 0;         ///< compute threads per rank; 0 = 1, the reproducible choice
-    std::string precision = "float32";
+    std::string precision = "float32"; ///< the only one here; others are settings of a strategy
     /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take together;
     /// 0: what the system says. fit() refuses a strategy that needs more before it allocates.
     std::uint64_t memory_limit = 0;
@@ -82,9 +82,12 @@ struct run_config {
     output_mode output = output_mode::automatic;
     std::int64_t tokens_per_sample = 0; ///< for tokens/s; 0 counts samples/s
     bool write_files = true;            ///< metrics.csv, metrics.jsonl, event file, loss.svg
-    /// How the program was called, when it knows --resume, --steps and --run: command_line(). Empty: the hint
-    /// how to go on shows the command line as it was.
+    /// How the program was called, when it has flags to go on with: command_line(). Empty: the hint how to go on
+    /// shows the command line as it was.
     std::string command{};
+    /// What those flags are called: the one that resumes, and those that give steps and the run's name. Empty for
+    /// one that the program has not.
+    std::string resume_flag = "--resume", steps_flag = "--steps", name_flag = "--run";
 };
 
 /// How this process was called, as one would type it again.

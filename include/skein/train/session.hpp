@@ -35,6 +35,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -177,7 +178,8 @@ public:
     void backward(const weighted_loss& loss);
 
     /// A number of this rank for the row of this step; see Trainer::report().
-    void report(report::metric_kind kind, std::string_view name, double value, double weight = 1.0);
+    void report(report::metric_kind kind, std::string_view name, double value,
+                std::optional<double> weight = {});
     /// Training ends after the step that agrees on it next, on all ranks.
     void request_stop() noexcept;
 

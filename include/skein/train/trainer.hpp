@@ -29,6 +29,7 @@
 
 #include <concepts>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -81,10 +82,11 @@ public:
     void describe(report::settings settings) { settings_ = std::move(settings); }
 
     /// A number of this rank for the row of the step that is running (from a callback: of the next
-    /// step), merged over ranks by its kind. Every rank must report the same names. The trainer's own
-    /// ("loss", "lr", "grad_norm", "val_loss", "step", ...) are refused: errc::usage.
+    /// step), merged over ranks by its kind. A rank may leave a name out: it counts for those that report it.
+    /// A mean without a weight counts, in a loss or beside a micro-batch in hand, that batch's samples; elsewhere
+    /// 1. The trainer's own names ("loss", "lr", "grad_norm", "val_loss", "step", ...) are refused: errc::usage.
     void report(report::metric_kind kind, std::string_view name, double value,
-                double weight = 1.0) {
+                std::optional<double> weight = {}) {
         reported_.add(kind, name, value, weight);
     }
 
@@ -117,6 +119,14 @@ public:
                                                 metrics);
             });
         }
+    }
+
+    /// Every other call: says at compile time what is wrong with it.
+    template <class... Args>
+        requires(!train::detail::well_formed_fit<Args...>)
+    train::fit_result fit(Args&&...) {
+        train::detail::explain_fit<Args...>();
+        return {};
     }
 
     /// The same for a loop of your own: see train/session.hpp. Trainer and model must outlive the session.

@@ -51,6 +51,14 @@ public:
     void tell(const checkpoint_info& event) override { tell_all(event); }
     void tell(const fit_result& event) override { tell_all(event); }
 
+    std::string stop_reason() const override {
+        std::string reason;
+        each([&](const auto& c) {
+            if constexpr (requires { std::string(c.stop_reason()); })
+                if (reason.empty()) reason = std::string(c.stop_reason());
+        });
+        return reason;
+    }
     std::vector<callback_state> states() const override {
         std::vector<callback_state> all;
         each([&](const auto& c) {
@@ -89,5 +97,76 @@ private:
     Callbacks& callbacks_;
     Strategy strategy_;
 };
+
+// ---- calls of fit() that cannot be meant -----------------------------------------------------------------
+
+template <class T>
+concept optimizer_argument = std::convertible_to<T, optimizer_options>;
+template <class T>
+concept schedule_argument = std::convertible_to<T, schedule>;
+/// torch::data has get() or get_batch(), and a size that may be unknown.
+template <class T>
+concept torch_data = requires(T& data) { data.get_batch(std::vector<std::size_t>{}); } ||
+                     requires(T& data) { data.get(std::size_t{}); };
+
+template <class... Args>
+struct fit_call {
+    static constexpr bool right = false;
+};
+template <class Model, class Optimizer, class Schedule, class Loss, class Data, class HeldOut>
+struct fit_call<Model, Optimizer, Schedule, Loss, Data, HeldOut> {
+    static constexpr bool right = std::is_lvalue_reference_v<Model> &&
+                                  optimizer_argument<Optimizer> && schedule_argument<Schedule> &&
+                                  train_input<std::remove_reference_t<Data>> &&
+                                  data_source<std::remove_cvref_t<HeldOut>>;
+};
+template <class... Args>
+concept well_formed_fit = fit_call<Args&&...>::right;
+
+#define SKEIN_FIT_IS "it is fit(model, optimizer, schedule, loss, data, held_out): "
+
+/// The first thing that is wrong, from left to right.
+template <class... Args>
+consteval void explain_fit() {
+    using all = std::tuple<Args&&..., void, void, void, void, void, void>;
+    using model = std::tuple_element_t<0, all>;
+    using optimizer = std::tuple_element_t<1, all>;
+    using schedule_ = std::tuple_element_t<2, all>;
+    using data = std::tuple_element_t<4, all>;
+    using held_out = std::tuple_element_t<5, all>;
+    constexpr auto count = sizeof...(Args);
+    if constexpr (count < 1 || !std::is_lvalue_reference_v<model>)
+        static_assert(count > 99,
+                      SKEIN_FIT_IS "the model must be a variable, it is trained in place");
+    else if constexpr (count < 2 || !optimizer_argument<optimizer>)
+        static_assert(
+            count > 99, SKEIN_FIT_IS
+            "the second argument must be an optimizer, e.g. skein::AdamW{.weight_decay = 0.1}");
+    else if constexpr (count < 3 || !schedule_argument<schedule_>)
+        static_assert(
+            count > 99, SKEIN_FIT_IS
+            "the third argument must be a schedule of the learning rate, a function of the "
+            "step, e.g. skein::train::constant_rate{1e-3}; the loss comes behind it");
+    else if constexpr (count < 5)
+        static_assert(count > 99, SKEIN_FIT_IS "loss and data are missing");
+    else if constexpr (torch_data<std::remove_cvref_t<data>> &&
+                       !train_input<std::remove_reference_t<data>>)
+        static_assert(
+            count > 99, SKEIN_FIT_IS
+            "a dataset of torch::data is no data here: wrap it in a struct with size() and "
+            "batch(std::span<const std::uint64_t> ids), see skein/train/input.hpp");
+    else if constexpr (!train_input<std::remove_reference_t<data>>)
+        static_assert(
+            count > 99, SKEIN_FIT_IS
+            "the data must have size() and batch(std::span<const std::uint64_t> ids), or be "
+            "a stream with next(), state() and restore(); see skein/train/input.hpp");
+    else if constexpr (count < 6 || !data_source<std::remove_cvref_t<held_out>>)
+        static_assert(count > 99, SKEIN_FIT_IS
+                      "held_out must have size() and batch(ids) as well; its size may be 0");
+    else
+        static_assert(count > 99, SKEIN_FIT_IS "there are no more arguments");
+}
+
+#undef SKEIN_FIT_IS
 
 } // namespace skein::train::detail

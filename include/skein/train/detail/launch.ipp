@@ -15,6 +15,7 @@
 #include <skein/dist/comm_thread.hpp>
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/readable_fd.hpp>
+#include <skein/rt/local_workers.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/run_options.hpp>
 #include <skein/train/collective.hpp>
@@ -54,10 +55,8 @@ SKEIN_INLINE void print_error(const run_config& config, std::string_view who, co
     std::fflush(stderr);
 }
 
-/// Says that a stop request was heard; to a program in its language, and nothing to nobody.
-SKEIN_INLINE void say_stopping(const run_config& config) {
-    const auto text = fmt::format("stopping after this step{}; Ctrl-C again ends at once",
-                                  config.checkpoints ? " and saving a checkpoint" : "");
+/// A line to a person, to a program in its language, and nothing to nobody.
+SKEIN_INLINE void say_note(const run_config& config, const std::string& text) {
     if (config.output == output_mode::quiet) return;
     const bool json = config.output == output_mode::json;
     const bool live = config.output == output_mode::automatic && ::isatty(STDERR_FILENO) != 0;
@@ -66,6 +65,12 @@ SKEIN_INLINE void say_stopping(const run_config& config) {
     auto* to = json ? stdout : stderr;
     std::fwrite(line.data(), 1, line.size(), to);
     std::fflush(to);
+}
+
+/// Says that a stop request was heard.
+SKEIN_INLINE void say_stopping(const run_config& config) {
+    say_note(config, fmt::format("stopping after this step{}; Ctrl-C again ends at once",
+                                 config.checkpoints ? " and saving a checkpoint" : ""));
 }
 
 /// Says so at the moment the signal comes, from a thread of its own: the step may be a long one.
@@ -151,6 +156,9 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
         // A stop that went wrong has saved nothing, perhaps: say what happened.
         if (outcome.failure && outcome.failure->code() != errc::cancelled)
             print_error(config, "", *outcome.failure);
+        else if (outcome.failure && config.output != output_mode::quiet)
+            say_note(config, fmt::format("stopped by {}: {}", rt::signal_name(outcome.stop_signal),
+                                         outcome.failure->text()));
         if (stopped) return 128 + outcome.stop_signal;
         return outcome.failure ? exit_code_of(*outcome.failure) : exit_code::done;
     } catch (...) {
@@ -164,11 +172,41 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
 SKEIN_INLINE void say_unused_workers(const cluster::launch_environment& where,
                                      const run_config& config) {
     if (cluster::is_supervised() || where.rank != 0 || config.workers == 1 ||
-        config.workers == where.world_size || config.output == output_mode::quiet)
+        config.workers == where.world_size)
         return;
-    fmt::print(stderr, "note: {} workers were asked for, but {} has started a world of {}\n",
-               config.workers, where.source, where.world_size);
-    std::fflush(stderr);
+    say_note(config,
+             fmt::format("note: {} workers were asked for, but {} has started a world of {}",
+                         config.workers, where.source, where.world_size));
+}
+
+/// Who names a cluster for tasks and actors expects it of a training, too.
+SKEIN_INLINE void say_unused_cluster(const run_config& config) {
+    const char* const address = std::getenv("SKEIN_ADDRESS");
+    const std::string_view at = address != nullptr ? address : "";
+    if (at.empty() || at == "local" || cluster::is_supervised() || rt::is_worker()) return;
+    say_note(config, fmt::format("note: a training does not use the cluster at {} (SKEIN_ADDRESS) "
+                                 "yet: it runs on this host",
+                                 at));
+}
+
+/// What the communicator throws has the rank and the operation for its place; mostly it is what another rank
+/// has told through it, and that one says it better.
+[[nodiscard]] SKEIN_INLINE bool came_through_communicator(const error& why) {
+    return why.where().starts_with("rank ") && why.where().find(" #") != std::string::npos;
+}
+
+/// Nothing was trained yet and no other rank or host is to blame: another start would come to the same. After
+/// a restart the start has worked once, so there it is worth another try.
+[[nodiscard]] SKEIN_INLINE error before_first_step(const error& why) {
+    auto lasting = cluster::is_lasting(why.code()) ? why
+                                                   : error(errc::invalid_argument, why.text())
+                                                         .with_where(why.where())
+                                                         .with_cause(why.cause())
+                                                         .with_hint(why.hint());
+    if (!cluster::is_lasting(why.code()))
+        lasting.with_hint((why.hint().empty() ? "" : why.hint() + "; ") +
+                          "thrown before the first step: not tried again");
+    return lasting;
 }
 
 /// Everything of a rank that has to be undone in order.
@@ -193,7 +231,15 @@ SKEIN_INLINE void train_as_rank(cluster::joined_group& world,
     context here(std::move(info), &world, comm.get());
     here.use_options(options);
     here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
-    body(here);
+    try {
+        body(here);
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        const bool mine = !may_be_echo(why.code()) && !came_through_communicator(why);
+        if (mine && cluster::is_supervised() && !here.has_begun() && where.attempt == 0)
+            throw before_first_step(why);
+        throw;
+    }
 }
 
 } // namespace detail
@@ -230,8 +276,9 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
             return stops.exit_code();
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one tell.
-        const bool echo = world && detail::may_be_echo(why.code()) &&
-                          world->wait_lost(time_constants::lan().echo_wait);
+        const bool may_be =
+            detail::may_be_echo(why.code()) || detail::came_through_communicator(why);
+        const bool echo = world && may_be && world->wait_lost(time_constants::lan().echo_wait);
         if (world && !echo) world->fail(why);
         if (supervised)
             rt::leave_last_words(why.what()); // in case nobody is told through the group
@@ -251,6 +298,7 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         detail::print_error(config, "", why);
         return exit_code::usage;
     }
+    detail::say_unused_cluster(config);
     if (where.is_launched()) {
         detail::say_unused_workers(where, config);
         return run_as_rank(where, config, body);

@@ -197,7 +197,7 @@ void reporter::attempt(Write write, bool& failing, std::string_view what) {
         failing = false;
     } catch (const error& why) {
         if (!std::exchange(failing, true) && show_)
-            show_->notice(fmt::format(
+            show_->failure(fmt::format(
                 "{} cannot be written: {}; training goes on, it is tried again", what, why.what()));
     }
 }
@@ -268,7 +268,7 @@ SKEIN_INLINE void reporter::notice(const std::string& text) {
 SKEIN_INLINE void reporter::finish() {
     if (dir_) attempt([&] { dir_->flush(); }, rows_failing_, "a row of metrics");
     if (dir_ && dir_->waiting() > 0)
-        show_->notice(
+        show_->failure(
             fmt::format("{} rows of metrics are lost: they could not be written", dir_->waiting()));
     if (show_) show_->finish();
     say_times();
@@ -334,8 +334,11 @@ SKEIN_INLINE void reporter::greet(const start_info& start) {
                                   path_.empty() ? config_->runs_dir + "/" + name : path_));
     }
     if (start.first_step > 0 && start.total_steps > 0 && start.first_step >= start.total_steps)
-        show_->notice(fmt::format("nothing left to train: step {} of {}; give more steps (--steps)",
-                                  start.first_step, start.total_steps));
+        show_->notice(fmt::format("nothing left to train: step {} of {}; give more steps{}",
+                                  start.first_step, start.total_steps,
+                                  config_->command.empty() || config_->steps_flag.empty()
+                                      ? ""
+                                      : " (" + config_->steps_flag + ")"));
 }
 
 SKEIN_INLINE void reporter::draw() {
@@ -343,8 +346,40 @@ SKEIN_INLINE void reporter::draw() {
     attempt([&] { dir_->write_svg({"loss", "val_loss"}, name_); }, curve_failing_, "loss.svg");
 }
 
-SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config& config,
-                                           const fit_result& result) {
+namespace detail {
+
+/// What fit() has to say at last, of each fit() in turn; said when the context ends.
+class last_screen {
+public:
+    last_screen() = default;
+    last_screen(const last_screen&) = delete;
+    last_screen& operator=(const last_screen&) = delete;
+    ~last_screen() {
+        for (const auto& text : texts_) print(text);
+    }
+    void add(std::string text, bool json) { texts_.push_back({std::move(text), json}); }
+    /// The program says the last one itself.
+    void drop_last() {
+        if (!texts_.empty()) texts_.pop_back();
+    }
+
+private:
+    struct screen_text {
+        std::string text;
+        bool json;
+    };
+    static void print(const screen_text& what) noexcept {
+        auto* const to = what.json ? stdout : stderr;
+        std::fflush(stdout); // behind what the program has said, also on one terminal
+        std::fwrite(what.text.data(), 1, what.text.size(), to);
+        std::fflush(to);
+    }
+    std::vector<screen_text> texts_;
+};
+
+[[nodiscard]] SKEIN_INLINE report::run_summary summary_of(const context& ctx,
+                                                          const run_config& config,
+                                                          const fit_result& result) {
     report::run_summary out;
     out.name = result.run_name.empty() ? config.name : result.run_name;
     out.asked = config.name;
@@ -364,6 +399,9 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
     out.checkpoint = result.checkpoint;
     out.command = config.command;
     out.launcher = ctx.launcher();
+    out.resume_flag = config.resume_flag;
+    out.steps_flag = config.steps_flag;
+    out.name_flag = config.name_flag;
     if (config.command.empty()) { // a program whose flags nobody knows
         out.command = command_line();
         out.resume_flag = out.steps_flag = out.name_flag = "";
@@ -371,8 +409,27 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
     if (result.stopped)
         out.stopped = result.stop_signal == SIGINT    ? "by SIGINT"
                       : result.stop_signal == SIGTERM ? "by SIGTERM"
-                                                      : "on request";
+                      : result.stop_reason.empty()    ? "on request"
+                                                      : "by " + result.stop_reason;
     return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE void leave_screen(const context& ctx, const run_config& config,
+                               const fit_result& result) {
+    if (!ctx.is_first() || config.output == output_mode::quiet) return;
+    const bool json = config.output == output_mode::json;
+    const auto summary = detail::summary_of(ctx, config, result);
+    if (!ctx.screen()) ctx.screen() = std::make_shared<detail::last_screen>();
+    ctx.screen()->add(json ? report::summary_json(summary) + "\n" : report::summary_text(summary),
+                      json);
+}
+
+SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config& config,
+                                           const fit_result& result) {
+    if (ctx.screen()) ctx.screen()->drop_last();
+    return detail::summary_of(ctx, config, result);
 }
 
 } // namespace skein::train

@@ -64,7 +64,9 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
     if (config.precision != "float32")
         throw error(errc::not_supported,
                     fmt::format("not supported: precision {}", config.precision))
-            .with_hint("it is a setting of the strategy: FSDP<auto_wrap<Block>, precision<bf16>>");
+            .with_hint("there is float32; what a model computes in is a setting of the strategy: "
+                       "precision<bf16> or precision<f16>, as in FSDP<auto_wrap<Block>, "
+                       "precision<bf16>>");
     const bool has_control = std::ranges::any_of(
         config.name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
     if (config.name.empty() || config.name.find('/') != std::string::npos ||

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -34,7 +35,7 @@ SKEIN_INLINE void session::use_evaluation(std::uint64_t samples, detail::numbere
     core_->use_evaluation(samples, std::move(loss));
 }
 SKEIN_INLINE void session::report(report::metric_kind kind, std::string_view name, double value,
-                                  double weight) {
+                                  std::optional<double> weight) {
     core_->guarded([&] { (void)core_->reported().add(kind, name, value, weight); });
 }
 SKEIN_INLINE void session::begin(std::unique_ptr<detail::input_source> input) {

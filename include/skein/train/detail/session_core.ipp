@@ -12,6 +12,7 @@
 #include <skein/train/detail/session_clock.ipp>
 #include <skein/train/detail/session_evaluation.ipp>
 #include <skein/train/detail/session_parts.ipp>
+#include <skein/train/detail/session_row.ipp>
 #include <skein/train/loss_scale.hpp>
 #include <skein/train/reporter.hpp>
 #include <skein/train/sampler.hpp>
@@ -53,7 +54,7 @@ public:
 
     session_core(const session_request& request, const make_parts& make)
         : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
-          reported_(*request.reported), rate_(request.rate), clock_(ctx_) {
+          reported_(*request.reported), rate_(request.rate), row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
             require_same(ctx_, all_settings(request));
@@ -114,12 +115,15 @@ public:
         if (total_ == 0 && !stopped_) total_ = step_;
         feeder_->quiet();
         if (evaluated_at_ != step_ && !stopped_) (void)evaluate();
+        if (!result_.stop_reason.empty())
+            report_->note(fmt::format("stopped after step {}: {}", step_, result_.stop_reason));
         report_->finish();
         if (auto* const average = optimizer_->average(); average && average->options().keep)
             swap_average(ctx_, *average, *parts_);
         parts_->finish();
         finish_result(seconds_now() - begun_);
         parts_->tell(result_);
+        leave_screen(ctx_, config_, result_);
         return result_;
     }
 
@@ -128,6 +132,7 @@ public:
             try {
                 while (auto* const micro = begin_micro())
                     pass(*micro, [&] {
+                        reported_.weigh(static_cast<double>(micro->samples));
                         auto value = loss(batch_of(*micro), reported_);
                         micro->value.reset(); // the graph keeps what it needs
                         return value;
@@ -149,6 +154,7 @@ public:
         expect(step_phase::idle, "draw()");
         if (!input_) throw error(errc::usage, "a session draws before steps() or begin()");
         if (stopped_ || ended_) return false;
+        ctx_.note_begun();
         clock_.begin_step();
         if (!upcoming_) upcoming_ = draw_batch();
         if (!upcoming_) {
@@ -189,6 +195,7 @@ public:
     const void* next_micro() {
         if (phase_ != step_phase::drawn && phase_ != step_phase::computing) return nullptr;
         in_hand_ = begin_micro();
+        reported_.weigh(in_hand_ != nullptr ? static_cast<double>(in_hand_->samples) : 1.0);
         if (in_hand_ == nullptr) return nullptr;
         return user_code{ctx_.rank(), step_ + 1}.run("the data",
                                                      [&] { return batch_of(*in_hand_); });
@@ -211,6 +218,7 @@ public:
             throw error(errc::usage,
                         fmt::format("backward() was called for {} of {} micro-batches of step {}",
                                     passed_, drawn_->with_samples(), step_ + 1));
+        reported_.weigh(1.0); // no batch is in hand
         feeder_->look_ahead(step_);
         clock_.count_overlap(clock_.waiting([&] { parts_->finish_backward(); }));
 
@@ -245,9 +253,10 @@ public:
         step_ += 1;
         feeder_->commit(*drawn_);
         reported_.clear();
-        stopped_ = stop_agreed_;
-        if (stop_signal_ > 0) result_.stop_signal = stop_signal_;
-        now_.metrics = &merged_;
+        stopped_ = row_.stops();
+        if (row_.stop_signal() > 0) result_.stop_signal = row_.stop_signal();
+        if (stopped_ && row_.stop_signal() == 0) result_.stop_reason = row_.reason(stop_reason_);
+        now_.metrics = &row_.values();
         result_.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
         drawn_.reset();
@@ -296,6 +305,8 @@ public:
         else if (phase_ != step_phase::idle || drawn_)
             take_back();
         upcoming_.reset();
+        row_.rebind();
+        evaluator_->rebind();
         feeder_->rebind();
         if (saver_) open_saver();
         auto start = start_info_of({});
@@ -308,8 +319,10 @@ public:
         evaluator_->use(samples, std::move(loss));
     }
     void expect_weights() noexcept { weighted_ = true; }
-    void ask_stop(action wanted) noexcept {
-        if (wanted == action::stop) stop_wanted_ = true;
+    void ask_stop(action wanted) {
+        if (wanted != action::stop) return;
+        stop_wanted_ = true;
+        if (parts_ && stop_reason_.empty()) stop_reason_ = parts_->stop_reason();
     }
     report::metric_set& reported() noexcept { return reported_; }
     [[nodiscard]] step_phase phase() const noexcept { return phase_; }
@@ -386,32 +399,18 @@ private:
         row.mean("loss", losses_.mean(), losses_.weight);
         row.last("lr", now_.lr).last("grad_norm", now_.grad_norm);
         if (scale_) row.last("loss_scale", scale());
-        row.append(reported_);
         const auto& touched = parts_->store().touched();
         const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
         const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
                             : stop_wanted_        ? 1.0
                                                   : 0.0;
-        const auto& t = clock_.time();
-        double control[] = {stop,           all_touched ? 0.0 : 1.0,
-                            now_.grad_norm, -now_.grad_norm,
-                            t.data,         t.forward,
-                            t.backward,     t.exposed,
-                            t.optimizer,    -clock_.overlap()};
-        merged_.clear();
-        const double waited = clock_.waiting([&] { merged_ = merge(ctx_, row, control); });
-        now_.loss = merged_[0].value;
-        now_.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
+        row_.exchange(row, reported_, stop, all_touched, now_, clock_);
         if (!scale_ && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm)))
             not_finite(ctx_, losses_.mean(), now_);
-        if (control[2] != -control[3] && !overflowed())
-            come_apart(step_ + 1, -control[3], control[2]);
-        clock_.begin_row(waited);
-
-        stop_agreed_ = control[0] > 0.0;
-        stop_signal_ = control[0] > 1.0 ? static_cast<int>(control[0]) : 0;
+        if (row_.most_norm() != row_.least_norm() && !overflowed())
+            come_apart(step_ + 1, row_.least_norm(), row_.most_norm());
         present_.clear();
-        if (control[1] > 0.0) { // rarely: who had which
+        if (row_.some_untouched()) { // rarely: who had which
             present_ = touched;
             all_reduce(ctx_, present_, dist::reduce_op::max);
         }
@@ -495,7 +494,7 @@ private:
         result_.checkpoint = found.path();
         const auto extra =
             parse_json(found.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
-        result_.loss = extra.value("loss", 0.0);
+        result_.loss = saved_number(extra, "loss");
         if (input_->is_stream())
             feeder_->restore_stream(extra.at("stream"), found.path());
         else
@@ -520,8 +519,8 @@ private:
         if (input_->is_stream()) extra["stream"] = feeder_->saved_stream();
         if (scale_)
             extra["loss_scale"] = {{"value", scale()}, {"good_steps", scale_->good_steps()}};
-        // Not those that have been granted: who resumes a stopped run wants it to go on.
-        double stop = stop_wanted_ && !stopped_ ? 1.0 : 0.0;
+        // Not those that have been granted, by a stop or by the run's end: who resumes it wants it to go on.
+        double stop = stop_wanted_ && !stopped_ && !is_last() ? 1.0 : 0.0;
         all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
         extra["stop_wanted"] = stop > 0;
         if (ctx_.is_first()) // whose extra is written
@@ -583,10 +582,9 @@ private:
     double divisor_ = 1.0;
     std::optional<loss_scale> scale_; // in float16
     step_info now_;
-    std::vector<metric_value> merged_;
+    row_exchange row_;
     std::vector<double> present_; // by segment, when not all had a gradient; else empty
-    bool stop_agreed_ = false;
-    int stop_signal_ = 0;
+    std::string stop_reason_;     // a callback's of this rank
     report::metric_set reported_before_;
     std::vector<std::pair<at::Tensor, at::Tensor>> buffers_; // and their values when it was drawn
 

@@ -31,6 +31,8 @@ public:
         loss_ = std::move(loss);
     }
     [[nodiscard]] std::uint64_t samples() const noexcept { return samples_; }
+    /// The world is another one.
+    void rebind() noexcept { names_.forget(); }
 
     /// "val_loss" and what the loss reports, over the ranks; nothing without samples. Collective.
     [[nodiscard]] std::vector<metric_value> run(std::uint64_t step) {
@@ -47,14 +49,8 @@ public:
             pass(step, first, last, mine, reported);
             parts_.end_evaluation();
         }
-        auto merged = merge(ctx_, mine);
-        // A rank without a sample of its own does not know the names that a loss reports.
-        if (count < static_cast<std::uint64_t>(ctx_.world_size())) {
-            const auto layout = from_first(ctx_, reported.layout());
-            if (first == last) reported = report::metric_set::with_layout(layout);
-        }
-        if (!reported.empty())
-            for (auto& m : merge(ctx_, reported)) merged.push_back({"val_" + m.name, m.value});
+        auto merged = names_.merge(ctx_, mine, reported);
+        for (std::size_t i = 1; i < merged.size(); ++i) merged[i].name.insert(0, "val_");
         check(step, merged);
         return merged;
     }
@@ -66,6 +62,7 @@ private:
         for (auto at = first; at < last; at += ids.size()) {
             ids.clear();
             for (auto id = at; id < last && ids.size() < batch(); ++id) ids.push_back(id);
+            reported.weigh(static_cast<double>(ids.size()));
             const user_code here{ctx_.rank(), step};
             const auto loss = here.run("the loss of an evaluation", [&] {
                 try {
@@ -89,11 +86,9 @@ private:
         if (!config_.checkpoints || config_.keep_best < 1 || best == "loss" ||
             report::find_metric(merged, best) != nullptr)
             return;
-        std::string known = "loss";
-        for (const auto& m : merged) known += ", " + m.name;
         throw error(errc::usage,
                     fmt::format("best_metric '{}' is no number of an evaluation", best))
-            .with_hint("there are: " + known);
+            .with_hint("there are: loss, " + report::names_of(merged));
     }
 
     [[nodiscard]] std::size_t batch() const {
@@ -107,6 +102,7 @@ private:
     const run_config& config_;
     std::uint64_t samples_ = 0;
     numbered_loss loss_;
+    shared_names names_;
 };
 
 } // namespace skein::train::detail

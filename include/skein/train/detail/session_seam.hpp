@@ -51,6 +51,8 @@ public:
     [[nodiscard]] virtual action tell(const eval_info& event) = 0;
     virtual void tell(const checkpoint_info& event) = 0;
     virtual void tell(const fit_result& event) = 0;
+    /// Why a callback wants the end, as it says; or empty.
+    [[nodiscard]] virtual std::string stop_reason() const = 0;
     [[nodiscard]] virtual std::vector<callback_state> states() const = 0;
     virtual void restore(const callback_state& saved) = 0;
 };

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The one exchange at the end of what a step computes: its row, and what the ranks decide with it. Used by
+// <skein/train/detail/session_core.ipp> alone.
+
+#include <skein/report/metrics.hpp>
+#include <skein/train/callbacks.hpp>
+#include <skein/train/collective.hpp>
+#include <skein/train/context.hpp>
+#include <skein/train/detail/session_clock.ipp>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace skein::train::detail {
+
+/// The row of the step, equal on all ranks. Nothing is changed by an exchange.
+class row_exchange {
+public:
+    explicit row_exchange(const context& ctx) : ctx_(ctx) {}
+
+    /// `now` gets the loss and the times of the slowest ranks.
+    ///   own          the trainer's numbers, the loss first
+    ///   reported     the user's, as this rank knows them
+    ///   stop         0, 1, or the signal that asked for it
+    ///   all_touched  every parameter had a gradient here
+    void exchange(const report::metric_set& own, const report::metric_set& reported, double stop,
+                  bool all_touched, step_info& now, step_clock& clock) {
+        const auto& t = clock.time();
+        double control[] = {stop,          all_touched ? 0.0 : 1.0,
+                            now.grad_norm, -now.grad_norm,
+                            t.data,        t.forward,
+                            t.backward,    t.exposed,
+                            t.optimizer,   -clock.overlap()};
+        values_.clear();
+        const double waited =
+            clock.waiting([&] { values_ = names_.merge(ctx_, own, reported, control); });
+        now.loss = values_[0].value;
+        now.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
+        clock.begin_row(waited);
+        stop_ = control[0];
+        some_untouched_ = control[1] > 0.0;
+        most_ = control[2];
+        least_ = -control[3];
+    }
+
+    [[nodiscard]] const std::vector<report::metric_value>& values() const noexcept {
+        return values_;
+    }
+    /// The gradient norms of all ranks: two numbers that are equal, or the ranks have come apart.
+    [[nodiscard]] double least_norm() const noexcept { return least_; }
+    [[nodiscard]] double most_norm() const noexcept { return most_; }
+    [[nodiscard]] bool some_untouched() const noexcept { return some_untouched_; }
+    [[nodiscard]] bool stops() const noexcept { return stop_ > 0.0; }
+    /// The signal that asked for the stop on some rank; 0 when it was none.
+    [[nodiscard]] int stop_signal() const noexcept {
+        return stop_ > 1.0 ? static_cast<int>(stop_) : 0;
+    }
+    /// Collective, once the ranks stop: why, as the first rank says that knows.
+    [[nodiscard]] std::string reason(const std::string& mine) const {
+        for (const auto& each : gather_bytes(ctx_, as_bytes(mine)))
+            if (!each.empty()) return std::string(as_text(each));
+        return {};
+    }
+    /// The world is another one.
+    void rebind() noexcept { names_.forget(); }
+
+private:
+    const context& ctx_;
+    shared_names names_; // of what ranks report
+    std::vector<report::metric_value> values_;
+    double stop_ = 0.0, least_ = 0.0, most_ = 0.0;
+    bool some_untouched_ = false;
+};
+
+} // namespace skein::train::detail
