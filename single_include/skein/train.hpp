@@ -20049,6 +20049,7 @@ private:
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <span>
 #include <system_error>
@@ -20268,6 +20269,13 @@ SKEIN_INLINE void require_phase(step_phase now, step_phase wanted, const char* c
     throw error(errc::usage,
                 fmt::format("{} needs a step that is {}, this one is {}", call,
                             names[static_cast<int>(wanted)], names[static_cast<int>(now)]));
+}
+
+/// A number of a checkpoint; JSON has none for what is not finite (a loss that overflowed float16).
+[[nodiscard]] SKEIN_INLINE double saved_number(const json& extra, const char* name) {
+    const auto found = extra.find(name);
+    return found != extra.end() && found->is_number() ? found->get<double>()
+                                                      : std::numeric_limits<double>::quiet_NaN();
 }
 
 SKEIN_INLINE void restore_scale(loss_scale& scale, const json& extra) {
@@ -21114,7 +21122,7 @@ private:
         result_.checkpoint = found.path();
         const auto extra =
             parse_json(found.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
-        result_.loss = extra.value("loss", 0.0);
+        result_.loss = saved_number(extra, "loss");
         if (input_->is_stream())
             feeder_->restore_stream(extra.at("stream"), found.path());
         else
