@@ -1790,13 +1790,23 @@ namespace skein::detail {
 [[noreturn]] void check_failed(const char* condition, std::source_location where,
                                fmt::string_view text, fmt::format_args values);
 
+/// The characters of a checked format: get() since fmt 10, a conversion before it, which fmt
+/// 12.2 deprecates.
+template <class Format>
+[[nodiscard]] fmt::string_view text_of(const Format& format) {
+    if constexpr (requires { format.get(); })
+        return format.get();
+    else
+        return format;
+}
+
 /// The slow path of SKEIN_CHECK: takes the values by reference, formats nothing itself.
 template <class... Values>
 [[noreturn, gnu::cold, gnu::noinline]] void check_failed_with(const char* condition,
                                                               std::source_location where,
                                                               fmt::format_string<Values...> text,
                                                               Values&&... values) {
-    check_failed(condition, where, text, fmt::make_format_args(values...));
+    check_failed(condition, where, text_of(text), fmt::make_format_args(values...));
 }
 
 } // namespace skein::detail
