@@ -417,6 +417,7 @@ using skein::rt::placement_group_id;
 using skein::rt::placement_group_tag;
 using skein::rt::print_lines;
 using skein::rt::print_to_standard_files;
+using skein::rt::process_look;
 using skein::rt::process_options;
 using skein::rt::process_title;
 using skein::rt::process_usage;

@@ -58,6 +58,7 @@
 #include <skein/rt/detail/output_printer.ipp>
 #include <skein/rt/detail/pending.ipp>
 #include <skein/rt/detail/process.ipp>
+#include <skein/rt/detail/process_look.ipp>
 #include <skein/rt/detail/process_start.ipp>
 #include <skein/rt/detail/process_wait.ipp>
 #include <skein/rt/detail/registry.ipp>
@@ -85,6 +86,7 @@
 #include <skein/rt/detail/runtime_meetings.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_restarts.ipp>
+#include <skein/rt/detail/runtime_room.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
 #include <skein/rt/detail/runtime_spaces.ipp>
 #include <skein/rt/detail/scheduler.ipp>
@@ -100,3 +102,4 @@
 #include <skein/rt/detail/task_environment.ipp>
 #include <skein/rt/detail/worker_link.ipp>
 #include <skein/rt/detail/worker_source.ipp>
+#include <skein/rt/detail/worker_watch.ipp>

@@ -5189,6 +5189,7 @@ struct time_constants {
     ms worker_refused{500};         ///< after which nobody will ever listen there again
     ms keeper_idle{60'000};         ///< a namespace without actors and guests ends
     ms idle_worker{250};            ///< a worker for one demand that has nothing to do leaves
+    ms idle_aside{10'000};          ///< so does the second process of a worker
     ms space_enter{90'000}; ///< for a namespace's keeper to be found or started, and reached
     ms space_settle{2500};  ///< a head that has just started waits so long for keepers that live
     ms space_fence{45'000}; ///< one that nobody saw end has surely ended: its agent has no head
@@ -6198,6 +6199,22 @@ public:
         loop* before_;
     };
 
+    /// While it lives a function runs on this loop that returns when it likes and awaits nothing: the turn may last for
+    /// hours, and what is sent meanwhile does not wait for its end.
+    class occupied {
+    public:
+        explicit occupied(loop& of) noexcept
+            : of_(of), before_(std::exchange(of.occupied_, true)) {}
+        occupied(const occupied&) = delete;
+        occupied& operator=(const occupied&) = delete;
+        ~occupied() { of_.occupied_ = before_; }
+
+    private:
+        loop& of_;
+        bool before_;
+    };
+    [[nodiscard]] bool is_occupied() const noexcept { return occupied_; }
+
     /// Queues a suspended coroutine; it is resumed in this turn or the next, under no context.
     void post(std::coroutine_handle<> handle) { ready_.push_back({&run_frame, handle.address()}); }
     /// The same with its context; `to` must stay until then.
@@ -6363,6 +6380,7 @@ private:
 
     static inline constinit thread_local loop* current_ = nullptr;
 
+    bool occupied_ = false;   ///< by a function that awaits nothing
     bool finished_ = false;   ///< the task of run() has ended
     std::size_t adopted_ = 0; ///< works of adopt() that have not
     loop* outer_ = this;      ///< which counts them
@@ -7848,7 +7866,10 @@ private:
     [[noreturn]] void refuse_ended() const;
     [[noreturn]] void refuse_large(std::size_t bytes) const;
     void send_control(control kind) noexcept;
-    void request_flush() noexcept { loop_.at_turn_end(hook_); }
+    void request_flush() noexcept {
+        if (loop_.is_occupied()) return flush();
+        loop_.at_turn_end(hook_);
+    }
     void progress(std::size_t written) noexcept;
 
     bool parse(); // false: more bytes are needed or it has ended
@@ -8167,7 +8188,9 @@ SKEIN_INLINE task<void> connection::send_ready(std::size_t most_queued) {
 
 /// Writes what the kernel takes; the rest is the write loop's.
 SKEIN_INLINE void connection::flush() noexcept {
-    if (blocked_ || out_.empty() || state_ == state::ended) return;
+    // The write loop cannot take over while a function keeps the loop.
+    const bool is_taken = blocked_ && (in_flight_ > 0 || !loop_.is_occupied());
+    if (is_taken || out_.empty() || state_ == state::ended) return;
     try {
         std::size_t written = 0;
         const std::size_t asked = out_.bytes();
@@ -12497,6 +12520,14 @@ struct process_usage {
     duration cpu_time{0}; ///< of all its threads since its start
 };
 
+/// What the kernel says of a process that gives no sign of life. One that computes, or waits for a disk or a peer of its
+/// own, shows none of it.
+struct process_look {
+    bool is_stopped = false;      ///< SIGSTOP and the like; not by a debugger
+    bool holds_socket = false;    ///< its end of our socket waits in reads: it reads there itself
+    std::uint64_t executable = 0; ///< which one; another one later: exec. 0: not known
+};
+
 /// What a host has for its processes, as far as this one may use it.
 struct host_resources {
     int cores = 1;
@@ -12528,6 +12559,8 @@ public:
 
     /// What it takes now; zeros when it has ended.
     [[nodiscard]] virtual process_usage usage() = 0;
+    /// What it looks like now, from outside.
+    [[nodiscard]] virtual process_look look() { return {}; }
 
     /// Our end of its socket; nullptr if it has none, or when it has been taken.
     [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
@@ -12560,6 +12593,11 @@ public:
 namespace detail {
 class starter;
 }
+
+namespace detail {
+/// Of a process of this host that was started with a socket.
+[[nodiscard]] process_look look_at(std::int64_t pid, bool has_socket);
+} // namespace detail
 
 /// Processes of this host. They get no Ctrl-C from the terminal: that is for the parent, which tells them.
 ///
@@ -13337,6 +13375,10 @@ public:
     process_usage usage() override {
         return process_.running() ? usage_of(process_.pid()) : process_usage{};
     }
+    process_look look() override {
+        return process_.running() ? look_at(process_.pid(), static_cast<bool>(socket_))
+                                  : process_look{};
+    }
     std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
 
     task<std::size_t> read_output(bool is_error, std::span<std::byte> into) override {
@@ -13469,6 +13511,69 @@ SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) no
 }
 
 } // namespace skein::rt
+
+// ======== skein/rt/detail/process_look.ipp
+// Part of the bodies of rt/children.hpp: what /proc says of a process that does not answer. What cannot be read (another
+// user's, a container without /proc) says nothing.
+
+
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+/// The first bytes of one of its files in /proc; empty: it cannot be read.
+SKEIN_INLINE std::string read_start(const std::string& path) {
+    std::array<char, 1024> text{};
+    const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const auto n = file ? ::read(file.get(), text.data(), text.size()) : 0;
+    return std::string(text.data(), n > 0 ? static_cast<std::size_t>(n) : 0);
+}
+
+/// The letter of its state: R S D T t Z. 0: not known.
+SKEIN_INLINE char state_letter(const std::string& folder) {
+    const auto line = read_start(folder + "/stat");
+    const auto name_ends = line.rfind(')'); // the name may hold anything
+    if (name_ends == std::string::npos || line.size() < name_ends + 3) return 0;
+    return line[name_ends + 2];
+}
+
+/// The flags with which a descriptor of it was opened; -1: it has none of that number, or it is not known.
+SKEIN_INLINE int open_flags(const std::string& folder, int descriptor) {
+    const auto text = read_start(fmt::format("{}/fdinfo/{}", folder, descriptor));
+    constexpr std::string_view label = "flags:";
+    const auto at = text.find(label);
+    const auto digits =
+        at == std::string::npos ? at : text.find_first_of("01234567", at + label.size());
+    int flags = -1;
+    if (digits != std::string::npos)
+        std::from_chars(text.data() + digits, text.data() + text.size(), flags, 8);
+    return flags;
+}
+
+SKEIN_INLINE process_look look_at(std::int64_t pid, bool has_socket) {
+    const auto folder = fmt::format("/proc/{}", pid);
+    process_look seen;
+    seen.is_stopped = state_letter(folder) == 'T';
+    struct stat about{};
+    if (::stat((folder + "/exe").c_str(), &about) == 0)
+        seen.executable = static_cast<std::uint64_t>(about.st_ino) ^
+                          (static_cast<std::uint64_t>(about.st_dev) << 40);
+    const int flags = has_socket ? open_flags(folder, socket_file) : -1;
+    seen.holds_socket = flags >= 0 && (flags & O_NONBLOCK) == 0;
+    return seen;
+}
+
+} // namespace skein::rt::detail
 
 // ======== skein/rt/detail/starter.ipp
 // The bodies of rt/detail/starter.hpp.
@@ -20486,9 +20591,10 @@ public:
     std::optional<failure> lost; ///< why it is gone
     bool moving = false;         ///< it is being made, or made again: its calls wait
     bool asked = false;          ///< worker: the driver is to say where it is; `moving` till then
-    bool lasts = false;          ///< its calls keep their arguments
-    bool is_detached = false;    ///< it needs nobody who holds it
-    std::uint32_t holds = 0;     ///< worker: times its driver knows of the handles here
+    bool by_driver = false;   ///< worker: a plain function called it, which cannot wait for a way
+    bool lasts = false;       ///< its calls keep their arguments
+    bool is_detached = false; ///< it needs nobody who holds it
+    std::uint32_t holds = 0;  ///< worker: times its driver knows of the handles here
     std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number
     credit_line credit;
     std::uint32_t returned = 0; ///< calls whose credit has come back since `waiting` was looked at
@@ -21459,6 +21565,13 @@ public:
     void group_placed(std::uint64_t number, bool on);
     void group_refused(std::uint64_t number, const error& why);
     void group_gone(std::uint64_t number);
+    /// Driver: a worker gives no sign of life, or does so again. Nothing new goes to it meanwhile, and what it has not
+    /// begun runs elsewhere.
+    void suspect(const net::channel& worker, bool on);
+    /// Driver: it will not answer any more, for this reason: its process is being ended.
+    void give_up_worker(const net::channel& worker, std::string why);
+    /// Driver: no second process comes to that worker, see worker_source::want_beside().
+    void refuse_aside(const net::channel& worker);
     /// Driver: so many cores of its workers are others' from now on: no task is sent there.
     void lend(std::uint32_t cores);
     /// Driver: ends when no task runs on the cores that are lent.
@@ -21636,6 +21749,7 @@ private:
 
     // Calls between workers. The worker's side, in detail/runtime_direct.ipp and detail/runtime_callers.ipp:
     void find_way(detail::actor_state& lane);
+    void look_for_way(detail::actor_state& lane);
     [[nodiscard]] static bool is_cut(const detail::actor_state& lane) noexcept;
     [[nodiscard]] peer& here();
     void ask_where(detail::actor_state& lane, bool is_cut_off);
@@ -25929,6 +26043,8 @@ struct worker_room {
     bool is_guest =
         false; ///< another program: it calls, finds and makes actors, and nothing runs there
     bool labels_follow = false; ///< they are not known yet, see runtime::set_labels()
+    /// It runs plain tasks of the worker at the other end of this connection, in which somebody waits; none: its own.
+    const net::channel* aside_of = nullptr;
 };
 
 /// Where the keeper of a namespace is.
@@ -25972,6 +26088,10 @@ public:
     /// The worker's process is to end at once: a task there was cancelled by force. Returns at once; the end is seen
     /// as that of any worker, and it is replaced.
     virtual void end_now(const net::channel& worker) = 0;
+    /// All that have room are waited in by coroutines or actors: a second process is wanted for the plain tasks of this
+    /// one, on its cores. False: it cannot be had. Returns at once; what becomes of it the runtime is told
+    /// (serve_worker, refuse_aside).
+    [[nodiscard]] virtual bool want_beside(const net::channel& worker);
     /// Room for all bundles is wanted, together or not at all. Returns at once; what becomes of it the runtime is told
     /// (group_placed, group_refused).
     virtual void want_group(const worker_group& what) = 0;
@@ -26088,6 +26208,8 @@ SKEIN_INLINE task<space_place> worker_source::find_space(std::string space, std:
         .with_hint("start one with skein head and skein join, and run the program with --address");
     co_return space_place();
 }
+
+SKEIN_INLINE bool worker_source::want_beside(const net::channel&) { return false; }
 
 SKEIN_INLINE constraint where_labelled(const std::string& label) {
     if (label.empty()) return {};
@@ -26691,7 +26813,8 @@ struct lease_line {
     std::size_t parents = 0; ///< of its tasks at workers, see lease_books::parents
     request_id
         asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
-    std::uint64_t full_at = 0; ///< the state of the books in which there was no room for it
+    std::uint64_t full_at = 0;      ///< the state of the books in which there was no room for it
+    std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
     const demand* need = nullptr;
     std::uint16_t shape = 0;
     std::uint16_t cpus = 0; ///< of the demand
@@ -26709,16 +26832,17 @@ struct lease_line {
 } // namespace detail
 } // namespace skein::rt
 
+// ======== skein/rt/detail/peer.hpp
+// peer: a link to another process, with all that the runtime keeps of who is at its other end. Part of
+// detail/runtime_books.hpp.
 
-// ======== skein/rt/detail/runtime_books.hpp, continued
-#include <algorithm>
+
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
-#include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -26727,7 +26851,7 @@ namespace skein::rt {
 
 namespace detail {
 
-struct lease_line;
+struct direct_books; // in detail/direct_books.hpp
 
 struct running_call {
     static void* operator new(std::size_t bytes) {
@@ -26744,46 +26868,6 @@ struct running_call {
     std::uint64_t news = 0; ///< direct_books::news when it began
 };
 
-struct call_base::rarities {
-    std::string name;
-    std::unique_ptr<deferred_arguments> arguments;
-    std::unique_ptr<actor_terms> terms;             ///< of a constructor, if it has options
-    std::size_t pending = 0;                        ///< refs among the arguments not done yet
-    std::vector<counted_ptr<call_base>> dependents; ///< calls that take this one's ref
-    std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
-    struct deadline_timer : timer_node {
-        explicit deadline_timer(call_base& c)
-            : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }), call(c) {
-        }
-        void passed();
-        call_base& call;
-    };
-    std::optional<deadline_timer> deadline;
-    struct force_timer : timer_node {
-        explicit force_timer(call_base& c)
-            : timer_node([](timer_node& t) { static_cast<force_timer&>(t).passed(); }), call(c) {}
-        void passed();
-        call_base& call;
-    };
-    std::optional<force_timer> force; ///< it was cancelled by force
-    std::optional<error> bad_options;
-    std::optional<known_failures> retry_on;
-    std::uint16_t failed_attempts = 0; ///< that ended with one of them
-    actor_id beside;                   ///< it is to run where that actor is
-    std::string label;                 ///< worker: where its driver is to have it run, if not ""
-    duration limit = no_deadline;
-    time_point until{};        ///< when the deadline is
-    bool is_inherited = false; ///< the limit, from the call that made this one
-    bool cancel_requested = false;
-};
-
-} // namespace detail
-
-namespace detail {
-
-struct direct_books; // in detail/direct_books.hpp
-struct space_books;  // in detail/space_books.hpp
-
 /// What a peer is to this process.
 enum class peer_role : std::uint8_t {
     program,  ///< a worker to its driver, or the driver to its worker
@@ -26795,7 +26879,7 @@ enum class peer_role : std::uint8_t {
 } // namespace detail
 
 /// A connection as the runtime sees it. Owned by the task that serves it.
-struct peer {
+struct peer : list_node<peer> {
     std::shared_ptr<net::channel> wire; ///< none of a worker itself
     detail::direct_books* loopback = nullptr;
     detail::peer_role role = detail::peer_role::program;
@@ -26804,8 +26888,10 @@ struct peer {
     std::uint64_t incarnation = 0; ///< of its process, as it says
     bool up = true;
     bool retiring = false;             ///< nothing new goes there
+    bool suspected = false;            ///< the same, for it gives no sign of life
     bool lent = false;                 ///< its cores are others'
     bool is_guest = false;             ///< another program: nothing runs there
+    bool is_aside = false;             ///< it runs tasks of another worker, see `principal`
     bool spent = false;                ///< it was for one actor, which has ended: it leaves
     std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
     bool is_paused = false;            ///< nothing is read from it for a while
@@ -26824,6 +26910,12 @@ struct peer {
     time_point mark{};     ///< since when `finished` counts
     std::uint32_t finished = 0;
     std::size_t actors = 0;
+    // Who needs its loop: a plain task would make them wait, see detail/runtime_room.ipp.
+    std::size_t coroutines = 0; ///< tasks there that suspend
+    std::size_t parents = 0;    ///< of them, that wait for calls that they have made
+    peer* aside = nullptr;      ///< a second process, which runs its plain tasks meanwhile
+    peer* principal = nullptr;  ///< of such a process: whose tasks it runs, whose cores they have
+    enum class aside_state : std::uint8_t { none, asked, refused } aside_is = aside_state::none;
     detail::credit_line credit; ///< of tasks that occupy no cores
     /// What calls have of their line's credit that were taken back, and that the worker has still to pass by.
     struct passing {
@@ -26862,6 +26954,7 @@ struct peer {
     std::vector<peer_id> asks_for_end; ///< who cannot reach it, and wants to know whether it lives
     bool calls_directly = false;       ///< it has calls at others without an outcome
 
+    [[nodiscard]] bool takes_tasks() const noexcept { return up && !retiring && !suspected; }
     [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
     void send(std::uint16_t what, std::uint16_t flags, std::uint64_t id, byte_span body);
     void send(net::frame f);
@@ -26888,6 +26981,65 @@ namespace detail {
     return place_id(worker.number.value());
 }
 
+} // namespace detail
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/runtime_books.hpp, continued
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <typeinfo>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace skein::rt {
+
+namespace detail {
+
+struct lease_line;
+
+struct call_base::rarities {
+    std::string name;
+    std::unique_ptr<deferred_arguments> arguments;
+    std::unique_ptr<actor_terms> terms;             ///< of a constructor, if it has options
+    std::size_t pending = 0;                        ///< refs among the arguments not done yet
+    std::vector<counted_ptr<call_base>> dependents; ///< calls that take this one's ref
+    std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
+    struct deadline_timer : timer_node {
+        explicit deadline_timer(call_base& c)
+            : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }), call(c) {
+        }
+        void passed();
+        call_base& call;
+    };
+    std::optional<deadline_timer> deadline;
+    struct force_timer : timer_node {
+        explicit force_timer(call_base& c)
+            : timer_node([](timer_node& t) { static_cast<force_timer&>(t).passed(); }), call(c) {}
+        void passed();
+        call_base& call;
+    };
+    std::optional<force_timer> force; ///< it was cancelled by force
+    std::optional<error> bad_options;
+    std::optional<known_failures> retry_on;
+    std::uint16_t failed_attempts = 0; ///< that ended with one of them
+    actor_id beside;                   ///< it is to run where that actor is
+    std::string label;                 ///< worker: where its driver is to have it run, if not ""
+    duration limit = no_deadline;
+    time_point until{};        ///< when the deadline is
+    bool is_inherited = false; ///< the limit, from the call that made this one
+    bool cancel_requested = false;
+};
+
+struct direct_books; // in detail/direct_books.hpp
+struct space_books;  // in detail/space_books.hpp
+
 /// Driver: which tasks wait for which cores, and who holds some. Bodies in runtime_leases.ipp.
 struct lease_books {
     using peers = std::vector<std::shared_ptr<peer>>;
@@ -26911,6 +27063,7 @@ struct lease_books {
     id_map<call_id, parent> parents;
     std::uint64_t incarnation = 0; ///< of the driver
     std::unordered_map<place_id, peer*> workers;
+    std::size_t expected = 0;  ///< so many of them there are or will soon be
     std::uint32_t largest = 0; ///< cores of the largest worker; 0: there is none
     std::size_t waiting = 0;   ///< tasks in lines
     std::uint64_t gone = 0;    ///< tasks that have left their line
@@ -26924,6 +27077,8 @@ struct lease_books {
     std::uint32_t resting = 0; ///< cores of tasks at workers of their own that wait for others
     event worker_idle;         ///< set when one has become so, or is lent no more
     worker_source* source = nullptr;
+    std::uint64_t freed = 0;         ///< changes when one becomes free:
+    intrusive_list<peer, peer> free; ///< workers with nothing to do whose loop nobody needs
 
     /// Tasks that occupy cores. Not a nested one that has killed a worker: it would wait for a worker with nothing to
     /// do, and others wait for it.
@@ -26976,6 +27131,18 @@ struct lease_books {
     bool reclaim();
     void forget_idle_lines();
     [[nodiscard]] peer* pick(lease_line& line, lease_line::room where) const;
+    [[nodiscard]] peer* pick_free(lease_line& line);
+    [[nodiscard]] peer* choose(lease_line& line);
+    void note_use(peer& at) noexcept;
+    void count_coroutine(peer& at, const call_base& call, int by) noexcept;
+    [[nodiscard]] static bool is_needed(const peer& at) noexcept {
+        return at.actors + at.coroutines > 0;
+    }
+    [[nodiscard]] bool needs_aside(const peer& at, const call_base& call) const noexcept;
+    [[nodiscard]] bool awaits_others(const peer& at, const call_base& call) const noexcept;
+    [[nodiscard]] bool may_go_to(peer& at, const call_base& call);
+    [[nodiscard]] bool stand_beside(peer& second, const peers& links, const net::channel& of);
+    static void part(peer& one) noexcept;
     [[nodiscard]] peer* straight_to(const call_base& call);
     void occupy(peer& at, std::uint32_t cores) noexcept;
     void settle_in(peer& at);
@@ -26988,10 +27155,6 @@ struct lease_books {
     [[nodiscard]] bool forget_parent(const call_base& call);
     [[nodiscard]] static lease_share& share_for(peer& at, lease_line& line);
 };
-
-} // namespace detail
-
-namespace detail {
 
 /// A call of a worker that the driver passes on: its outcome goes back as a reply.
 class forwarded_call : public call_base {
@@ -27452,6 +27615,7 @@ struct direct_books {
     static constexpr std::chrono::milliseconds short_wait{1}; ///< of which the driver need not know
 
     void go_there(actor_state& lane, std::uint64_t incarnation);
+    [[nodiscard]] bool has_link(actor_id actor) const;
     void forget(std::uint64_t incarnation);
     void tell_waits();
     void deliver();
@@ -27676,15 +27840,16 @@ SKEIN_INLINE runtime::~runtime() {
 }
 
 SKEIN_INLINE std::size_t runtime::workers() const noexcept {
-    return static_cast<std::size_t>(std::count_if(books_->links.begin(), books_->links.end(),
-                                                  [](auto& l) { return l->up && !l->is_guest; }));
+    return static_cast<std::size_t>(
+        std::count_if(books_->links.begin(), books_->links.end(),
+                      [](auto& l) { return l->up && !l->is_guest && !l->is_aside; }));
 }
 
 SKEIN_INLINE void runtime::on_first_call(unique_function<void()> start) {
     books_->start_workers = std::move(start);
 }
 SKEIN_INLINE void runtime::expect_workers(std::size_t n) {
-    books_->expected = n;
+    books_->expected = books_->leases.expected = n;
     pump();
 }
 SKEIN_INLINE const detail::process_name& runtime::name() const noexcept { return books_->name; }
@@ -27895,6 +28060,8 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
         auto& lane = *call->lane;
+        if (lane.by_driver) [[unlikely]]
+            look_for_way(lane);
         if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->is_open() &&
             !lane.lasts && !books_->closing && credits::has(*books_, lane.credit) &&
             !credits::stands_aside(*books_, lane, *call)) [[likely]] {
@@ -28001,7 +28168,9 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         return pump_leases();
     }
     bool possible = true; // must not wait behind those that wait for a free core
-    if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
+    auto* const where = pick(*call, possible);
+    if (where != nullptr && books_->leases.may_go_to(*where, *call))
+        return send(*where, std::move(call));
     auto& line = call->kind == detail::call_kind::create ? books_->creations : books_->queue;
     line.push_back(std::move(call));
     pump();
@@ -29463,6 +29632,7 @@ SKEIN_INLINE void runtime::line_up(counted_ptr<detail::call_base> call) {
 /// Driver: an actor has ended, or could not be made. Its worker, if that was for it alone, ends, too.
 SKEIN_INLINE void runtime::actor_left(peer& at) {
     --at.actors;
+    books_->leases.note_use(at);
     if (at.kind == 0 || at.spent) return;
     books_->leases.spend(at);
     at.ended.set();
@@ -29691,12 +29861,28 @@ SKEIN_INLINE void runtime::find_way(detail::actor_state& lane) {
     const auto* const box = books_->boxes.find(lane.id);
     if (box == nullptr) {
         const auto known = books_->direct->known.find(lane.id);
+        if (loop::current().is_occupied() && !books_->direct->has_link(lane.id)) {
+            lane.on = books_->upstream;
+            lane.moving = false;
+            lane.by_driver = true;
+            return;
+        }
         if (known == books_->direct->known.end()) return ask_where(lane, false);
         return books_->direct->go_there(lane, known->second);
     }
     if ((*box)->lasts) return ask_where(lane, false);
     lane.on = &here();
     lane.moving = false;
+}
+
+/// Worker: a plain function has called it through the driver. When all of those calls are over, and somebody calls who
+/// can wait for an answer, the way is looked for.
+SKEIN_INLINE void runtime::look_for_way(detail::actor_state& lane) {
+    if (lane.pending > 1 || lane.has_waiting() || lane.lost || loop::current().is_occupied())
+        return;
+    lane.by_driver = false;
+    credits::leave(*books_, lane);
+    lane.moving = true;
 }
 
 /// Its link has broken: what is called now waits until it is known what became of the worker.
@@ -29755,6 +29941,14 @@ SKEIN_INLINE void direct_books::go_there(actor_state& lane, std::uint64_t incarn
     at.waiting.push_back(lane.id);
     const task_context::use none(nullptr); // the link belongs to no call
     if (!std::exchange(at.is_served, true)) tasks.spawn(runtime::reach(&self, incarnation));
+}
+
+/// There is one to that actor's worker.
+SKEIN_INLINE bool direct_books::has_link(actor_id actor) const {
+    const auto at = known.find(actor);
+    const auto to = at != known.end() ? targets.find(at->second) : targets.end();
+    return to != targets.end() && !to->second.is_unreachable && to->second.link &&
+           to->second.link->is_open();
 }
 
 /// That worker has ended.
@@ -30960,7 +31154,8 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
     }
     if (lane) drain(*lane);
     if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();
-    if (books_->leases.crowded != 0 && from.busy == 0 && books_->upstream == nullptr) feed(from);
+    if (books_->leases.crowded != 0 && from.busy == 0 && books_->upstream == nullptr)
+        feed(from.principal != nullptr ? *from.principal : from);
 }
 
 /// Driver: whether a task goes to the end of its line because of how it failed.
@@ -32412,8 +32607,6 @@ namespace detail {
 inline constexpr std::uint32_t most_cpus = std::numeric_limits<std::uint16_t>::max();
 /// The tag of a request for all that a worker has; others carry the cpus of their line.
 inline constexpr std::uint64_t whole_tag = std::uint64_t{most_cpus} + 1;
-/// Lists of workers are searched so far for the one with the least to do.
-inline constexpr int most_looked_at = 8;
 
 /// Puts the leases of a line on a worker into the list where they belong now.
 inline void file(lease_share& share) {
@@ -32453,7 +32646,7 @@ SKEIN_INLINE lease_share& lease_books::share_for(peer& at, lease_line& line) {
 }
 
 SKEIN_INLINE void lease_books::add(peer& worker) {
-    if (worker.is_guest) return; // no place
+    if (worker.is_guest || worker.is_aside) return; // no place
     if (worker.kind != 0) {
         auto& line = line_of(static_cast<std::uint16_t>(worker.kind));
         line.by = lease_line::service::own;
@@ -32470,6 +32663,7 @@ SKEIN_INLINE void lease_books::add(peer& worker) {
     SKEIN_CHECK(added, "{} is no place: {}", worker.who, added.error().what());
     workers[place_of(worker)] = &worker;
     largest = std::max(largest, worker.capacity);
+    note_use(worker);
     ++state;
     is_changed = true;
     lend_now();
@@ -32642,11 +32836,16 @@ SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
 /// A worker with nothing to do that could have this, all of whose cpus belong to the next call there; nullptr: there is
 /// none.
 SKEIN_INLINE peer* lease_books::take_whole(const peers& links, const demand& what) {
-    for (const auto& l : links) {
-        if (!l->up || l->retiring || l->lent || l->kind != 0 || l->is_guest || l->busy != 0 ||
-            l->alone != nullptr || l->capacity < what.cpus ||
-            (!what.is_anywhere() && !has_label(*l, what.label)))
-            continue;
+    std::vector<peer*> idle; // those whose loop nobody needs go first
+    for (const auto& l : links)
+        if (l->up && !l->retiring && !l->lent && l->kind == 0 && !l->is_guest && !l->is_aside &&
+            l->busy == 0 && l->alone == nullptr && l->capacity >= what.cpus &&
+            (what.is_anywhere() || has_label(*l, what.label)))
+            idle.push_back(l.get());
+    std::sort(idle.begin(), idle.end(), [](const peer* a, const peer* b) {
+        return std::pair(is_needed(*a), a->number) < std::pair(is_needed(*b), b->number);
+    });
+    for (auto* const l : idle) {
         for (const auto& share : l->shares) release_unused(*share);
         request all;
         all.demand.cpu = amount(static_cast<int>(std::min(l->capacity, most_cpus)));
@@ -32654,7 +32853,7 @@ SKEIN_INLINE peer* lease_books::take_whole(const peers& links, const demand& wha
         all.tag = whole_tag;
         const auto id = submit(std::move(all));
         if (take()) again = true;
-        if (!places.cancel(id)) return l.get();
+        if (!places.cancel(id)) return l;
     }
     return nullptr;
 }
@@ -32708,40 +32907,6 @@ SKEIN_INLINE void lease_books::forget_idle_lines() {
     }
 }
 
-/// The least busy of the workers that a line's next task may go to now.
-SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) const {
-    const bool is_last_turn = others_wait(line) && line.by != lease_line::service::own;
-    peer* best = nullptr;
-    int seen = 0;
-    line.with[where].for_each_while([&](const lease_share& share) {
-        auto* const at = share.at;
-        const bool is_open = at->up && !at->retiring && !at->lent && at->alone == nullptr &&
-                             (share.turn > 0 || !is_last_turn) &&
-                             (at->guests == 0 || at->busy + line.cpus <= at->capacity * at->window);
-        if (is_open && (best == nullptr || at->busy < best->busy)) best = at;
-        return ++seen < most_looked_at;
-    });
-    for (; best == nullptr && seen > 0; --seen) // the next ones another time
-        line.with[where].push_back(line.with[where].pop_front());
-    return best;
-}
-
-/// Where a task may go at once, past no other one: its demand is the only one, nothing waits, and its line has what
-/// it can have. nullptr: it stands in line.
-SKEIN_INLINE peer* lease_books::straight_to(const call_base& call) {
-    if (lines.size() != 1 || waiting > 0 || asking > 0 || pumping || call.alone != 0 ||
-        !suspects.empty())
-        return nullptr;
-    auto& [shape, line] = *lines.begin();
-    if (shape != call.shape || is_changed || line.by != lease_line::service::shared) return nullptr;
-    auto* to = pick(line, lease_line::unused);
-    if (to == nullptr && line.full_at != state) return nullptr; // there may be more leases
-    if (to == nullptr) to = pick(line, lease_line::beside);
-    if (to == nullptr) to = pick(line, lease_line::ahead);
-    if (to != nullptr) ++gone;
-    return to;
-}
-
 SKEIN_INLINE call_id lease_books::id_of(const call_base& call) const {
     if (call.nested) return static_cast<const forwarded_call&>(call).id;
     return call_id({incarnation, call.number});
@@ -32752,6 +32917,7 @@ SKEIN_INLINE void lease_books::occupy(peer& at, std::uint32_t cores) noexcept {
     crowded += (cores > at.capacity ? 1U : 0U);
     crowded -= (at.busy > at.capacity ? 1U : 0U);
     at.busy = cores;
+    note_use(at);
     if (cores == 0 && at.lent) worker_idle.set();
 }
 
@@ -32781,6 +32947,7 @@ SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
     if (found == nullptr || found->at != &at) return;
     if (found->children++ > 0) return;
     const auto [call, where, children] = *found;
+    ++where->parents;
     if (where->kind != 0) { // what else it has nobody can use meanwhile
         resting += cores_of(*call);
         if (source != nullptr) source->rests(*where->wire, true);
@@ -32798,6 +32965,7 @@ SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
     if (found == nullptr || found->at != &at) return;
     if (found->children == 0 || --found->children > 0) return;
     const auto [call, where, children] = *found;
+    --where->parents;
     if (where->kind != 0) {
         resting -= std::min(resting, cores_of(*call));
         if (source != nullptr) source->rests(*where->wire, false);
@@ -32816,6 +32984,7 @@ SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
     const auto* const found = parents.find(id);
     if (found == nullptr) return true; // its worker is lost
     bool had_cores = found->children == 0;
+    if (!had_cores) --found->at->parents;
     if (!had_cores && found->at->kind != 0) {
         resting -= std::min(resting, cores_of(call));
         if (source != nullptr) source->rests(*found->at->wire, false);
@@ -32903,13 +33072,13 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
                (line.with[lease_line::unused].empty() && line.with[lease_line::beside].empty());
     };
     while (leases.front(line) != nullptr) {
-        auto* to = leases.pick(line, lease_line::unused);
+        auto* to = leases.choose(line);
         if (to == nullptr && may_ask() &&
             (leases.ask(line) || (leases.reclaim() && leases.ask(line))))
             continue;
         if (to == nullptr) to = leases.pick(line, lease_line::beside);
         if (to == nullptr) to = leases.pick(line, lease_line::ahead);
-        if (to == nullptr) break;
+        if (to == nullptr || !leases.may_go_to(*to, *line.next().front())) break;
         send(*to, leases.pop(line));
     }
     if (line.is_empty()) return leases.withdraw(line);
@@ -33232,6 +33401,12 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
                                             "another one"));
         co_return;
     }
+    if (room.aside_of != nullptr &&
+        !books_->leases.stand_beside(*l, books_->links, *room.aside_of)) {
+        auto goodbye = l->wire->close();
+        co_await goodbye;
+        co_return;
+    }
     books_->links.push_back(l);
     books_->leases.add(*l);
     listen_to(l);
@@ -33389,6 +33564,8 @@ SKEIN_INLINE task<void> runtime::close() {
 SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     if (books_->upstream == nullptr && !books_->closing) ++books_->stats.workers_lost;
     l.up = false;
+    l.unlink();
+    if (l.aside != nullptr) books_->leases.part(l);
     books_->leases.remove(l);
     books_->leases.occupy(l, 0);
 
@@ -33438,6 +33615,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
     for (auto& s : books_->slots) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->slot);
+        if (l.principal != nullptr) account(l, *call); // it had the cores of that one
         if (call->is_done()) continue;
         // What it had not begun did not run, and is no attempt.
         if (call->state == detail::phase::sent && books_->upstream == nullptr &&
@@ -33465,6 +33643,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
         into.report.add(call->progress(), call->name());
         into.dead.push_back(std::move(call));
     }
+    if (l.principal != nullptr) books_->leases.part(l);
 }
 
 SKEIN_INLINE void runtime::fail_lost(losses& lost) {
@@ -33701,16 +33880,252 @@ SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
 
 } // namespace skein::rt
 
+// ======== skein/rt/detail/runtime_room.ipp
+// Part of the bodies of rt/runtime.hpp: which of several workers with room a task goes to. A plain function holds its
+// worker's loop until it returns. So it goes to a worker with nothing to do; then to one whose loop nobody needs:
+// neither an actor, nor a coroutine that waits for its calls or for a timer.
+//
+// Where every worker that has room is waited in, plain tasks of that one run in a second process beside it, its
+// `aside`, which is started for the first of them: whoever waits there hears of answers, deadlines and timers, and can
+// end what he has called. For the lines, and for who counts cores, both processes are one worker.
+
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// Lists of workers are searched so far for the one with the least to do.
+inline constexpr int most_looked_at = 8;
+
+[[nodiscard]] inline bool is_before(const peer& a, const peer& b) noexcept {
+    return std::pair(lease_books::is_needed(a), a.busy) <
+           std::pair(lease_books::is_needed(b), b.busy);
+}
+
+/// Whether a worker with nothing to do is worth looking for, where the task could also go elsewhere.
+[[nodiscard]] inline bool may_be_free(const lease_books& of, const lease_line& line) noexcept {
+    return !of.free.empty() && !line.need->spreads && line.none_free_at != of.state + of.freed;
+}
+
+/// What a worker has to do has changed.
+SKEIN_INLINE void lease_books::note_use(peer& at) noexcept {
+    const bool is_free = at.busy == 0 && !is_needed(at) && at.up && at.kind == 0 && !at.is_guest &&
+                         !at.is_aside && workers.contains(place_of(at));
+    if (is_free == at.is_linked()) return;
+    if (!is_free) return at.unlink();
+    free.push_back(at);
+    ++freed;
+}
+
+SKEIN_INLINE void lease_books::count_coroutine(peer& at, const call_base& call, int by) noexcept {
+    if (call.kind != call_kind::task || call.fn == nullptr || !call.fn->is_coroutine) return;
+    if (by > 0)
+        ++at.coroutines;
+    else
+        at.coroutines -= std::min<std::size_t>(at.coroutines, 1);
+    note_use(at);
+}
+
+/// A worker with nothing to do, over a lease that the line has there or gets. nullptr: there is none.
+SKEIN_INLINE peer* lease_books::pick_free(lease_line& line) {
+    if (!may_be_free(*this, line)) return nullptr;
+    const bool is_last_turn = others_wait(line);
+    std::array<peer*, most_looked_at> found{};
+    std::size_t n = 0;
+    int seen = 0;
+    free.for_each_while([&](peer& at) {
+        const auto* const share = share_of(at, line);
+        const bool has_turn = !is_last_turn || (share != nullptr && share->turn > 0);
+        if (!at.retiring && !at.lent && at.alone == nullptr && at.capacity >= line.cpus &&
+            has_turn && (line.need->is_anywhere() || has_label(at, line.need->label)))
+            found[n++] = &at;
+        return ++seen < most_looked_at;
+    });
+    const auto has_lease = [&](const peer& at) {
+        const auto* const share = share_of(at, line);
+        return share != nullptr && share->out < share->leases.size();
+    };
+    for (std::size_t i = 0; i < n; ++i) // what the line has asked for before may have been that one
+        if (has_lease(*found[i]) || lease_on(*found[i], line) || has_lease(*found[i]))
+            return found[i];
+    for (; n == 0 && seen > 0 && !free.empty(); --seen) // the next ones another time
+        free.push_back(free.pop_front());
+    line.none_free_at = state + freed;
+    return nullptr;
+}
+
+/// Over a lease that has no task.
+SKEIN_INLINE peer* lease_books::choose(lease_line& line) {
+    auto* const to = pick(line, lease_line::unused);
+    if (to == nullptr || !is_needed(*to)) return to;
+    auto* const better = pick_free(line);
+    return better != nullptr ? better : to;
+}
+
+/// The least busy of the workers that a line's next task may go to now.
+SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) const {
+    const bool is_last_turn = others_wait(line) && line.by != lease_line::service::own;
+    peer* best = nullptr;
+    int seen = 0;
+    line.with[where].for_each_while([&](const lease_share& share) {
+        auto* const at = share.at;
+        const bool is_open = at->up && !at->retiring && !at->lent && at->alone == nullptr &&
+                             (share.turn > 0 || !is_last_turn) &&
+                             (at->guests == 0 || at->busy + line.cpus <= at->capacity * at->window);
+        if (is_open && (best == nullptr || is_before(*at, *best))) best = at;
+        return ++seen < most_looked_at;
+    });
+    for (; best == nullptr && seen > 0; --seen) // the next ones another time
+        line.with[where].push_back(line.with[where].pop_front());
+    return best;
+}
+
+/// Where a task may go at once, past no other one: its demand is the only one, nothing waits, and its line has what
+/// it can have. nullptr: it stands in line.
+SKEIN_INLINE peer* lease_books::straight_to(const call_base& call) {
+    if (lines.size() != 1 || waiting > 0 || asking > 0 || pumping || call.alone != 0 ||
+        !suspects.empty())
+        return nullptr;
+    auto& [shape, line] = *lines.begin();
+    if (shape != call.shape || is_changed || line.by != lease_line::service::shared) return nullptr;
+    auto* to = pick(line, lease_line::unused);
+    if (to == nullptr && line.full_at != state) return nullptr; // there may be more leases
+    if (to != nullptr && is_needed(*to) && may_be_free(*this, line)) return nullptr;
+    if (to == nullptr) to = pick(line, lease_line::beside);
+    if (to == nullptr) to = pick(line, lease_line::ahead);
+    if (to != nullptr && (needs_aside(*to, call) || awaits_others(*to, call)))
+        return nullptr; // somebody has to come first
+    if (to != nullptr) ++gone;
+    return to;
+}
+
+// ---- a second process beside a worker ----------------------------------------------------------
+
+/// It would make somebody wait there who has made calls, and is to hear of them.
+SKEIN_INLINE bool lease_books::needs_aside(const peer& at, const call_base& call) const noexcept {
+    if (call.kind != call_kind::task || call.cpus == 0 || call.fn == nullptr ||
+        call.fn->is_coroutine || at.kind != 0 || source == nullptr)
+        return false;
+    return at.parents > 0 || (!at.forwarded.empty() && is_needed(at));
+}
+
+/// It would make an actor or a coroutine wait there, and workers are about to come: for one of them.
+SKEIN_INLINE bool lease_books::awaits_others(const peer& at, const call_base& call) const noexcept {
+    return workers.size() < expected && at.kind == 0 && is_needed(at) && call.fn != nullptr &&
+           call.kind == call_kind::task && !call.fn->is_coroutine && call.cpus > 0;
+}
+
+/// Whether a plain task can go there now: not before there is a process in which nobody waits, if one can be had.
+SKEIN_INLINE bool lease_books::may_go_to(peer& at, const call_base& call) {
+    if (awaits_others(at, call)) return false;
+    if (!needs_aside(at, call)) return true;
+    if (at.aside != nullptr) return at.aside->takes_tasks();
+    if (at.aside_is == peer::aside_state::none)
+        at.aside_is =
+            source->want_beside(*at.wire) ? peer::aside_state::asked : peer::aside_state::refused;
+    return at.aside_is == peer::aside_state::refused;
+}
+
+/// The second process has come. False: there is no use for it any more.
+SKEIN_INLINE bool lease_books::stand_beside(peer& second, const peers& links,
+                                            const net::channel& of) {
+    second.is_aside = true;
+    for (const auto& l : links) {
+        if (l->wire.get() != &of || !l->up || l->aside != nullptr) continue;
+        l->aside = &second;
+        l->aside_is = peer::aside_state::none;
+        second.principal = l.get();
+        return true;
+    }
+    return false;
+}
+
+/// One of the two has ended. The second one leaves when its tasks have ended; another may come for the first.
+SKEIN_INLINE void lease_books::part(peer& one) noexcept {
+    if (auto* const first = std::exchange(one.principal, nullptr)) {
+        first->aside = nullptr;
+        first->aside_is = peer::aside_state::none;
+    }
+    if (auto* const second = std::exchange(one.aside, nullptr)) {
+        second->principal = nullptr;
+        second->spent = true;
+        second->ended.set();
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE void runtime::suspect(const net::channel& worker, bool on) {
+    auto& leases = books_->leases;
+    for (const auto& l : books_->links) {
+        if (l->wire.get() != &worker || !l->up || l->suspected == on || !l->ended_for.empty())
+            continue;
+        l->suspected = on;
+        if (l->kind == 0 && !l->is_aside) leases.retire(*l, on);
+        std::vector<counted_ptr<detail::call_base>> moved;
+        for (auto& s : books_->slots)
+            if (on && s.call && s.call->on == l.get() && !s.call->is_done() &&
+                s.call->kind == detail::call_kind::task)
+                moved.emplace_back(s.call.get());
+        std::erase_if(moved, [&](const auto& call) { return !take_back(*call); });
+        std::sort(moved.begin(), moved.end(),
+                  [](const auto& a, const auto& b) { return a->order < b->order; });
+        for (auto& call : moved) place(std::move(call));
+        break;
+    }
+    pump();
+}
+
+SKEIN_INLINE void runtime::give_up_worker(const net::channel& worker, std::string why) {
+    for (const auto& l : books_->links)
+        if (l->wire.get() == &worker && l->up && l->ended_for.empty()) l->ended_for = why;
+}
+
+/// Driver: no second process comes to this worker: its tasks run in the one that there is.
+SKEIN_INLINE void runtime::refuse_aside(const net::channel& worker) {
+    for (const auto& l : books_->links)
+        if (l->wire.get() == &worker && l->aside == nullptr)
+            l->aside_is = peer::aside_state::refused;
+    pump();
+}
+
+} // namespace skein::rt
+
 // ======== skein/rt/detail/runtime_send.ipp
 // Part of the bodies of rt/runtime.hpp: which worker a call goes to, and how it gets there.
 
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace skein::rt {
+
+namespace detail {
+
+/// An actor goes where the fewest are, and of these where it need not wait for a task. A task that needs no free core
+/// goes to a worker with nothing to do, then to the one with the least.
+[[nodiscard]] inline bool goes_before(const call_base& call, const peer& a,
+                                      const peer& b) noexcept {
+    if (call.kind == call_kind::create)
+        return std::tuple(a.actors, a.busy, a.coroutines) <
+               std::tuple(b.actors, b.busy, b.coroutines);
+    const auto load = [](const peer& l) {
+        const bool is_idle = l.busy == 0 && l.credit.calls == 0 && !lease_books::is_needed(l);
+        return std::tuple(!is_idle, l.busy, l.credit.calls, lease_books::is_needed(l));
+    };
+    return load(a) < load(b);
+}
+
+} // namespace detail
 
 /// Where a new actor, or a task that needs no free core, goes now; nullptr: nowhere yet, or (possible = false) never.
 SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) {
@@ -33718,20 +34133,14 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
     std::uint32_t largest = 0;
     bool any = false;
     for (const auto& l : books_->links) {
-        if (!l->up || l->kind != 0 || l->is_guest) continue;
+        if (!l->up || l->kind != 0 || l->is_guest || l->is_aside) continue;
         any = true;
         largest = std::max(largest, l->capacity);
         if (call.cpus > l->capacity || l->retiring) continue;
         if (call.kind == detail::call_kind::task && call.cpus == 0 &&
             !credits::has(*books_, l->credit))
             continue;
-        if (call.kind == detail::call_kind::create) {
-            if (best == nullptr || l->actors < best->actors) best = l.get();
-            continue;
-        }
-        if (best == nullptr || l->busy < best->busy ||
-            (l->busy == best->busy && l->credit.calls < best->credit.calls))
-            best = l.get();
+        if (best == nullptr || detail::goes_before(call, *l, *best)) best = l.get();
     }
     possible = !any || call.cpus <= largest;
     // An actor stays where it is put: rather wait for a worker that is about to come.
@@ -33759,6 +34168,7 @@ SKEIN_INLINE void runtime::pump(detail::call_kind which) {
         bool possible = true;
         auto* where = pick(*front, possible);
         if (where == nullptr && possible) return;
+        if (where != nullptr && !books_->leases.may_go_to(*where, *front)) return;
         auto call = std::move(front);
         line.pop_front();
         if (where == nullptr) {
@@ -33805,7 +34215,11 @@ SKEIN_INLINE void stamp_deadline(const call_base& call, mut_byte_span body) {
 SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     auto& raw = *call;
     raw.slot = take_slot(std::move(call));
+    peer* at = &to; // the process in which it runs
     if (raw.kind == detail::call_kind::task && books_->upstream == nullptr) {
+        if (to.aside != nullptr && to.aside->takes_tasks() && books_->leases.needs_aside(to, raw))
+            at = to.aside;
+        books_->leases.count_coroutine(to, raw, 1);
         if (to.busy == 0) {
             to.mark = loop::current().now();
             to.finished = 0;
@@ -33815,6 +34229,7 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
         books_->leases.sent(to, raw);
     } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
         ++to.actors;
+        books_->leases.note_use(to);
         if (to.kind != 0) books_->leases.settle_in(to);
     }
     credits::take(*books_, to, raw, raw.body.size());
@@ -33822,13 +34237,13 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
     // when it was taken back; and one that was not sent.
     const bool keep = raw.kind == detail::call_kind::task && books_->upstream == nullptr &&
-                      (raw.retries_left > 0 || to.page);
+                      (raw.retries_left > 0 || at->page);
     if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) remember_plan(raw);
     if (keep || keeps_body(raw)) {
-        (void)transmit(to, raw, raw.body, nullptr);
+        (void)transmit(*at, raw, raw.body, nullptr);
     } else {
         auto body = std::exchange(raw.body, {});
-        if (!transmit(to, raw, body, &body)) raw.body = std::move(body);
+        if (!transmit(*at, raw, body, &body)) raw.body = std::move(body);
     }
 }
 
@@ -33866,9 +34281,12 @@ SKEIN_INLINE bool runtime::transmit(peer& to, detail::call_base& call, byte_span
 }
 
 /// A task has left its worker: its cores are free, and the worker's pace is known better.
-SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
+SKEIN_INLINE void runtime::account(peer& ran_at, const detail::call_base& call) {
     if (books_->upstream != nullptr || call.kind != detail::call_kind::task) return;
-    if (!from.tasks.empty() && from.tasks.front().order == call.order) from.tasks.pop_front();
+    auto& tasks = ran_at.tasks;
+    if (!tasks.empty() && tasks.front().order == call.order) tasks.pop_front();
+    peer& from = ran_at.principal != nullptr ? *ran_at.principal : ran_at;
+    books_->leases.count_coroutine(from, call, -1);
     if (from.alone == &call) from.alone = nullptr;
     if (call.cpus == 0) return;
     auto& leases = books_->leases;
@@ -33904,14 +34322,16 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
 /// does. The guess how long tasks take was wrong then, or one of them is much longer than the others.
 SKEIN_INLINE void runtime::feed(peer& idle) {
     if (books_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.kind != 0 ||
-        idle.is_guest || idle.busy != 0 || books_->closing)
+        idle.is_guest || idle.is_aside || idle.busy != 0 || books_->closing)
         return;
     auto& leases = books_->leases;
     peer* most = nullptr;
-    for (const auto& l : books_->links)
-        if (l.get() != &idle && l->busy > l->capacity &&
+    for (const auto& l : books_->links) {
+        const peer& counted = l->principal != nullptr ? *l->principal : *l;
+        if (&counted != &idle && counted.busy > counted.capacity &&
             (most == nullptr || l->tasks.size() > most->tasks.size()))
             most = l.get();
+    }
     if (most == nullptr) return;
     for (auto& share : idle.shares) leases.release_unused(*share);
     std::vector<counted_ptr<detail::call_base>> moved;
@@ -34531,6 +34951,13 @@ decltype(auto) call_now(actor_box* box, Arguments& arguments) {
         arguments);
 }
 
+/// The same of a plain function: the calls that it makes leave while it runs.
+template <auto F, class T, class Arguments>
+decltype(auto) call_plain(actor_box* box, Arguments& arguments) {
+    const loop::occupied until_it_returns(loop::current());
+    return call_now<F, T>(box, arguments);
+}
+
 template <class M>
 inline constexpr bool is_const_method = false;
 template <class R, class C, class... P>
@@ -34642,18 +35069,18 @@ void invoke_with(incoming_call& call, Arguments& arguments) {
     } else {
         try {
             if constexpr (std::is_void_v<typename traits::result>) {
-                call_now<F, T>(call.box.get(), arguments);
+                call_plain<F, T>(call.box.get(), arguments);
                 after_call<F>(call.self, *call.from, call.box.get(), arguments);
                 reply_nothing<T>(call.self, *call.from, call.slot);
             } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
                                                                              arguments))>) {
                 const auto& value =
-                    call_now<F, T>(call.box.get(), arguments); // of an argument, perhaps
+                    call_plain<F, T>(call.box.get(), arguments); // of an argument, perhaps
                 if (call.box)
                     call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
                 reply_value<T>(call.self, *call.from, call.slot, value);
             } else {
-                auto value = call_now<F, T>(call.box.get(), arguments);
+                auto value = call_plain<F, T>(call.box.get(), arguments);
                 after_call<F>(call.self, *call.from, call.box.get(), arguments);
                 reply_value<T>(call.self, *call.from, call.slot, std::move(value));
             }
@@ -35128,6 +35555,7 @@ void invoke_create(incoming_call& call) {
     try {
         auto box = std::apply(
             [](auto&... a) {
+                const loop::occupied until_it_returns(loop::current());
                 return counted_ptr<actor_box>(new box_of<T>(std::in_place, std::move(a)...));
             },
             arguments);
@@ -36247,6 +36675,7 @@ class stream;
 
 namespace skein::rt {
 
+class child;
 class children;
 class runtime;
 
@@ -36292,6 +36721,8 @@ public:
     void rests(const net::channel& worker, bool on) override;
     /// Kills its process.
     void end_now(const net::channel& worker) override;
+    /// Starts one, which shares the cores of that worker and leaves with it.
+    [[nodiscard]] bool want_beside(const net::channel& worker) override;
     /// Takes room of this host for the group, as long as it is held.
     void want_group(const worker_group& what) override;
     void drop_group(std::uint64_t number) override;
@@ -36323,6 +36754,11 @@ private:
 
 namespace detail {
 
+/// Ends a worker that gives no sign of life any more, though its process is there; until it is cancelled.
+/// leaves_when_idle: it is the second process of another one.
+[[nodiscard]] task<void> watch_process(child* process, std::shared_ptr<net::channel> wire,
+                                       runtime* driver, time_constants times,
+                                       bool leaves_when_idle);
 /// "w2" for "worker-2": in a process's name there is little room.
 [[nodiscard]] std::string short_worker_name(std::string_view name);
 
@@ -36663,6 +37099,15 @@ public:
         for (auto* one : serving_)
             if (one->wire.get() == &worker) one->process->kill();
     }
+    bool want_beside(const net::channel& worker) {
+        const auto found = std::find_if(serving_.begin(), serving_.end(), [&](const life* one) {
+            return one->wire.get() == &worker;
+        });
+        if (found == serving_.end() || stopping_) return false;
+        beside_.push_back((*found)->wire);
+        changed_.set();
+        return true;
+    }
     void rests(const net::channel& worker, bool on) {
         for (auto* one : own_) {
             if (one->wire.get() != &worker || !one->in_bundle) continue;
@@ -36749,6 +37194,8 @@ private:
             one->wire = co_await met;
             pids_.push_back(static_cast<pid_t>(one->process->pid()));
             serving_.push_back(one);
+            watching.spawn(detail::watch_process(one->process.get(), one->wire, &driver_,
+                                                 how_.times, one->room.aside_of != nullptr));
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
@@ -36824,6 +37271,7 @@ private:
                 for (const auto& [number, why] : groups_.ask()) driver_.group_refused(number, why);
                 ask_for_room();
                 start_granted(lives);
+                for (auto& of : std::exchange(beside_, {})) lives.spawn(live_beside(std::move(of)));
                 const auto pause = retire_idle(lives);
                 close_groups();
                 auto woken = wait_change(pause);
@@ -37021,6 +37469,24 @@ private:
         }
         changed_.set();
     }
+    /// The second process of a worker, for plain tasks while others wait in the first.
+    task<void> live_beside(std::shared_ptr<net::connection> of) {
+        life one;
+        one.name = fmt::format("worker-{}", how_.count + ++last_own_);
+        one.cpus = cpus_;
+        one.room.labels = {label_};
+        one.room.aside_of = of.get();
+        restart_policy once{restart_rules{}};
+        auto lived = live(&one, &once);
+        const auto failed = co_await lived;
+        if (!failed) co_return;
+        if (!stopping_ && failed->code() != errc::cancelled) {
+            auto told = why_not_started(&one, *failed);
+            const auto why = co_await told;
+            logging::warn("rt", why.what());
+        }
+        driver_.refuse_aside(*of);
+    }
     /// Shakes hands with a process that has been started.
     task<std::shared_ptr<net::connection>> meet(life* one) {
         auto stream = one->process->take_stream();
@@ -37089,6 +37555,8 @@ private:
     std::uint16_t cpus_ = 1;
     std::vector<pid_t> pids_;
     std::vector<life*> serving_; ///< whose process is there and connected
+    std::vector<std::shared_ptr<net::connection>>
+        beside_; ///< workers that are to have a second one
     int alive_ = 0;
     bool stopping_ = false;
     time_point stopped_at_{};
@@ -37116,6 +37584,9 @@ SKEIN_INLINE void local_workers::want(const worker_demand& what) { pool_->want(w
 SKEIN_INLINE void local_workers::rests(const net::channel& worker, bool on) {
     pool_->rests(worker, on);
 }
+SKEIN_INLINE bool local_workers::want_beside(const net::channel& worker) {
+    return pool_->want_beside(worker);
+}
 SKEIN_INLINE void local_workers::end_now(const net::channel& worker) { pool_->end_now(worker); }
 SKEIN_INLINE void local_workers::want_group(const worker_group& what) { pool_->want_group(what); }
 SKEIN_INLINE void local_workers::drop_group(std::uint64_t number) { pool_->drop_group(number); }
@@ -37124,6 +37595,68 @@ SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
 }
 
 } // namespace skein::rt
+
+// ======== skein/rt/detail/worker_watch.ipp
+// Part of the bodies of rt/local_workers.hpp: a worker whose process is there and does nothing any more. A worker runs
+// tasks on its loop, so that it may be silent for hours and be well; its silence says nothing. What the kernel says of
+// its process does: it is stopped, it has become another program, or it reads by itself from the socket over which its
+// driver talks to it. When that has lasted as long as the silence of a dead host it is ended, and all goes on as after
+// any worker's death; before that, from the time on at which a silent host is suspected, nothing new goes there.
+
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+/// Why a process will not answer; empty: it may.
+[[nodiscard]] inline const char* why_silent(const process_look& first, const process_look& now) {
+    if (now.is_stopped) return "it is stopped (SIGSTOP)";
+    if (first.executable != 0 && now.executable != 0 && now.executable != first.executable)
+        return "it has become another program (exec)";
+    if (now.holds_socket) return "a function there reads from skein's own socket";
+    return "";
+}
+
+SKEIN_INLINE task<void> watch_process(child* process, std::shared_ptr<net::channel> wire,
+                                      runtime* driver, time_constants times,
+                                      bool leaves_when_idle) {
+    const auto first = process->look();
+    std::optional<time_point> since;
+    auto busy_at = loop::current().now();
+    bool suspected = false;
+    for (;;) {
+        co_await sleep_for(times.suspect_after);
+        const std::string why = why_silent(first, process->look());
+        const auto now = loop::current().now();
+        if (!leaves_when_idle || !driver->is_idle(wire)) busy_at = now;
+        if (now - busy_at >= times.idle_aside) {
+            auto leaving = driver->retire(wire);
+            (void)co_await leaving;
+            co_return;
+        }
+        if (why.empty()) {
+            since.reset();
+            if (std::exchange(suspected, false)) driver->suspect(*wire, false);
+            continue;
+        }
+        if (!since) {
+            since = now;
+            continue;
+        }
+        if (!std::exchange(suspected, true)) driver->suspect(*wire, true);
+        if (now - *since < times.dead_after) continue;
+        driver->give_up_worker(
+            *wire, fmt::format("it was ended after {:.3g} s: {}", to_seconds(now - *since), why));
+        process->kill();
+        co_return;
+    }
+}
+
+} // namespace skein::rt::detail
 
 // ======== skein/rt/pending.hpp
 // pending<T>: the outcome of a call that a thread has made through a session, now or later.

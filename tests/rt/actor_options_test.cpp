@@ -231,7 +231,7 @@ int maker_at = -1, made_at = -1;
 bool go_on = false;
 int apart = 0; ///< times that the maker and its actor were at different workers
 
-task<std::vector<int>> make_and_use() {
+task<std::vector<int>> make_and_use() { // the actor goes to the other worker
     auto l = co_await actor<ledger>.with({.restarts = 1})();
     (void)co_await l.call<&ledger::note>(1);
     made_at = co_await l.call<&ledger::worker>();
@@ -246,8 +246,6 @@ TEST_CASE("an actor that a worker made is made again, too", "[O1][rt][actor_opti
         in_sim(seed, 2, [](sim_cluster& c) -> task<void> {
             maker_at = made_at = -1;
             go_on = false;
-            actor_handle<plain> first; // so that the next actor goes to the other worker
-            first = co_await actor<plain>(1);
             auto work = remote<&make_and_use>();
             while (maker_at < 0) co_await sleep_for(5ms);
             const bool is_apart = maker_at != made_at;

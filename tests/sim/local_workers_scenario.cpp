@@ -79,6 +79,19 @@ task<int> slow(int call, int ms) {
     co_await sleep_for(std::chrono::milliseconds(ms));
     co_return call;
 }
+/// Waits for a plain task of its own, which then runs in a second process if all are waited in.
+task<int> asks(int call, int ms, bool waits_for_ever) {
+    auto inner = remote<&plain>.with({.retries = 2})(-call);
+    if (waits_for_ever) {
+        const int got = co_await inner;
+        co_await sleep_for(std::chrono::milliseconds(ms));
+        co_return -got;
+    }
+    auto bounded = as_result(with_timeout(as_task(inner), std::chrono::milliseconds(ms)));
+    const auto got = co_await bounded;
+    if (!got) inner.cancel_by_force();
+    co_return call;
+}
 constexpr int gpus_here = 1, disks_here = 2;
 /// One unit of something that the host has few of.
 struct unit {
@@ -206,7 +219,13 @@ outstanding submit(stage* s, int call, const actor_handle<counter>& actor, int* 
     if (s->has_own && w.chance(0.4)) return submit_own(s, call, how);
     how.retries = made.retries = static_cast<int>(w.below(4));
     if (w.chance(0.2)) how.deadline = std::chrono::milliseconds(1 + w.below(3000));
-    switch (w.below(actor ? 5 : 3)) {
+    switch (w.below(actor ? 6 : 4)) {
+    case 3: {
+        const bool waits = w.chance(0.5);
+        made.result = remote<&asks>.with(how)(call, static_cast<int>(w.below(500)), waits);
+        made.counts_runs = false;
+        break;
+    }
     case 0: made.result = remote<&plain>.with(how)(call); break;
     case 1: made.result = remote<&broken>.with(how)(call); break;
     case 2:
@@ -342,10 +361,11 @@ void hurt(stage* s) {
     const auto all = s->children.running();
     if (all.empty()) return;
     const auto victim = all[s->w.below(all.size())].pid;
+    const std::uint64_t most_pause = s->w.chance(0.3) ? 8000 : 1000; // taken for dead, or not
     if (s->w.chance(0.7))
         s->children.kill(victim);
     else
-        s->children.pause(victim, std::chrono::milliseconds(s->w.below(1000)));
+        s->children.pause(victim, std::chrono::milliseconds(s->w.below(most_pause)));
 }
 
 /// Calls for a while, under faults.

@@ -42,6 +42,7 @@ struct time_constants {
     ms worker_refused{500};         ///< after which nobody will ever listen there again
     ms keeper_idle{60'000};         ///< a namespace without actors and guests ends
     ms idle_worker{250};            ///< a worker for one demand that has nothing to do leaves
+    ms idle_aside{10'000};          ///< so does the second process of a worker
     ms space_enter{90'000}; ///< for a namespace's keeper to be found or started, and reached
     ms space_settle{2500};  ///< a head that has just started waits so long for keepers that live
     ms space_fence{45'000}; ///< one that nobody saw end has surely ended: its agent has no head

@@ -103,6 +103,22 @@ public:
         loop* before_;
     };
 
+    /// While it lives a function runs on this loop that returns when it likes and awaits nothing: the turn may last for
+    /// hours, and what is sent meanwhile does not wait for its end.
+    class occupied {
+    public:
+        explicit occupied(loop& of) noexcept
+            : of_(of), before_(std::exchange(of.occupied_, true)) {}
+        occupied(const occupied&) = delete;
+        occupied& operator=(const occupied&) = delete;
+        ~occupied() { of_.occupied_ = before_; }
+
+    private:
+        loop& of_;
+        bool before_;
+    };
+    [[nodiscard]] bool is_occupied() const noexcept { return occupied_; }
+
     /// Queues a suspended coroutine; it is resumed in this turn or the next, under no context.
     void post(std::coroutine_handle<> handle) { ready_.push_back({&run_frame, handle.address()}); }
     /// The same with its context; `to` must stay until then.
@@ -268,6 +284,7 @@ private:
 
     static inline constinit thread_local loop* current_ = nullptr;
 
+    bool occupied_ = false;   ///< by a function that awaits nothing
     bool finished_ = false;   ///< the task of run() has ended
     std::size_t adopted_ = 0; ///< works of adopt() that have not
     loop* outer_ = this;      ///< which counts them

@@ -140,7 +140,10 @@ private:
     [[noreturn]] void refuse_ended() const;
     [[noreturn]] void refuse_large(std::size_t bytes) const;
     void send_control(control kind) noexcept;
-    void request_flush() noexcept { loop_.at_turn_end(hook_); }
+    void request_flush() noexcept {
+        if (loop_.is_occupied()) return flush();
+        loop_.at_turn_end(hook_);
+    }
     void progress(std::size_t written) noexcept;
 
     bool parse(); // false: more bytes are needed or it has ended

@@ -74,6 +74,14 @@ struct process_usage {
     duration cpu_time{0}; ///< of all its threads since its start
 };
 
+/// What the kernel says of a process that gives no sign of life. One that computes, or waits for a disk or a peer of its
+/// own, shows none of it.
+struct process_look {
+    bool is_stopped = false;      ///< SIGSTOP and the like; not by a debugger
+    bool holds_socket = false;    ///< its end of our socket waits in reads: it reads there itself
+    std::uint64_t executable = 0; ///< which one; another one later: exec. 0: not known
+};
+
 /// What a host has for its processes, as far as this one may use it.
 struct host_resources {
     int cores = 1;
@@ -105,6 +113,8 @@ public:
 
     /// What it takes now; zeros when it has ended.
     [[nodiscard]] virtual process_usage usage() = 0;
+    /// What it looks like now, from outside.
+    [[nodiscard]] virtual process_look look() { return {}; }
 
     /// Our end of its socket; nullptr if it has none, or when it has been taken.
     [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
@@ -137,6 +147,11 @@ public:
 namespace detail {
 class starter;
 }
+
+namespace detail {
+/// Of a process of this host that was started with a socket.
+[[nodiscard]] process_look look_at(std::int64_t pid, bool has_socket);
+} // namespace detail
 
 /// Processes of this host. They get no Ctrl-C from the terminal: that is for the parent, which tells them.
 ///
@@ -190,5 +205,6 @@ private:
 
 #if SKEIN_HEADER_ONLY
 #include <skein/rt/detail/children.ipp>
+#include <skein/rt/detail/process_look.ipp>
 #include <skein/rt/detail/starter.ipp>
 #endif

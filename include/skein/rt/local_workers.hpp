@@ -37,6 +37,7 @@ class stream;
 
 namespace skein::rt {
 
+class child;
 class children;
 class runtime;
 
@@ -82,6 +83,8 @@ public:
     void rests(const net::channel& worker, bool on) override;
     /// Kills its process.
     void end_now(const net::channel& worker) override;
+    /// Starts one, which shares the cores of that worker and leaves with it.
+    [[nodiscard]] bool want_beside(const net::channel& worker) override;
     /// Takes room of this host for the group, as long as it is held.
     void want_group(const worker_group& what) override;
     void drop_group(std::uint64_t number) override;
@@ -113,6 +116,11 @@ private:
 
 namespace detail {
 
+/// Ends a worker that gives no sign of life any more, though its process is there; until it is cancelled.
+/// leaves_when_idle: it is the second process of another one.
+[[nodiscard]] task<void> watch_process(child* process, std::shared_ptr<net::channel> wire,
+                                       runtime* driver, time_constants times,
+                                       bool leaves_when_idle);
 /// "w2" for "worker-2": in a process's name there is little room.
 [[nodiscard]] std::string short_worker_name(std::string_view name);
 
@@ -128,4 +136,5 @@ namespace detail {
 #if SKEIN_HEADER_ONLY
 #include <skein/rt/detail/local_worker_main.ipp>
 #include <skein/rt/detail/local_workers.ipp>
+#include <skein/rt/detail/worker_watch.ipp>
 #endif

@@ -142,6 +142,13 @@ public:
     void group_placed(std::uint64_t number, bool on);
     void group_refused(std::uint64_t number, const error& why);
     void group_gone(std::uint64_t number);
+    /// Driver: a worker gives no sign of life, or does so again. Nothing new goes to it meanwhile, and what it has not
+    /// begun runs elsewhere.
+    void suspect(const net::channel& worker, bool on);
+    /// Driver: it will not answer any more, for this reason: its process is being ended.
+    void give_up_worker(const net::channel& worker, std::string why);
+    /// Driver: no second process comes to that worker, see worker_source::want_beside().
+    void refuse_aside(const net::channel& worker);
     /// Driver: so many cores of its workers are others' from now on: no task is sent there.
     void lend(std::uint32_t cores);
     /// Driver: ends when no task runs on the cores that are lent.
@@ -319,6 +326,7 @@ private:
 
     // Calls between workers. The worker's side, in detail/runtime_direct.ipp and detail/runtime_callers.ipp:
     void find_way(detail::actor_state& lane);
+    void look_for_way(detail::actor_state& lane);
     [[nodiscard]] static bool is_cut(const detail::actor_state& lane) noexcept;
     [[nodiscard]] peer& here();
     void ask_where(detail::actor_state& lane, bool is_cut_off);
@@ -427,6 +435,7 @@ private:
 #include <skein/rt/detail/runtime_meetings.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_restarts.ipp>
+#include <skein/rt/detail/runtime_room.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
 #include <skein/rt/detail/runtime_spaces.ipp>
 #endif

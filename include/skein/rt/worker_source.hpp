@@ -70,6 +70,8 @@ struct worker_room {
     bool is_guest =
         false; ///< another program: it calls, finds and makes actors, and nothing runs there
     bool labels_follow = false; ///< they are not known yet, see runtime::set_labels()
+    /// It runs plain tasks of the worker at the other end of this connection, in which somebody waits; none: its own.
+    const net::channel* aside_of = nullptr;
 };
 
 /// Where the keeper of a namespace is.
@@ -113,6 +115,10 @@ public:
     /// The worker's process is to end at once: a task there was cancelled by force. Returns at once; the end is seen
     /// as that of any worker, and it is replaced.
     virtual void end_now(const net::channel& worker) = 0;
+    /// All that have room are waited in by coroutines or actors: a second process is wanted for the plain tasks of this
+    /// one, on its cores. False: it cannot be had. Returns at once; what becomes of it the runtime is told
+    /// (serve_worker, refuse_aside).
+    [[nodiscard]] virtual bool want_beside(const net::channel& worker);
     /// Room for all bundles is wanted, together or not at all. Returns at once; what becomes of it the runtime is told
     /// (group_placed, group_refused).
     virtual void want_group(const worker_group& what) = 0;

@@ -167,7 +167,9 @@ SKEIN_INLINE task<void> connection::send_ready(std::size_t most_queued) {
 
 /// Writes what the kernel takes; the rest is the write loop's.
 SKEIN_INLINE void connection::flush() noexcept {
-    if (blocked_ || out_.empty() || state_ == state::ended) return;
+    // The write loop cannot take over while a function keeps the loop.
+    const bool is_taken = blocked_ && (in_flight_ > 0 || !loop_.is_occupied());
+    if (is_taken || out_.empty() || state_ == state::ended) return;
     try {
         std::size_t written = 0;
         const std::size_t asked = out_.bytes();

@@ -70,6 +70,7 @@ void invoke_create(incoming_call& call) {
     try {
         auto box = std::apply(
             [](auto&... a) {
+                const loop::occupied until_it_returns(loop::current());
                 return counted_ptr<actor_box>(new box_of<T>(std::in_place, std::move(a)...));
             },
             arguments);

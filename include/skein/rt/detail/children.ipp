@@ -95,6 +95,10 @@ public:
     process_usage usage() override {
         return process_.running() ? usage_of(process_.pid()) : process_usage{};
     }
+    process_look look() override {
+        return process_.running() ? look_at(process_.pid(), static_cast<bool>(socket_))
+                                  : process_look{};
+    }
     std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
 
     task<std::size_t> read_output(bool is_error, std::span<std::byte> into) override {

@@ -90,6 +90,7 @@ struct direct_books {
     static constexpr std::chrono::milliseconds short_wait{1}; ///< of which the driver need not know
 
     void go_there(actor_state& lane, std::uint64_t incarnation);
+    [[nodiscard]] bool has_link(actor_id actor) const;
     void forget(std::uint64_t incarnation);
     void tell_waits();
     void deliver();

@@ -3,6 +3,7 @@
 // The executing side of rt/remote.hpp: an actor where it lives, and what a function's record does with a call that has
 // arrived, or that this process gives to itself. All that does not depend on the function is in runtime.
 
+#include <skein/core/loop.hpp>
 #include <skein/net/offload.hpp>
 #include <skein/rt/detail/actor_box.hpp>
 #include <skein/rt/detail/given_call.hpp>
@@ -78,6 +79,13 @@ decltype(auto) call_now(actor_box* box, Arguments& arguments) {
             }
         },
         arguments);
+}
+
+/// The same of a plain function: the calls that it makes leave while it runs.
+template <auto F, class T, class Arguments>
+decltype(auto) call_plain(actor_box* box, Arguments& arguments) {
+    const loop::occupied until_it_returns(loop::current());
+    return call_now<F, T>(box, arguments);
 }
 
 template <class M>
@@ -191,18 +199,18 @@ void invoke_with(incoming_call& call, Arguments& arguments) {
     } else {
         try {
             if constexpr (std::is_void_v<typename traits::result>) {
-                call_now<F, T>(call.box.get(), arguments);
+                call_plain<F, T>(call.box.get(), arguments);
                 after_call<F>(call.self, *call.from, call.box.get(), arguments);
                 reply_nothing<T>(call.self, *call.from, call.slot);
             } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
                                                                              arguments))>) {
                 const auto& value =
-                    call_now<F, T>(call.box.get(), arguments); // of an argument, perhaps
+                    call_plain<F, T>(call.box.get(), arguments); // of an argument, perhaps
                 if (call.box)
                     call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
                 reply_value<T>(call.self, *call.from, call.slot, value);
             } else {
-                auto value = call_now<F, T>(call.box.get(), arguments);
+                auto value = call_plain<F, T>(call.box.get(), arguments);
                 after_call<F>(call.self, *call.from, call.box.get(), arguments);
                 reply_value<T>(call.self, *call.from, call.slot, std::move(value));
             }

@@ -102,6 +102,15 @@ public:
         for (auto* one : serving_)
             if (one->wire.get() == &worker) one->process->kill();
     }
+    bool want_beside(const net::channel& worker) {
+        const auto found = std::find_if(serving_.begin(), serving_.end(), [&](const life* one) {
+            return one->wire.get() == &worker;
+        });
+        if (found == serving_.end() || stopping_) return false;
+        beside_.push_back((*found)->wire);
+        changed_.set();
+        return true;
+    }
     void rests(const net::channel& worker, bool on) {
         for (auto* one : own_) {
             if (one->wire.get() != &worker || !one->in_bundle) continue;
@@ -188,6 +197,8 @@ private:
             one->wire = co_await met;
             pids_.push_back(static_cast<pid_t>(one->process->pid()));
             serving_.push_back(one);
+            watching.spawn(detail::watch_process(one->process.get(), one->wire, &driver_,
+                                                 how_.times, one->room.aside_of != nullptr));
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
@@ -263,6 +274,7 @@ private:
                 for (const auto& [number, why] : groups_.ask()) driver_.group_refused(number, why);
                 ask_for_room();
                 start_granted(lives);
+                for (auto& of : std::exchange(beside_, {})) lives.spawn(live_beside(std::move(of)));
                 const auto pause = retire_idle(lives);
                 close_groups();
                 auto woken = wait_change(pause);
@@ -460,6 +472,24 @@ private:
         }
         changed_.set();
     }
+    /// The second process of a worker, for plain tasks while others wait in the first.
+    task<void> live_beside(std::shared_ptr<net::connection> of) {
+        life one;
+        one.name = fmt::format("worker-{}", how_.count + ++last_own_);
+        one.cpus = cpus_;
+        one.room.labels = {label_};
+        one.room.aside_of = of.get();
+        restart_policy once{restart_rules{}};
+        auto lived = live(&one, &once);
+        const auto failed = co_await lived;
+        if (!failed) co_return;
+        if (!stopping_ && failed->code() != errc::cancelled) {
+            auto told = why_not_started(&one, *failed);
+            const auto why = co_await told;
+            logging::warn("rt", why.what());
+        }
+        driver_.refuse_aside(*of);
+    }
     /// Shakes hands with a process that has been started.
     task<std::shared_ptr<net::connection>> meet(life* one) {
         auto stream = one->process->take_stream();
@@ -528,6 +558,8 @@ private:
     std::uint16_t cpus_ = 1;
     std::vector<pid_t> pids_;
     std::vector<life*> serving_; ///< whose process is there and connected
+    std::vector<std::shared_ptr<net::connection>>
+        beside_; ///< workers that are to have a second one
     int alive_ = 0;
     bool stopping_ = false;
     time_point stopped_at_{};
@@ -554,6 +586,9 @@ SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
 SKEIN_INLINE void local_workers::want(const worker_demand& what) { pool_->want(what); }
 SKEIN_INLINE void local_workers::rests(const net::channel& worker, bool on) {
     pool_->rests(worker, on);
+}
+SKEIN_INLINE bool local_workers::want_beside(const net::channel& worker) {
+    return pool_->want_beside(worker);
 }
 SKEIN_INLINE void local_workers::end_now(const net::channel& worker) { pool_->end_now(worker); }
 SKEIN_INLINE void local_workers::want_group(const worker_group& what) { pool_->want_group(what); }

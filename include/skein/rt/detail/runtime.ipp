@@ -71,15 +71,16 @@ SKEIN_INLINE runtime::~runtime() {
 }
 
 SKEIN_INLINE std::size_t runtime::workers() const noexcept {
-    return static_cast<std::size_t>(std::count_if(books_->links.begin(), books_->links.end(),
-                                                  [](auto& l) { return l->up && !l->is_guest; }));
+    return static_cast<std::size_t>(
+        std::count_if(books_->links.begin(), books_->links.end(),
+                      [](auto& l) { return l->up && !l->is_guest && !l->is_aside; }));
 }
 
 SKEIN_INLINE void runtime::on_first_call(unique_function<void()> start) {
     books_->start_workers = std::move(start);
 }
 SKEIN_INLINE void runtime::expect_workers(std::size_t n) {
-    books_->expected = n;
+    books_->expected = books_->leases.expected = n;
     pump();
 }
 SKEIN_INLINE const detail::process_name& runtime::name() const noexcept { return books_->name; }
@@ -290,6 +291,8 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
         auto& lane = *call->lane;
+        if (lane.by_driver) [[unlikely]]
+            look_for_way(lane);
         if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->is_open() &&
             !lane.lasts && !books_->closing && credits::has(*books_, lane.credit) &&
             !credits::stands_aside(*books_, lane, *call)) [[likely]] {
@@ -396,7 +399,9 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         return pump_leases();
     }
     bool possible = true; // must not wait behind those that wait for a free core
-    if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
+    auto* const where = pick(*call, possible);
+    if (where != nullptr && books_->leases.may_go_to(*where, *call))
+        return send(*where, std::move(call));
     auto& line = call->kind == detail::call_kind::create ? books_->creations : books_->queue;
     line.push_back(std::move(call));
     pump();

@@ -22,6 +22,7 @@
 #include <skein/rt/detail/id_map.hpp>
 #include <skein/rt/detail/lease_line.hpp>
 #include <skein/rt/detail/message.hpp>
+#include <skein/rt/detail/peer.hpp>
 #include <skein/rt/scheduler.hpp>
 #include <skein/rt/worker_source.hpp>
 
@@ -42,21 +43,6 @@ namespace skein::rt {
 namespace detail {
 
 struct lease_line;
-
-struct running_call {
-    static void* operator new(std::size_t bytes) {
-        return skein::detail::frame_pool::allocate(bytes);
-    }
-    static void operator delete(void* p, std::size_t bytes) noexcept {
-        skein::detail::frame_pool::release(p, bytes);
-    }
-    skein::detail::cancel_state stop;
-    counted_ptr<call_context> context;
-    bool told = false;      ///< the submitter knows that it has started
-    bool waits = false;     ///< it has not, see start_gate
-    bool held = false;      ///< and the submitter knows that
-    std::uint64_t news = 0; ///< direct_books::news when it began
-};
 
 struct call_base::rarities {
     std::string name;
@@ -91,116 +77,8 @@ struct call_base::rarities {
     bool cancel_requested = false;
 };
 
-} // namespace detail
-
-namespace detail {
-
 struct direct_books; // in detail/direct_books.hpp
 struct space_books;  // in detail/space_books.hpp
-
-/// What a peer is to this process.
-enum class peer_role : std::uint8_t {
-    program,  ///< a worker to its driver, or the driver to its worker
-    dialled,  ///< another worker, whose actors are called from here
-    accepted, ///< another worker, which calls actors that live here
-    here,     ///< this worker itself; without a connection
-};
-
-} // namespace detail
-
-/// A connection as the runtime sees it. Owned by the task that serves it.
-struct peer {
-    std::shared_ptr<net::channel> wire; ///< none of a worker itself
-    detail::direct_books* loopback = nullptr;
-    detail::peer_role role = detail::peer_role::program;
-    peer_id number;
-    std::string who;               ///< "worker-2 (pid 4711 at host)"
-    std::uint64_t incarnation = 0; ///< of its process, as it says
-    bool up = true;
-    bool retiring = false;             ///< nothing new goes there
-    bool lent = false;                 ///< its cores are others'
-    bool is_guest = false;             ///< another program: nothing runs there
-    bool spent = false;                ///< it was for one actor, which has ended: it leaves
-    std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
-    bool is_paused = false;            ///< nothing is read from it for a while
-    std::vector<std::string> labels;   ///< of its node
-    bool labels_follow = false;        ///< they are not known yet
-    error why{errc::closed, "closed"}; ///< once it has ended
-    std::string ended_for;             ///< by force, and for which call
-    call_id forced;                    ///< that call
-    bool orderly = false;
-    event ended;
-
-    // Placement of tasks: `busy` cores are asked for; up to capacity * window at a time, where the
-    // window grows until about a millisecond of work is under way (long tasks: one per core).
-    std::uint32_t capacity = 1, busy = 0, window = 1;
-    double service = 1e-3; ///< seconds per task, smoothed
-    time_point mark{};     ///< since when `finished` counts
-    std::uint32_t finished = 0;
-    std::size_t actors = 0;
-    detail::credit_line credit; ///< of tasks that occupy no cores
-    /// What calls have of their line's credit that were taken back, and that the worker has still to pass by.
-    struct passing {
-        actor_id target; ///< none: a task
-        detail::credit_taken taken;
-    };
-    std::unordered_map<slot_id, passing> taken_back;
-
-    // What the worker has begun, and the tasks that can be taken back from it, in the order in which they
-    // were sent; some are done.
-    struct waiting_task {
-        slot_id slot;
-        std::uint64_t order;
-    };
-    detail::claims page;
-    std::uint64_t sent = 0;                   ///< calls
-    const detail::call_base* alone = nullptr; ///< a task behind which no other is sent
-    request_id whole;                         ///< its lease of all that the worker has
-    std::deque<waiting_task> tasks;
-    std::size_t prune_at = 2 * detail::claims::entries;
-    std::vector<std::unique_ptr<detail::lease_share>> shares;
-    std::uint32_t guests = 0; ///< cores of `busy` that calls have without a lease
-    std::map<std::uint64_t, detail::held_group> groups; ///< placement groups that it holds
-    std::map<std::uint64_t, std::uint64_t>
-        made_groups;      ///< numbers of those that it made, by its own
-    std::size_t asks = 0; ///< questions for namespaces that have no answer
-
-    // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
-    detail::id_map<slot_id, std::unique_ptr<detail::running_call>> running;
-    std::unordered_map<slot_id, detail::call_base*> forwarded;
-    std::unordered_set<slot_id> unwanted; ///< calls in the backlog that were cancelled
-
-    // A worker, as its driver knows it, to others that call its actors.
-    std::string near_address, far_address;
-    std::vector<peer_id> told_where;   ///< who knows these
-    std::vector<peer_id> asks_for_end; ///< who cannot reach it, and wants to know whether it lives
-    bool calls_directly = false;       ///< it has calls at others without an outcome
-
-    [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
-    void send(std::uint16_t what, std::uint16_t flags, std::uint64_t id, byte_span body);
-    void send(net::frame f);
-    void abort(error reason) noexcept {
-        if (wire) wire->abort(std::move(reason));
-    }
-
-    /// A task was sent. Those that ended out of order are forgotten now and then.
-    void remember_task(waiting_task one) {
-        tasks.push_back(one);
-        if (tasks.size() < prune_at) return;
-        prune_at = std::max<std::size_t>(2 * detail::claims::entries, 2 * prune_tasks());
-    }
-    /// Forgets the tasks that the worker has begun; gives how many are left to take back.
-    std::size_t prune_tasks() {
-        while (!tasks.empty() && page.has_begun(tasks.front().order)) tasks.pop_front();
-        return tasks.size();
-    }
-};
-
-namespace detail {
-
-[[nodiscard]] inline place_id place_of(const peer& worker) noexcept {
-    return place_id(worker.number.value());
-}
 
 /// Driver: which tasks wait for which cores, and who holds some. Bodies in runtime_leases.ipp.
 struct lease_books {
@@ -225,6 +103,7 @@ struct lease_books {
     id_map<call_id, parent> parents;
     std::uint64_t incarnation = 0; ///< of the driver
     std::unordered_map<place_id, peer*> workers;
+    std::size_t expected = 0;  ///< so many of them there are or will soon be
     std::uint32_t largest = 0; ///< cores of the largest worker; 0: there is none
     std::size_t waiting = 0;   ///< tasks in lines
     std::uint64_t gone = 0;    ///< tasks that have left their line
@@ -238,6 +117,8 @@ struct lease_books {
     std::uint32_t resting = 0; ///< cores of tasks at workers of their own that wait for others
     event worker_idle;         ///< set when one has become so, or is lent no more
     worker_source* source = nullptr;
+    std::uint64_t freed = 0;         ///< changes when one becomes free:
+    intrusive_list<peer, peer> free; ///< workers with nothing to do whose loop nobody needs
 
     /// Tasks that occupy cores. Not a nested one that has killed a worker: it would wait for a worker with nothing to
     /// do, and others wait for it.
@@ -290,6 +171,18 @@ struct lease_books {
     bool reclaim();
     void forget_idle_lines();
     [[nodiscard]] peer* pick(lease_line& line, lease_line::room where) const;
+    [[nodiscard]] peer* pick_free(lease_line& line);
+    [[nodiscard]] peer* choose(lease_line& line);
+    void note_use(peer& at) noexcept;
+    void count_coroutine(peer& at, const call_base& call, int by) noexcept;
+    [[nodiscard]] static bool is_needed(const peer& at) noexcept {
+        return at.actors + at.coroutines > 0;
+    }
+    [[nodiscard]] bool needs_aside(const peer& at, const call_base& call) const noexcept;
+    [[nodiscard]] bool awaits_others(const peer& at, const call_base& call) const noexcept;
+    [[nodiscard]] bool may_go_to(peer& at, const call_base& call);
+    [[nodiscard]] bool stand_beside(peer& second, const peers& links, const net::channel& of);
+    static void part(peer& one) noexcept;
     [[nodiscard]] peer* straight_to(const call_base& call);
     void occupy(peer& at, std::uint32_t cores) noexcept;
     void settle_in(peer& at);
@@ -302,10 +195,6 @@ struct lease_books {
     [[nodiscard]] bool forget_parent(const call_base& call);
     [[nodiscard]] static lease_share& share_for(peer& at, lease_line& line);
 };
-
-} // namespace detail
-
-namespace detail {
 
 /// A call of a worker that the driver passes on: its outcome goes back as a reply.
 class forwarded_call : public call_base {

@@ -128,6 +128,7 @@ SKEIN_INLINE void runtime::line_up(counted_ptr<detail::call_base> call) {
 /// Driver: an actor has ended, or could not be made. Its worker, if that was for it alone, ends, too.
 SKEIN_INLINE void runtime::actor_left(peer& at) {
     --at.actors;
+    books_->leases.note_use(at);
     if (at.kind == 0 || at.spent) return;
     books_->leases.spend(at);
     at.ended.set();

@@ -70,12 +70,28 @@ SKEIN_INLINE void runtime::find_way(detail::actor_state& lane) {
     const auto* const box = books_->boxes.find(lane.id);
     if (box == nullptr) {
         const auto known = books_->direct->known.find(lane.id);
+        if (loop::current().is_occupied() && !books_->direct->has_link(lane.id)) {
+            lane.on = books_->upstream;
+            lane.moving = false;
+            lane.by_driver = true;
+            return;
+        }
         if (known == books_->direct->known.end()) return ask_where(lane, false);
         return books_->direct->go_there(lane, known->second);
     }
     if ((*box)->lasts) return ask_where(lane, false);
     lane.on = &here();
     lane.moving = false;
+}
+
+/// Worker: a plain function has called it through the driver. When all of those calls are over, and somebody calls who
+/// can wait for an answer, the way is looked for.
+SKEIN_INLINE void runtime::look_for_way(detail::actor_state& lane) {
+    if (lane.pending > 1 || lane.has_waiting() || lane.lost || loop::current().is_occupied())
+        return;
+    lane.by_driver = false;
+    credits::leave(*books_, lane);
+    lane.moving = true;
 }
 
 /// Its link has broken: what is called now waits until it is known what became of the worker.
@@ -134,6 +150,14 @@ SKEIN_INLINE void direct_books::go_there(actor_state& lane, std::uint64_t incarn
     at.waiting.push_back(lane.id);
     const task_context::use none(nullptr); // the link belongs to no call
     if (!std::exchange(at.is_served, true)) tasks.spawn(runtime::reach(&self, incarnation));
+}
+
+/// There is one to that actor's worker.
+SKEIN_INLINE bool direct_books::has_link(actor_id actor) const {
+    const auto at = known.find(actor);
+    const auto to = at != known.end() ? targets.find(at->second) : targets.end();
+    return to != targets.end() && !to->second.is_unreachable && to->second.link &&
+           to->second.link->is_open();
 }
 
 /// That worker has ended.

@@ -104,7 +104,8 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
     }
     if (lane) drain(*lane);
     if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();
-    if (books_->leases.crowded != 0 && from.busy == 0 && books_->upstream == nullptr) feed(from);
+    if (books_->leases.crowded != 0 && from.busy == 0 && books_->upstream == nullptr)
+        feed(from.principal != nullptr ? *from.principal : from);
 }
 
 /// Driver: whether a task goes to the end of its line because of how it failed.

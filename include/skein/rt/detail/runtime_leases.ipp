@@ -24,8 +24,6 @@ namespace detail {
 inline constexpr std::uint32_t most_cpus = std::numeric_limits<std::uint16_t>::max();
 /// The tag of a request for all that a worker has; others carry the cpus of their line.
 inline constexpr std::uint64_t whole_tag = std::uint64_t{most_cpus} + 1;
-/// Lists of workers are searched so far for the one with the least to do.
-inline constexpr int most_looked_at = 8;
 
 /// Puts the leases of a line on a worker into the list where they belong now.
 inline void file(lease_share& share) {
@@ -65,7 +63,7 @@ SKEIN_INLINE lease_share& lease_books::share_for(peer& at, lease_line& line) {
 }
 
 SKEIN_INLINE void lease_books::add(peer& worker) {
-    if (worker.is_guest) return; // no place
+    if (worker.is_guest || worker.is_aside) return; // no place
     if (worker.kind != 0) {
         auto& line = line_of(static_cast<std::uint16_t>(worker.kind));
         line.by = lease_line::service::own;
@@ -82,6 +80,7 @@ SKEIN_INLINE void lease_books::add(peer& worker) {
     SKEIN_CHECK(added, "{} is no place: {}", worker.who, added.error().what());
     workers[place_of(worker)] = &worker;
     largest = std::max(largest, worker.capacity);
+    note_use(worker);
     ++state;
     is_changed = true;
     lend_now();
@@ -254,11 +253,16 @@ SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
 /// A worker with nothing to do that could have this, all of whose cpus belong to the next call there; nullptr: there is
 /// none.
 SKEIN_INLINE peer* lease_books::take_whole(const peers& links, const demand& what) {
-    for (const auto& l : links) {
-        if (!l->up || l->retiring || l->lent || l->kind != 0 || l->is_guest || l->busy != 0 ||
-            l->alone != nullptr || l->capacity < what.cpus ||
-            (!what.is_anywhere() && !has_label(*l, what.label)))
-            continue;
+    std::vector<peer*> idle; // those whose loop nobody needs go first
+    for (const auto& l : links)
+        if (l->up && !l->retiring && !l->lent && l->kind == 0 && !l->is_guest && !l->is_aside &&
+            l->busy == 0 && l->alone == nullptr && l->capacity >= what.cpus &&
+            (what.is_anywhere() || has_label(*l, what.label)))
+            idle.push_back(l.get());
+    std::sort(idle.begin(), idle.end(), [](const peer* a, const peer* b) {
+        return std::pair(is_needed(*a), a->number) < std::pair(is_needed(*b), b->number);
+    });
+    for (auto* const l : idle) {
         for (const auto& share : l->shares) release_unused(*share);
         request all;
         all.demand.cpu = amount(static_cast<int>(std::min(l->capacity, most_cpus)));
@@ -266,7 +270,7 @@ SKEIN_INLINE peer* lease_books::take_whole(const peers& links, const demand& wha
         all.tag = whole_tag;
         const auto id = submit(std::move(all));
         if (take()) again = true;
-        if (!places.cancel(id)) return l.get();
+        if (!places.cancel(id)) return l;
     }
     return nullptr;
 }
@@ -320,40 +324,6 @@ SKEIN_INLINE void lease_books::forget_idle_lines() {
     }
 }
 
-/// The least busy of the workers that a line's next task may go to now.
-SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) const {
-    const bool is_last_turn = others_wait(line) && line.by != lease_line::service::own;
-    peer* best = nullptr;
-    int seen = 0;
-    line.with[where].for_each_while([&](const lease_share& share) {
-        auto* const at = share.at;
-        const bool is_open = at->up && !at->retiring && !at->lent && at->alone == nullptr &&
-                             (share.turn > 0 || !is_last_turn) &&
-                             (at->guests == 0 || at->busy + line.cpus <= at->capacity * at->window);
-        if (is_open && (best == nullptr || at->busy < best->busy)) best = at;
-        return ++seen < most_looked_at;
-    });
-    for (; best == nullptr && seen > 0; --seen) // the next ones another time
-        line.with[where].push_back(line.with[where].pop_front());
-    return best;
-}
-
-/// Where a task may go at once, past no other one: its demand is the only one, nothing waits, and its line has what
-/// it can have. nullptr: it stands in line.
-SKEIN_INLINE peer* lease_books::straight_to(const call_base& call) {
-    if (lines.size() != 1 || waiting > 0 || asking > 0 || pumping || call.alone != 0 ||
-        !suspects.empty())
-        return nullptr;
-    auto& [shape, line] = *lines.begin();
-    if (shape != call.shape || is_changed || line.by != lease_line::service::shared) return nullptr;
-    auto* to = pick(line, lease_line::unused);
-    if (to == nullptr && line.full_at != state) return nullptr; // there may be more leases
-    if (to == nullptr) to = pick(line, lease_line::beside);
-    if (to == nullptr) to = pick(line, lease_line::ahead);
-    if (to != nullptr) ++gone;
-    return to;
-}
-
 SKEIN_INLINE call_id lease_books::id_of(const call_base& call) const {
     if (call.nested) return static_cast<const forwarded_call&>(call).id;
     return call_id({incarnation, call.number});
@@ -364,6 +334,7 @@ SKEIN_INLINE void lease_books::occupy(peer& at, std::uint32_t cores) noexcept {
     crowded += (cores > at.capacity ? 1U : 0U);
     crowded -= (at.busy > at.capacity ? 1U : 0U);
     at.busy = cores;
+    note_use(at);
     if (cores == 0 && at.lent) worker_idle.set();
 }
 
@@ -393,6 +364,7 @@ SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
     if (found == nullptr || found->at != &at) return;
     if (found->children++ > 0) return;
     const auto [call, where, children] = *found;
+    ++where->parents;
     if (where->kind != 0) { // what else it has nobody can use meanwhile
         resting += cores_of(*call);
         if (source != nullptr) source->rests(*where->wire, true);
@@ -410,6 +382,7 @@ SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
     if (found == nullptr || found->at != &at) return;
     if (found->children == 0 || --found->children > 0) return;
     const auto [call, where, children] = *found;
+    --where->parents;
     if (where->kind != 0) {
         resting -= std::min(resting, cores_of(*call));
         if (source != nullptr) source->rests(*where->wire, false);
@@ -428,6 +401,7 @@ SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
     const auto* const found = parents.find(id);
     if (found == nullptr) return true; // its worker is lost
     bool had_cores = found->children == 0;
+    if (!had_cores) --found->at->parents;
     if (!had_cores && found->at->kind != 0) {
         resting -= std::min(resting, cores_of(call));
         if (source != nullptr) source->rests(*found->at->wire, false);
@@ -515,13 +489,13 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
                (line.with[lease_line::unused].empty() && line.with[lease_line::beside].empty());
     };
     while (leases.front(line) != nullptr) {
-        auto* to = leases.pick(line, lease_line::unused);
+        auto* to = leases.choose(line);
         if (to == nullptr && may_ask() &&
             (leases.ask(line) || (leases.reclaim() && leases.ask(line))))
             continue;
         if (to == nullptr) to = leases.pick(line, lease_line::beside);
         if (to == nullptr) to = leases.pick(line, lease_line::ahead);
-        if (to == nullptr) break;
+        if (to == nullptr || !leases.may_go_to(*to, *line.next().front())) break;
         send(*to, leases.pop(line));
     }
     if (line.is_empty()) return leases.withdraw(line);

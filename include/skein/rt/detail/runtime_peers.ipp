@@ -108,6 +108,12 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
                                             "another one"));
         co_return;
     }
+    if (room.aside_of != nullptr &&
+        !books_->leases.stand_beside(*l, books_->links, *room.aside_of)) {
+        auto goodbye = l->wire->close();
+        co_await goodbye;
+        co_return;
+    }
     books_->links.push_back(l);
     books_->leases.add(*l);
     listen_to(l);
@@ -265,6 +271,8 @@ SKEIN_INLINE task<void> runtime::close() {
 SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     if (books_->upstream == nullptr && !books_->closing) ++books_->stats.workers_lost;
     l.up = false;
+    l.unlink();
+    if (l.aside != nullptr) books_->leases.part(l);
     books_->leases.remove(l);
     books_->leases.occupy(l, 0);
 
@@ -314,6 +322,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
     for (auto& s : books_->slots) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->slot);
+        if (l.principal != nullptr) account(l, *call); // it had the cores of that one
         if (call->is_done()) continue;
         // What it had not begun did not run, and is no attempt.
         if (call->state == detail::phase::sent && books_->upstream == nullptr &&
@@ -341,6 +350,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
         into.report.add(call->progress(), call->name());
         into.dead.push_back(std::move(call));
     }
+    if (l.principal != nullptr) books_->leases.part(l);
 }
 
 SKEIN_INLINE void runtime::fail_lost(losses& lost) {

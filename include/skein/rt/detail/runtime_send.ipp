@@ -6,11 +6,30 @@
 #include <skein/rt/detail/runtime_books.hpp>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace skein::rt {
+
+namespace detail {
+
+/// An actor goes where the fewest are, and of these where it need not wait for a task. A task that needs no free core
+/// goes to a worker with nothing to do, then to the one with the least.
+[[nodiscard]] inline bool goes_before(const call_base& call, const peer& a,
+                                      const peer& b) noexcept {
+    if (call.kind == call_kind::create)
+        return std::tuple(a.actors, a.busy, a.coroutines) <
+               std::tuple(b.actors, b.busy, b.coroutines);
+    const auto load = [](const peer& l) {
+        const bool is_idle = l.busy == 0 && l.credit.calls == 0 && !lease_books::is_needed(l);
+        return std::tuple(!is_idle, l.busy, l.credit.calls, lease_books::is_needed(l));
+    };
+    return load(a) < load(b);
+}
+
+} // namespace detail
 
 /// Where a new actor, or a task that needs no free core, goes now; nullptr: nowhere yet, or (possible = false) never.
 SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) {
@@ -18,20 +37,14 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
     std::uint32_t largest = 0;
     bool any = false;
     for (const auto& l : books_->links) {
-        if (!l->up || l->kind != 0 || l->is_guest) continue;
+        if (!l->up || l->kind != 0 || l->is_guest || l->is_aside) continue;
         any = true;
         largest = std::max(largest, l->capacity);
         if (call.cpus > l->capacity || l->retiring) continue;
         if (call.kind == detail::call_kind::task && call.cpus == 0 &&
             !credits::has(*books_, l->credit))
             continue;
-        if (call.kind == detail::call_kind::create) {
-            if (best == nullptr || l->actors < best->actors) best = l.get();
-            continue;
-        }
-        if (best == nullptr || l->busy < best->busy ||
-            (l->busy == best->busy && l->credit.calls < best->credit.calls))
-            best = l.get();
+        if (best == nullptr || detail::goes_before(call, *l, *best)) best = l.get();
     }
     possible = !any || call.cpus <= largest;
     // An actor stays where it is put: rather wait for a worker that is about to come.
@@ -59,6 +72,7 @@ SKEIN_INLINE void runtime::pump(detail::call_kind which) {
         bool possible = true;
         auto* where = pick(*front, possible);
         if (where == nullptr && possible) return;
+        if (where != nullptr && !books_->leases.may_go_to(*where, *front)) return;
         auto call = std::move(front);
         line.pop_front();
         if (where == nullptr) {
@@ -105,7 +119,11 @@ SKEIN_INLINE void stamp_deadline(const call_base& call, mut_byte_span body) {
 SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     auto& raw = *call;
     raw.slot = take_slot(std::move(call));
+    peer* at = &to; // the process in which it runs
     if (raw.kind == detail::call_kind::task && books_->upstream == nullptr) {
+        if (to.aside != nullptr && to.aside->takes_tasks() && books_->leases.needs_aside(to, raw))
+            at = to.aside;
+        books_->leases.count_coroutine(to, raw, 1);
         if (to.busy == 0) {
             to.mark = loop::current().now();
             to.finished = 0;
@@ -115,6 +133,7 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
         books_->leases.sent(to, raw);
     } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
         ++to.actors;
+        books_->leases.note_use(to);
         if (to.kind != 0) books_->leases.settle_in(to);
     }
     credits::take(*books_, to, raw, raw.body.size());
@@ -122,13 +141,13 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
     // when it was taken back; and one that was not sent.
     const bool keep = raw.kind == detail::call_kind::task && books_->upstream == nullptr &&
-                      (raw.retries_left > 0 || to.page);
+                      (raw.retries_left > 0 || at->page);
     if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) remember_plan(raw);
     if (keep || keeps_body(raw)) {
-        (void)transmit(to, raw, raw.body, nullptr);
+        (void)transmit(*at, raw, raw.body, nullptr);
     } else {
         auto body = std::exchange(raw.body, {});
-        if (!transmit(to, raw, body, &body)) raw.body = std::move(body);
+        if (!transmit(*at, raw, body, &body)) raw.body = std::move(body);
     }
 }
 
@@ -166,9 +185,12 @@ SKEIN_INLINE bool runtime::transmit(peer& to, detail::call_base& call, byte_span
 }
 
 /// A task has left its worker: its cores are free, and the worker's pace is known better.
-SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
+SKEIN_INLINE void runtime::account(peer& ran_at, const detail::call_base& call) {
     if (books_->upstream != nullptr || call.kind != detail::call_kind::task) return;
-    if (!from.tasks.empty() && from.tasks.front().order == call.order) from.tasks.pop_front();
+    auto& tasks = ran_at.tasks;
+    if (!tasks.empty() && tasks.front().order == call.order) tasks.pop_front();
+    peer& from = ran_at.principal != nullptr ? *ran_at.principal : ran_at;
+    books_->leases.count_coroutine(from, call, -1);
     if (from.alone == &call) from.alone = nullptr;
     if (call.cpus == 0) return;
     auto& leases = books_->leases;
@@ -204,14 +226,16 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
 /// does. The guess how long tasks take was wrong then, or one of them is much longer than the others.
 SKEIN_INLINE void runtime::feed(peer& idle) {
     if (books_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.kind != 0 ||
-        idle.is_guest || idle.busy != 0 || books_->closing)
+        idle.is_guest || idle.is_aside || idle.busy != 0 || books_->closing)
         return;
     auto& leases = books_->leases;
     peer* most = nullptr;
-    for (const auto& l : books_->links)
-        if (l.get() != &idle && l->busy > l->capacity &&
+    for (const auto& l : books_->links) {
+        const peer& counted = l->principal != nullptr ? *l->principal : *l;
+        if (&counted != &idle && counted.busy > counted.capacity &&
             (most == nullptr || l->tasks.size() > most->tasks.size()))
             most = l.get();
+    }
     if (most == nullptr) return;
     for (auto& share : idle.shares) leases.release_unused(*share);
     std::vector<counted_ptr<detail::call_base>> moved;

@@ -28,6 +28,8 @@ SKEIN_INLINE task<space_place> worker_source::find_space(std::string space, std:
     co_return space_place();
 }
 
+SKEIN_INLINE bool worker_source::want_beside(const net::channel&) { return false; }
+
 SKEIN_INLINE constraint where_labelled(const std::string& label) {
     if (label.empty()) return {};
     return label == spread_label ? constraint::spread() : constraint::labelled(label);

@@ -94,6 +94,11 @@ public:
     rt::process_usage usage() override {
         return process_->ended_ ? rt::process_usage{} : process_->usage_;
     }
+    rt::process_look look() override {
+        rt::process_look seen;
+        seen.is_stopped = process_->paused_ && !process_->ended_;
+        return seen;
+    }
     std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
     task<std::size_t> read_output(bool is_error, std::span<std::byte> into) override {
         const auto of = process_;

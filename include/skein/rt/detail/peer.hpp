@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// peer: a link to another process, with all that the runtime keeps of who is at its other end. Part of
+// detail/runtime_books.hpp.
+
+#include <skein/core/cancel.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/frame_pool.hpp>
+#include <skein/core/intrusive_list.hpp>
+#include <skein/net/channel.hpp>
+#include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/claims.hpp>
+#include <skein/rt/detail/group_books.hpp>
+#include <skein/rt/detail/id_map.hpp>
+#include <skein/rt/detail/lease_line.hpp>
+#include <skein/rt/scheduler.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace skein::rt {
+
+namespace detail {
+
+struct direct_books; // in detail/direct_books.hpp
+
+struct running_call {
+    static void* operator new(std::size_t bytes) {
+        return skein::detail::frame_pool::allocate(bytes);
+    }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        skein::detail::frame_pool::release(p, bytes);
+    }
+    skein::detail::cancel_state stop;
+    counted_ptr<call_context> context;
+    bool told = false;      ///< the submitter knows that it has started
+    bool waits = false;     ///< it has not, see start_gate
+    bool held = false;      ///< and the submitter knows that
+    std::uint64_t news = 0; ///< direct_books::news when it began
+};
+
+/// What a peer is to this process.
+enum class peer_role : std::uint8_t {
+    program,  ///< a worker to its driver, or the driver to its worker
+    dialled,  ///< another worker, whose actors are called from here
+    accepted, ///< another worker, which calls actors that live here
+    here,     ///< this worker itself; without a connection
+};
+
+} // namespace detail
+
+/// A connection as the runtime sees it. Owned by the task that serves it.
+struct peer : list_node<peer> {
+    std::shared_ptr<net::channel> wire; ///< none of a worker itself
+    detail::direct_books* loopback = nullptr;
+    detail::peer_role role = detail::peer_role::program;
+    peer_id number;
+    std::string who;               ///< "worker-2 (pid 4711 at host)"
+    std::uint64_t incarnation = 0; ///< of its process, as it says
+    bool up = true;
+    bool retiring = false;             ///< nothing new goes there
+    bool suspected = false;            ///< the same, for it gives no sign of life
+    bool lent = false;                 ///< its cores are others'
+    bool is_guest = false;             ///< another program: nothing runs there
+    bool is_aside = false;             ///< it runs tasks of another worker, see `principal`
+    bool spent = false;                ///< it was for one actor, which has ended: it leaves
+    std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
+    bool is_paused = false;            ///< nothing is read from it for a while
+    std::vector<std::string> labels;   ///< of its node
+    bool labels_follow = false;        ///< they are not known yet
+    error why{errc::closed, "closed"}; ///< once it has ended
+    std::string ended_for;             ///< by force, and for which call
+    call_id forced;                    ///< that call
+    bool orderly = false;
+    event ended;
+
+    // Placement of tasks: `busy` cores are asked for; up to capacity * window at a time, where the
+    // window grows until about a millisecond of work is under way (long tasks: one per core).
+    std::uint32_t capacity = 1, busy = 0, window = 1;
+    double service = 1e-3; ///< seconds per task, smoothed
+    time_point mark{};     ///< since when `finished` counts
+    std::uint32_t finished = 0;
+    std::size_t actors = 0;
+    // Who needs its loop: a plain task would make them wait, see detail/runtime_room.ipp.
+    std::size_t coroutines = 0; ///< tasks there that suspend
+    std::size_t parents = 0;    ///< of them, that wait for calls that they have made
+    peer* aside = nullptr;      ///< a second process, which runs its plain tasks meanwhile
+    peer* principal = nullptr;  ///< of such a process: whose tasks it runs, whose cores they have
+    enum class aside_state : std::uint8_t { none, asked, refused } aside_is = aside_state::none;
+    detail::credit_line credit; ///< of tasks that occupy no cores
+    /// What calls have of their line's credit that were taken back, and that the worker has still to pass by.
+    struct passing {
+        actor_id target; ///< none: a task
+        detail::credit_taken taken;
+    };
+    std::unordered_map<slot_id, passing> taken_back;
+
+    // What the worker has begun, and the tasks that can be taken back from it, in the order in which they
+    // were sent; some are done.
+    struct waiting_task {
+        slot_id slot;
+        std::uint64_t order;
+    };
+    detail::claims page;
+    std::uint64_t sent = 0;                   ///< calls
+    const detail::call_base* alone = nullptr; ///< a task behind which no other is sent
+    request_id whole;                         ///< its lease of all that the worker has
+    std::deque<waiting_task> tasks;
+    std::size_t prune_at = 2 * detail::claims::entries;
+    std::vector<std::unique_ptr<detail::lease_share>> shares;
+    std::uint32_t guests = 0; ///< cores of `busy` that calls have without a lease
+    std::map<std::uint64_t, detail::held_group> groups; ///< placement groups that it holds
+    std::map<std::uint64_t, std::uint64_t>
+        made_groups;      ///< numbers of those that it made, by its own
+    std::size_t asks = 0; ///< questions for namespaces that have no answer
+
+    // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
+    detail::id_map<slot_id, std::unique_ptr<detail::running_call>> running;
+    std::unordered_map<slot_id, detail::call_base*> forwarded;
+    std::unordered_set<slot_id> unwanted; ///< calls in the backlog that were cancelled
+
+    // A worker, as its driver knows it, to others that call its actors.
+    std::string near_address, far_address;
+    std::vector<peer_id> told_where;   ///< who knows these
+    std::vector<peer_id> asks_for_end; ///< who cannot reach it, and wants to know whether it lives
+    bool calls_directly = false;       ///< it has calls at others without an outcome
+
+    [[nodiscard]] bool takes_tasks() const noexcept { return up && !retiring && !suspected; }
+    [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
+    void send(std::uint16_t what, std::uint16_t flags, std::uint64_t id, byte_span body);
+    void send(net::frame f);
+    void abort(error reason) noexcept {
+        if (wire) wire->abort(std::move(reason));
+    }
+
+    /// A task was sent. Those that ended out of order are forgotten now and then.
+    void remember_task(waiting_task one) {
+        tasks.push_back(one);
+        if (tasks.size() < prune_at) return;
+        prune_at = std::max<std::size_t>(2 * detail::claims::entries, 2 * prune_tasks());
+    }
+    /// Forgets the tasks that the worker has begun; gives how many are left to take back.
+    std::size_t prune_tasks() {
+        while (!tasks.empty() && page.has_begun(tasks.front().order)) tasks.pop_front();
+        return tasks.size();
+    }
+};
+
+namespace detail {
+
+[[nodiscard]] inline place_id place_of(const peer& worker) noexcept {
+    return place_id(worker.number.value());
+}
+
+} // namespace detail
+} // namespace skein::rt
