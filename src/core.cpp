@@ -18,6 +18,7 @@
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/posix_disk.hpp>
+#include <skein/core/printable.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/type_name.hpp>
 
@@ -30,5 +31,6 @@
 #include <skein/core/detail/log.ipp>
 #include <skein/core/detail/loop.ipp>
 #include <skein/core/detail/posix_disk.ipp>
+#include <skein/core/detail/printable.ipp>
 #include <skein/core/detail/scope.ipp>
 #include <skein/core/detail/type_name.ipp>

@@ -34,6 +34,7 @@
 #include <skein/core/permutation.hpp>
 #include <skein/core/philox.hpp>
 #include <skein/core/posix_disk.hpp>
+#include <skein/core/printable.hpp>
 #include <skein/core/race.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/result.hpp>

@@ -87,5 +87,12 @@ TEST_CASE("control bytes of a peer's text do not reach the terminal") {
     const auto line = skein::logging::format_text(make("got \x1b[31m\rred\x7f", fields));
     CHECK(line.find_first_of("\r\x1b\x7f") == std::string::npos);
     CHECK(line.substr(5) ==
-          ":20.123 W net got \\x1b[31m\\x0dred\\x7f peer=\"a\\rb\\u001b[2J\\u007f\"");
+          ":20.123 W net got \\x1b[31m\\rred\\x7f peer=\"a\\rb\\u001b[2J\\u007f\"");
+}
+
+TEST_CASE("a JSON line is JSON, whatever bytes a peer's text has") {
+    const std::vector<skein::logging::field> fields = {{"peer", "a\x9b\xc3\xa4\xc2\x9b"}};
+    const auto line = skein::logging::format_json(make("got \xff", fields));
+    CHECK(line.find("\"text\":\"got \\ufffd\"") != std::string::npos);
+    CHECK(line.find("\"peer\":\"a\\ufffd\xc3\xa4\\u009b\"") != std::string::npos);
 }

@@ -30,6 +30,7 @@ struct time_constants {
     ms reconnect_most{2000};
     ms accept_pause{100};         ///< after a failed accept
     ms accept_grace{20};          ///< no stream is dropped for another one before
+    ms accept_proof_grace{40};    ///< the same from its first message on, which is whole
     ms refusal_line{10'000};      ///< at most one log line per kind of refused stream in this time
     ms shutdown_grace{2000};      ///< from the request to stop until the kill
     ms farewell_first{100};       ///< for a process to end by itself when its link has ended

@@ -2,6 +2,8 @@
 #pragma once
 // How log lines are made and where they go.
 
+#include <skein/core/printable.hpp>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -16,18 +18,24 @@ namespace skein::logging {
 
 SKEIN_INLINE void append_json_string(std::string& to, std::string_view text) {
     to += '"';
-    for (const char c : text) {
-        switch (c) {
+    while (!text.empty()) {
+        const auto bytes = skein::detail::utf8_length(text);
+        const auto one = text.substr(0, std::max<std::size_t>(bytes, 1));
+        text.remove_prefix(one.size());
+        switch (one[0]) {
         case '"': to += "\\\""; break;
         case '\\': to += "\\\\"; break;
         case '\n': to += "\\n"; break;
         case '\r': to += "\\r"; break;
         case '\t': to += "\\t"; break;
         default:
-            if (is_control(c))
-                to += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+            if (bytes == 0)
+                to += "\\ufffd";
+            else if (is_control(one[0]) || skein::detail::is_c1(one)) // a C1 one is its second byte
+                to += fmt::format("\\u{:04x}",
+                                  static_cast<unsigned>(static_cast<unsigned char>(one.back())));
             else
-                to += c;
+                to += one;
         }
     }
     to += '"';
@@ -40,18 +48,16 @@ SKEIN_INLINE std::string format_text(const record& r) {
     std::string line =
         fmt::format("{:02}:{:02}:{:02}.{:03} {} {} ", parts.tm_hour, parts.tm_min, parts.tm_sec,
                     r.wall.count() % 1000, "TDIWE?"[static_cast<int>(r.severity)], r.component);
-    for (const char c : r.text) {
-        if (c == '\n' || !is_control(c))
-            line += c == '\n' ? ' ' : c;
-        else // text may come from a peer: no escape sequences for the reader's terminal
-            line += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
-    }
+    std::string text(
+        r.text); // it may come from a peer: no escape sequences for the reader's terminal
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    line += printable(text);
     for (const auto& f : r.fields) {
         line += ' ';
         line += f.key;
         line += '=';
         if (f.value.empty() || f.value.find_first_of(" \"=") != std::string::npos ||
-            std::any_of(f.value.begin(), f.value.end(), is_control))
+            printable(f.value) != f.value)
             append_json_string(line, f.value);
         else
             line += f.value;
