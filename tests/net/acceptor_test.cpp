@@ -2,14 +2,17 @@
 #include "net/support.hpp"
 
 #include <skein/core/log.hpp>
+#include <skein/core/timeout.hpp>
 #include <skein/net/acceptor.hpp>
+#include <skein/net/detail/handshake.hpp>
 #include <skein/net/dial.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
-#include <vector>
-
+#include <algorithm>
 #include <cstddef>
+#include <memory>
+#include <vector>
 
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -22,7 +25,7 @@ namespace {
 
 /// Shakes hands, then keeps the stream until the peer closes it.
 task<void> greet(std::unique_ptr<net::stream> s, net::admission* place) {
-    auto greeting = net::authenticate(*s, net::side::accepting, options("server"));
+    auto greeting = net::authenticate(*s, net::side::accepting, options("server"), {}, place);
     (void)co_await greeting;
     place->authenticated();
     byte_buffer into(16);
@@ -302,6 +305,82 @@ TEST_CASE("without free descriptors a stranger gives his up and the next client 
         CHECK(peer.name == "server");
         strangers.clear();
         last.reset();
+        door.close();
+        auto joined = serving.join();
+        co_await joined;
+    };
+    run_real<void>(body);
+    CHECK(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+}
+
+TEST_CASE("who has said hello keeps his place before those who have said nothing") {
+    quiet log;
+    in_sim([](sim::network* w) -> task<void> {
+        net::acceptor_options few;
+        few.places = few.places_per_address = 4;
+        net::acceptor door(w->host("s"), net::address::sim("s", 1), few);
+        scope serving, strangers;
+        serving.spawn(door.serve(&greet));
+        auto knocking = knock(&w->host("a"), door.local());
+        auto slow = co_await knocking; // says hello, and proves nothing for a while
+        net::detail::hello hello;
+        hello.fill(net::side::connecting, net::protocol_version, loop::current().random());
+        auto saying = net::detail::write_one(slow.get(), hello.raw);
+        co_await saying;
+        const auto silent = [](net::network* via, net::address to) -> task<void> {
+            for (;;) {
+                auto coming = knock(via, to);
+                const auto s = co_await coming;
+                auto pause = sleep_for(5ms);
+                co_await pause;
+            }
+        };
+        for (int i = 0; i < 20; ++i) strangers.spawn(silent(&w->host("a"), door.local()));
+        byte_buffer answer(net::hello_bytes + net::detail::sealed_proof_bytes);
+        auto reading = net::detail::read_exactly(slow.get(), answer);
+        co_await reading;
+        byte_buffer more(1);
+        auto end = error_of(drop_value(with_timeout(slow->read_some(more), 80ms)));
+        const auto seen = co_await end;
+        REQUIRE(seen); // it was not closed
+        CHECK(seen->code() == errc::timeout);
+        CHECK(door.refused() > 20);
+        strangers.cancel();
+        auto gone = strangers.join();
+        co_await gone;
+        slow.reset();
+        door.close();
+        auto joined = serving.join();
+        co_await joined;
+    });
+}
+
+TEST_CASE("strangers get a quarter of a process's descriptors, however many places there are") {
+    quiet log;
+    rlimit before{};
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+    rlimit tight = before;
+    tight.rlim_cur = 400;
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &tight) == 0);
+    const auto body = [](net::real_loop& on) -> task<void> {
+        net::real_network network(on);
+        net::acceptor_options many;
+        many.places = many.places_per_address = 4096;
+        net::acceptor door(network, net::address::tcp("127.0.0.1", 0), many);
+        scope serving;
+        serving.spawn(door.serve(&greet));
+        std::vector<std::unique_ptr<net::stream>> strangers;
+        std::size_t most = 0;
+        for (int i = 0; i < 150; ++i) {
+            auto knocking = knock(&network, door.local());
+            strangers.push_back(co_await knocking);
+            most = std::max(most, door.waiting());
+        }
+        auto asking = is_served(&network, door.local());
+        const bool good = co_await asking;
+        CHECK(good);
+        CHECK(std::max(most, door.waiting()) <= 100);
+        strangers.clear();
         door.close();
         auto joined = serving.join();
         co_await joined;

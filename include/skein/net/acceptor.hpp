@@ -8,7 +8,9 @@
 //     });
 //
 // A stream takes a place until its handler says that the peer has proven who it is. Places are bounded, in
-// all and per remote address; when none is free, the oldest unauthenticated stream goes, so that idle
+// all and per remote address, and take no more than a quarter of the descriptors that the process may have:
+// the rest is for those who have proven who they are. When none is free the oldest unauthenticated stream
+// goes, first of those that have said nothing (a peer that is one says hello at once), so that idle
 // strangers cost nothing. On Unix sockets another user's streams are dropped at once. A handler may look
 // at the first bytes before it decides which protocol it speaks.
 
@@ -37,6 +39,8 @@ class acceptor;
 namespace detail {
 /// Who shares places: an IPv4 address, a /64 of IPv6 (one customer has all of it), or the text itself.
 [[nodiscard]] std::string share_of(const std::string& host);
+/// How many descriptors of this process strangers may have.
+[[nodiscard]] std::size_t places_for_strangers();
 } // namespace detail
 
 /// Bounds of an acceptor.
@@ -46,8 +50,10 @@ struct acceptor_options {
     bool same_user_only = true;          ///< Unix sockets: drop streams of other users
     /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own limit.
     std::optional<duration> deadline = time_constants::lan().handshake_timeout;
-    /// No stream is dropped for the sake of another one before it has had this long.
+    /// No stream is dropped for the sake of another one before it has had this long to say hello,
     duration grace = time_constants::lan().accept_grace;
+    /// and then this long to prove who it is.
+    duration grace_to_prove = time_constants::lan().accept_proof_grace;
 };
 
 /// One stream's place among those that are not authenticated. Lives as long as its handler runs.
@@ -55,6 +61,8 @@ class admission : public list_node<admission> {
 public:
     /// The peer has proven who it is: its place goes to the next one, nobody drops it any more.
     void authenticated() noexcept;
+    /// Its first message is here, whole and of our protocol: those that have said nothing go before it.
+    void greeted() noexcept;
     [[nodiscard]] bool is_authenticated() const noexcept { return authenticated_; }
 
     admission(const admission&) = delete;
@@ -76,7 +84,7 @@ private:
     limit limit_{*this};
     cancel_source stop_;
     const char* dropped_ = nullptr; // why
-    bool authenticated_ = false;
+    bool authenticated_ = false, greeted_ = false;
 };
 
 /// Listens and accepts until it is closed or cancelled.
@@ -121,14 +129,15 @@ private:
     [[nodiscard]] bool is_foreign(stream& from);
     [[nodiscard]] duration after_failure(const error& fault);
     task<void> make_room(std::string from);
-    admission* oldest(const std::string* from) noexcept;
+    [[nodiscard]] time_point grace_of(const admission& a) const noexcept;
+    admission* first_to_go(const std::string* from) noexcept;
     [[nodiscard]] std::size_t count(const std::string& from) noexcept;
     void leave(admission& a) noexcept;
 
     acceptor_options options_;
     std::unique_ptr<listener> listener_;
     handler handler_;
-    intrusive_list<admission, admission> places_; // the oldest first
+    intrusive_list<admission, admission> silent_, greeted_; // the oldest first
     std::size_t waiting_ = 0;
     wait_queue freed_;
     std::uint64_t refused_ = 0, authenticated_ = 0;

@@ -34,6 +34,8 @@
 
 namespace skein::net {
 
+class admission;
+
 /// Counts of one connection since it was made.
 struct connection_statistics {
     std::uint64_t frames_in = 0, frames_out = 0, bytes_in = 0, bytes_out = 0, flushes = 0;
@@ -50,9 +52,10 @@ public:
     ///   errors  those of network::connect; permission_denied (token), mismatch (version, build),
     ///           malformed (not our protocol), timeout
     static task<handle> connect(network& via, address to, connection_options options);
-    /// The other side: shakes hands on an accepted stream, of which `first` was read already.
+    /// The other side: shakes hands on an accepted stream, of which `first` was read already; `place`: what its
+    /// acceptor has given it.
     static task<handle> accept(std::unique_ptr<stream> from, connection_options options,
-                               byte_buffer first = {});
+                               byte_buffer first = {}, admission* place = nullptr);
     /// On a stream that was authenticated before (net::dial, net::authenticate).
     static handle over(std::unique_ptr<stream> authenticated, connection_options options,
                        identity peer);

@@ -26,6 +26,8 @@
 
 namespace skein::net {
 
+class admission;
+
 /// Both ends must have the same one, or the handshake refuses.
 inline constexpr std::uint16_t protocol_version = 4;
 /// Its hello had no checksum. One wrong bit makes no other version of ours of it.
@@ -39,17 +41,18 @@ inline constexpr std::size_t hello_bytes = 48;
 
 /// Shakes hands on a fresh stream; both must outlive the task. The caller sets the deadline.
 ///   first   what the caller has read of the stream already, at most hello_bytes; valid until the end
+///   place   of the stream at its acceptor, which hears when the peer's first message is whole
 ///   result  the peer's identity
 ///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, purpose, build),
 ///           corrupt (damaged on the way), too_large, reset
 task<identity> handshake(stream& with, side mine, const connection_options& options,
-                         byte_span first = {});
+                         byte_span first = {}, admission* place = nullptr);
 
 /// The same within limits::handshake_deadline; when it fails, the stream is closed and the error names
 /// the peer. The stream must outlive the task.
 ///   errors  those of handshake; timeout
 task<identity> authenticate(stream& with, side mine, connection_options options,
-                            byte_buffer first = {});
+                            byte_buffer first = {}, admission* place = nullptr);
 
 /// A stream whose peer has proven the token.
 struct authenticated_stream {

@@ -146,7 +146,8 @@ SKEIN_INLINE task<void> group_server::watch_deadline() {
 /// says.
 SKEIN_INLINE task<void> group_server::serve(std::unique_ptr<net::stream> from,
                                             net::admission* place) {
-    auto shaken = net::connection::accept(std::move(from), detail::link_options(options_, "group"));
+    auto shaken = net::connection::accept(std::move(from), detail::link_options(options_, "group"),
+                                          {}, place);
     auto link = co_await shaken;
     place->authenticated();
     auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);

@@ -96,7 +96,7 @@ SKEIN_INLINE void leased_workers::books::open_door() {
     net::acceptor_options bounds; // all workers of a cluster may come at once; they try again
     bounds.places = 64;
     bounds.places_per_address = 32;
-    bounds.grace = std::chrono::milliseconds(200); // for a driver that computes
+    bounds.grace_to_prove = std::chrono::milliseconds(200); // for a driver that computes
     door = std::make_unique<net::link_endpoint>(network, at, std::move(options),
                                                 rt::worker_links(driver, how.times.worker_computes),
                                                 net::link_table_bounds{65'536, 65'536}, bounds);

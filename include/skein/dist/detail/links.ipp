@@ -150,7 +150,7 @@ SKEIN_INLINE task<void> links::stop() {
 }
 
 SKEIN_INLINE task<void> links::greet(std::unique_ptr<net::stream> s, net::admission* place) {
-    auto greeting = net::authenticate(*s, net::side::accepting, as(ring));
+    auto greeting = net::authenticate(*s, net::side::accepting, as(ring), {}, place);
     const net::identity who = co_await std::move(greeting);
     const auto card = detail::link_card::decode(who.extra);
     place->authenticated();

@@ -18,6 +18,7 @@
 #include <fmt/core.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace skein::net {
@@ -31,6 +32,13 @@ SKEIN_INLINE std::string share_of(const std::string& host) {
         return fmt::format("{}.{}.{}.{}", raw[12], raw[13], raw[14], raw[15]);
     }
     return std::string(raw.begin(), raw.begin() + 8);
+}
+
+SKEIN_INLINE std::size_t places_for_strangers() {
+    constexpr std::size_t least = 16;
+    rlimit most{};
+    if (::getrlimit(RLIMIT_NOFILE, &most) != 0 || most.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+    return std::max<std::size_t>(least, most.rlim_cur / 4);
 }
 
 SKEIN_INLINE task<void> wait_in(wait_queue* line) {
@@ -50,7 +58,7 @@ SKEIN_INLINE admission::limit::limit(admission& a) noexcept
 
 SKEIN_INLINE admission::admission(acceptor& door, std::string from)
     : door_(&door), from_(std::move(from)), since_(loop::current().now()) {
-    door.places_.push_back(*this);
+    door.silent_.push_back(*this);
     ++door.waiting_;
     if (const auto within = door.options_.deadline)
         loop::current().set_timer(limit_, deadline_after(since_, *within));
@@ -62,6 +70,15 @@ SKEIN_INLINE void admission::authenticated() noexcept {
     authenticated_ = true;
     ++door_->authenticated_;
     door_->leave(*this);
+}
+
+SKEIN_INLINE void admission::greeted() noexcept {
+    if (greeted_ || !is_linked()) return;
+    greeted_ = true;
+    since_ = loop::current().now();
+    unlink();
+    door_->greeted_.push_back(*this);
+    door_->freed_.wake_one(); // who waits for a place may have to wait for another one
 }
 
 /// Ends the handler; the place is free at once.
@@ -111,7 +128,13 @@ struct acceptor::refusals {
 SKEIN_INLINE acceptor::acceptor(network& via, const address& at, acceptor_options options)
     : acceptor(via.listen(at), options) {}
 SKEIN_INLINE acceptor::acceptor(std::unique_ptr<listener> on, acceptor_options options)
-    : options_(options), listener_(std::move(on)), log_(std::make_unique<refusals>()) {}
+    : options_(options), listener_(std::move(on)), log_(std::make_unique<refusals>()) {
+    if (listener_->local().kind == scheme::sim) return; // no descriptors
+    const auto most = detail::places_for_strangers();
+    if (options_.places <= most) return;
+    options_.places = most;
+    options_.places_per_address = std::min(options_.places_per_address, most / 2);
+}
 SKEIN_INLINE acceptor::~acceptor() = default;
 
 SKEIN_INLINE task<void> acceptor::serve(handler serve_one) {
@@ -129,31 +152,44 @@ SKEIN_INLINE void acceptor::leave(admission& a) noexcept {
 
 SKEIN_INLINE std::size_t acceptor::count(const std::string& from) noexcept {
     std::size_t n = 0;
-    places_.for_each([&](admission& a) { n += a.from_ == from ? 1 : 0; });
+    const auto add = [&](admission& a) { n += a.from_ == from ? 1 : 0; };
+    silent_.for_each(add);
+    greeted_.for_each(add);
     return n;
 }
 
-/// The oldest one, of one address if given.
-SKEIN_INLINE admission* acceptor::oldest(const std::string* from) noexcept {
+/// The oldest of those that have said nothing, else of all; of one address if given.
+SKEIN_INLINE admission* acceptor::first_to_go(const std::string* from) noexcept {
     admission* found = nullptr;
-    places_.for_each_while([&](admission& a) {
+    const auto look = [&](admission& a) {
         if (from != nullptr && a.from_ != *from) return true;
         found = &a;
         return false;
-    });
+    };
+    silent_.for_each_while(look);
+    if (found == nullptr) greeted_.for_each_while(look);
     return found;
 }
 
-/// Waits until there is a place for a stream from there; who has had its time has to go.
+SKEIN_INLINE time_point acceptor::grace_of(const admission& a) const noexcept {
+    return deadline_after(a.since_, a.greeted_ ? options_.grace_to_prove : options_.grace);
+}
+
+/// Waits until there is a place for a stream from there; who has had its time has to go. What it has said while
+/// this thread computed is heard before.
 SKEIN_INLINE task<void> acceptor::make_room(std::string from) {
-    for (;;) {
+    constexpr int turns_of_the_loop = 8;
+    for (int heard = 0;;) {
         const bool share_used = !from.empty() && count(from) >= options_.places_per_address;
         if (!share_used && waiting_ < options_.places) co_return;
-        admission* const first = oldest(share_used ? &from : nullptr);
+        admission* const first = first_to_go(share_used ? &from : nullptr);
         if (first == nullptr) co_return; // no places at all: the first one gets in all the same
-        const auto until = deadline_after(first->since_, options_.grace);
+        const auto until = grace_of(*first);
         if (loop::current().now() >= until) {
-            first->drop("another stream needed its place");
+            if (++heard <= turns_of_the_loop)
+                co_await yield();
+            else
+                first->drop("another stream needed its place");
             continue;
         }
         try {
@@ -178,20 +214,20 @@ SKEIN_INLINE bool acceptor::is_foreign(stream& from) {
     return true;
 }
 
-/// After a failed accept: throws what cannot be got over, says how long to wait for the rest.
+/// After a failed accept: throws what cannot be got over, says how long to wait for the rest. Whoever needs the
+/// descriptor of a stranger that has had its time gets it at once.
 SKEIN_INLINE duration acceptor::after_failure(const error& fault) {
     if (fault.code() == errc::invalid_argument || fault.code() == errc::not_supported) throw fault;
     // Out of descriptors or memory, a network that is down, a firewall's no, or a stream that broke
     // before it was taken: go on later.
     log_->tell("accept failed", to_string(local()), fault);
-    if (fault.code() == errc::exhausted) {
-        admission* const first = oldest(nullptr);
-        if (first != nullptr && loop::current().now() - first->since_ >= options_.grace) {
-            first->drop("its descriptor was needed");
-            return options_.grace;
-        }
-    }
-    return time_constants::lan().accept_pause;
+    const duration pause = time_constants::lan().accept_pause;
+    admission* const first = fault.code() == errc::exhausted ? first_to_go(nullptr) : nullptr;
+    if (first == nullptr) return pause;
+    const auto left = grace_of(*first) - loop::current().now();
+    if (left > duration::zero()) return std::min(left, pause);
+    first->drop("its descriptor was needed");
+    return std::chrono::milliseconds(1); // until it is closed
 }
 
 SKEIN_INLINE task<void> acceptor::accept_loop(scope& children, acceptor* self) {

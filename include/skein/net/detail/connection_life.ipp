@@ -26,8 +26,8 @@ SKEIN_INLINE task<connection::handle> connection::connect(network& via, address 
 
 SKEIN_INLINE task<connection::handle> connection::accept(std::unique_ptr<stream> from,
                                                          connection_options options,
-                                                         byte_buffer first) {
-    auto greeting = authenticate(*from, side::accepting, options, std::move(first));
+                                                         byte_buffer first, admission* place) {
+    auto greeting = authenticate(*from, side::accepting, options, std::move(first), place);
     identity peer = co_await greeting;
     co_return over(std::move(from), std::move(options), std::move(peer));
 }

@@ -46,7 +46,7 @@ SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
 SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> from,
                                       admission* place) {
     auto* cancel = co_await skein::detail::current_cancel{};
-    auto greeting = connection::accept(std::move(from), self->options_);
+    auto greeting = connection::accept(std::move(from), self->options_, {}, place);
     const connection::handle c = co_await greeting;
     place->authenticated();
     std::optional<error> fault;

@@ -7,6 +7,7 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/sha256.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/net/acceptor.hpp>
 #include <skein/net/detail/handshake.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
@@ -268,7 +269,7 @@ SKEIN_INLINE task<identity> finish_accepting(stream* with, const connection_opti
 } // namespace detail
 
 SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_options& options,
-                                      byte_span first) {
+                                      byte_span first, admission* place) {
     SKEIN_CHECK(first.size() <= hello_bytes, "more of the stream was read than the first message");
     const bool connecting = mine == side::connecting;
     const side theirs = connecting ? side::accepting : side::connecting;
@@ -297,6 +298,7 @@ SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_
         }
         have += got;
     }
+    if (place != nullptr) place->greeted();
     const detail::handshake_keys keys(options.secret, connecting ? out : in, connecting ? in : out);
     auto rest = connecting
                     ? detail::finish_connecting(&with, &options, &keys, std::move(self))
@@ -306,11 +308,11 @@ SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_
 }
 
 SKEIN_INLINE task<identity> authenticate(stream& with, side mine, connection_options options,
-                                         byte_buffer first) {
+                                         byte_buffer first, admission* place) {
     std::optional<error> failure;
     try {
-        auto shaking =
-            with_timeout(handshake(with, mine, options, first), options.bounds.handshake_deadline);
+        auto shaking = with_timeout(handshake(with, mine, options, first, place),
+                                    options.bounds.handshake_deadline);
         auto peer = co_await shaking;
         co_return peer;
     } catch (const error& e) {

@@ -245,7 +245,7 @@ SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<
     auto* cancel = co_await skein::detail::current_cancel{};
     link::handle l;
     {
-        auto greeting = connection::accept(std::move(from), self->options_);
+        auto greeting = connection::accept(std::move(from), self->options_, {}, place);
         const connection::handle c = co_await greeting;
         place->authenticated();
         auto admitting = self->table_.admit(c);
