@@ -4,6 +4,7 @@
 //     skein head --listen 10.0.0.1         # prints how nodes join and programs run
 //     skein join 10.0.0.1                  # on each other host
 //     skein status; skein drain node-2; skein stop --space prod; skein stop
+//     skein token --file F                 # makes a token; a head makes its own
 //
 // Exit codes: 0; 1 it failed here; 2 a wrong command line; 3 no cluster at that address, or it refuses.
 
@@ -14,6 +15,7 @@
 #include <skein/cluster/tools.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/printable.hpp>
 #include <skein/rt/standard_files.hpp>
 
 #include <CLI/CLI.hpp>
@@ -37,13 +39,13 @@ struct arguments {
     std::string address, token_file;
     cluster::head_program head;
     cluster::agent_program node;
-    std::string drained, space;
+    std::string drained, space, new_token;
     bool undo = false, forget = false, json = false, jobs = false;
 };
 
 int tell(const std::exception& why, int code) {
     std::fflush(stdout);
-    fmt::print(stderr, "error: {}\n", why.what());
+    fmt::print(stderr, "error: {}\n", skein::printable_lines(why.what()));
     return code;
 }
 
@@ -105,7 +107,7 @@ int drain(const arguments& args) {
         if (!now.not_durable.empty())
             fmt::print(stderr,
                        "skein drain: a head that is started again will not know of it: {}\n",
-                       now.not_durable);
+                       skein::printable(now.not_durable));
         if (now.open == 0 && !now.missing)
             fmt::print(
                 stderr,
@@ -132,11 +134,23 @@ int stop(const arguments& args) {
     });
 }
 
+int make_token(const arguments& args) {
+    const auto made = cluster::make_token(args.new_token);
+    if (args.new_token.empty()) // for SKEIN_TOKEN, or a file of mode 600
+        fmt::print("{}\n", made);
+    else
+        fmt::print("{} is made, for this user alone: copy it to the other hosts, and name it with "
+                   "--token-file or SKEIN_TOKEN_FILE\n",
+                   args.new_token);
+    return skein::exit_code::done;
+}
+
 /// Declares the subcommands; each sets `chosen`.
 void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     const auto command = [&](const char* name, const char* what, int (*does)(const arguments&)) {
         auto* const sub = app.add_subcommand(name, what);
         sub->callback([&chosen, &args, does] { chosen = [&args, does] { return does(args); }; });
+        if (does == &make_token) return sub;
         sub->add_option("--token-file", args.token_file,
                         "the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else "
                         "~/.config/skein/token)");
@@ -196,6 +210,11 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
         ->check([](const std::string& name) { // an empty variable must not end the cluster
             return name.empty() ? "a namespace has 1 to 255 bytes" : "";
         });
+
+    command("token", "make a token and print it", &make_token)
+        ->add_option("--file", args.new_token,
+                     "write it into this new file instead, which only this user can read")
+        ->check(not_empty);
 }
 
 /// What is wrong with a command line, for people.

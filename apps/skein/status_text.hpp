@@ -3,6 +3,7 @@
 // What `skein status` prints: a table for people, or one JSON object for scripts.
 
 #include <skein/cluster/messages.hpp>
+#include <skein/core/printable.hpp>
 #include <skein/rt/resources.hpp>
 #include <skein/wire/json.hpp>
 
@@ -94,10 +95,11 @@ std::string name_text(const Job& j) {
     return j.space.empty() ? j.name : fmt::format("{} (keeper of {})", j.name, j.space);
 }
 
-/// Columns as wide as their widest cell, two blanks between them.
-inline std::string table_text(const std::vector<std::vector<std::string>>& rows) {
+/// Columns as wide as their widest cell, two blanks between them. What is in them others have chosen.
+inline std::string table_text(std::vector<std::vector<std::string>> rows) {
     std::vector<std::size_t> wide;
-    for (const auto& row : rows) {
+    for (auto& row : rows) {
+        for (auto& cell : row) cell = skein::printable(cell);
         wide.resize(std::max(wide.size(), row.size()));
         for (std::size_t i = 0; i < row.size(); ++i) wide[i] = std::max(wide[i], row[i].size());
     }
@@ -114,9 +116,10 @@ inline std::string table_text(const std::vector<std::vector<std::string>>& rows)
 
 /// Some lines, each ended.
 inline std::string status_text(const cluster::cluster_status& s) {
-    auto out = fmt::format("cluster at {}, up {}: {}, {} (head: pid {} on {})\n", s.address,
-                           time_text(s.up_ms), count_text(s.nodes.size(), "node"),
-                           count_text(s.jobs.size(), "job"), s.pid, s.host);
+    auto out = fmt::format("cluster at {}, up {}: {}, {} (head: pid {} on {})\n",
+                           skein::printable(s.address), time_text(s.up_ms),
+                           count_text(s.nodes.size(), "node"), count_text(s.jobs.size(), "job"),
+                           s.pid, skein::printable(s.host));
     std::vector<std::vector<std::string>> rows{
         {"node", "host", "pid", "state", "workers", "used of total", "labels"}};
     for (const auto& n : s.nodes)
@@ -145,7 +148,8 @@ inline std::string status_text(const cluster::cluster_status& s) {
         out += expected == 0 ? "  no nodes: skein join adds one\n"
                              : fmt::format("  no nodes now; {} may come back by themselves\n",
                                            expected == 1 ? "the missing one" : "the missing ones");
-    if (!s.trouble.empty()) out += fmt::format("  what changes now is not kept: {}\n", s.trouble);
+    if (!s.trouble.empty())
+        out += fmt::format("  what changes now is not kept: {}\n", skein::printable(s.trouble));
     return out;
 }
 

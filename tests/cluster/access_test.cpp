@@ -98,7 +98,8 @@ TEST_CASE("what is wrong with a token says where it came from and what to do",
     said(find("/nope"), "copy the token file of the head's host there");
     ::setenv("SKEIN_TOKEN_FILE", "/nope", 1);
     said(find(""), "SKEIN_TOKEN_FILE: open token file /nope");
-    said(error_of([] { (void)cluster::find_or_make_token(""); }), "SKEIN_TOKEN_FILE: open");
+    ::setenv("SKEIN_TOKEN_FILE", "/proc/nope", 1);
+    said(error_of([] { (void)cluster::find_or_make_token(""); }), "make token file /proc/nope");
     ::setenv("SKEIN_TOKEN", "abc", 1);
     said(find(""), "SKEIN_TOKEN: a token is 64 hexadecimal digits, got 3");
 }
@@ -122,6 +123,38 @@ TEST_CASE("a head makes the token file that others then find", "[cluster][access
 
     std::filesystem::permissions(path, perms::group_read, std::filesystem::perm_options::add);
     CHECK(error_of([] { (void)cluster::find_token(""); }).code() == errc::permission_denied);
+}
+
+TEST_CASE("a head makes the token file that the environment names, as the one on the command line",
+          "[cluster][access]") {
+    const test::temporary_folder folder;
+    const no_settings none(folder / "config");
+    const auto named = folder / "cluster/token";
+    ::setenv("SKEIN_TOKEN_FILE", named.c_str(), 1);
+    CHECK(error_of([] { (void)cluster::find_token(""); }).code() == errc::not_found);
+    const auto made = cluster::find_or_make_token("");
+    CHECK(cluster::find_token("") == made);
+    CHECK((std::filesystem::status(named).permissions() & std::filesystem::perms::mask) ==
+          (std::filesystem::perms::owner_read | std::filesystem::perms::owner_write));
+    ::setenv("SKEIN_TOKEN", std::string(64, 'a').c_str(), 1); // goes first, and no file is made
+    ::setenv("SKEIN_TOKEN_FILE", (folder / "other").c_str(), 1);
+    (void)cluster::find_or_make_token("");
+    CHECK_FALSE(std::filesystem::exists(folder / "other"));
+}
+
+TEST_CASE("a token is made where there is none, and never written over", "[cluster][access]") {
+    const test::temporary_folder folder;
+    const no_settings none(folder / "config");
+    const auto file = folder / "token";
+    const auto made = cluster::make_token(file);
+    CHECK(cluster::find_token(file).to_hex() == made);
+    const auto again = error_of([&] { (void)cluster::make_token(file); });
+    CHECK(again.code() == errc::already_exists);
+    CHECK(std::string(again.what()).find("is there already; ") != std::string::npos);
+    CHECK(cluster::find_token(file).to_hex() == made);
+    CHECK(cluster::make_token("") != cluster::make_token(""));
+    CHECK(net::token::from_hex(cluster::make_token("")));
+    CHECK(error_of([] { (void)cluster::make_token("/proc/no/such/folder"); }).code() == errc::io);
 }
 
 TEST_CASE("a token file that is named is the only one looked at", "[cluster][access]") {

@@ -6,8 +6,13 @@
 #include <skein/rt/remote.hpp>
 #include <tests/support/log_lines.hpp>
 #include <tests/support/sim_nodes.hpp>
+#include <tests/support/sim_stranger.hpp>
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+
+#include <string>
+#include <string_view>
 
 using namespace skein;
 using namespace std::chrono_literals;
@@ -26,6 +31,7 @@ void with_head(std::uint64_t seed, Body body) {
 }
 
 int never_called() { return 0; }
+int twice(int x) { return 2 * x; }
 
 /// Says goodbye to those that it has not answered.
 task<void> ending_head(net::link::handle) { co_await sleep_for(100ms); }
@@ -255,6 +261,75 @@ TEST_CASE("a node that leaves alone ends when its head is gone for long", "[J4][
         CHECK(n.agent->failure->code() == errc::peer_lost);
         CHECK(c.loop().now() - begin >= 10s);
         CHECK(c.loop().now() - begin < 15s);
+        n.agent.reset();
+    });
+}
+
+TEST_CASE("whoever answers where the head was ends no node and no program, and is said once",
+          "[cluster][agent]") {
+    using kind = test::stranger::kind;
+    struct way {
+        kind what;
+        std::string_view said; // nothing: it gives no answer, as a host that is away
+    };
+    const way one = GENERATE(way{kind::other_token, "the peer has another token"},
+                             way{kind::older_version, "the peer speaks protocol version"},
+                             way{kind::http, "it looks like HTTP"},
+                             way{kind::echo, "the peer claims the same role"},
+                             way{kind::silent, ""}, way{kind::closing, ""});
+    const test::log_lines lines("");
+    with_head(9, [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives the run
+        auto& n = c.add_node(1);
+        const auto d = c.make_driver("driver");
+        const auto calls = [&]() -> task<void> { // NOLINT: outlives the run
+            auto before = remote<&twice>(4);
+            const int four = co_await before;
+            CHECK(four == 8);
+            auto killed = c.kill_head();
+            co_await killed;
+            test::stranger other(c.network(), c.head_address(), one.what);
+            co_await sleep_for(20s);
+            auto meanwhile = remote<&twice>(5);
+            const int five = co_await meanwhile;
+            CHECK(five == 10);
+            CHECK(other.asked() > 2);
+            CHECK_FALSE(n.agent->over);
+            auto gone = other.end();
+            co_await gone;
+            c.start_head();
+            co_await sleep_for(10s);
+            CHECK(n.agent->role->is_joined());
+            CHECK(c.head().status().jobs.size() == 1);
+            auto after = remote<&twice>(6);
+            const int six = co_await after;
+            CHECK(six == 12);
+        };
+        auto driving = test::as_driver(d.get(), calls);
+        co_await driving;
+    });
+    INFO(lines.text());
+    CHECK(lines.count("the head is away; workers go on") == 2); // the node says it, and the program
+    CHECK(lines.count("something else answers at the head's address") ==
+          (one.said.empty() ? 0 : 2));
+    CHECK(lines.count("the head is back head=") == 2);
+    if (!one.said.empty()) CHECK(lines.count(one.said) >= 2);
+}
+
+TEST_CASE("who has never joined ends at once with what answers there", "[cluster][agent]") {
+    with_head(10, [](test::sim_nodes& c) -> task<void> {
+        auto killed = c.kill_head();
+        co_await killed;
+        test::stranger other(c.network(), c.head_address(), test::stranger::kind::http);
+        const auto begin = c.loop().now();
+        auto& n = c.add_node(1);
+        auto ended = n.agent->running.join();
+        co_await ended;
+        CHECK(c.loop().now() - begin < 1s);
+        REQUIRE(n.agent->failure);
+        CHECK(std::string(n.agent->failure->what()).find("it looks like HTTP") !=
+              std::string::npos);
+        auto gone = other.end();
+        co_await gone;
         n.agent.reset();
     });
 }

@@ -7,6 +7,7 @@
 #include <skein/core/crc32c.hpp>
 #include <skein/sim/disk.hpp>
 #include <tests/support/cluster_peer.hpp>
+#include <tests/support/log_lines.hpp>
 #include <tests/support/sim_nodes.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -529,6 +530,26 @@ TEST_CASE("a head with a damaged log starts without what it held", "[H6]") {
         auto back = until([&] { return c.head().status().nodes.size() == 1; }, "the node");
         co_await back;
         CHECK(c.head().status().generation == 1); // of another log: nobody is fenced by it
+    });
+}
+
+TEST_CASE("a head whose log ends in the middle of a record says what it leaves out", "[H6]") {
+    const test::log_lines lines("head");
+    with_state(7, 1, [&lines](test::sim_nodes& c, sim::disk& disk) -> task<void> {
+        auto draining = test::ask_drain(&c, drain_of("n1", true));
+        (void)co_await draining;
+        auto died = c.kill_head();
+        co_await died;
+        const auto bytes = disk.read_whole("state/head.log", 1 << 20).value();
+        REQUIRE(disk.flip_bit("state/head.log", 8 * bytes.size() - 1));
+        c.start_head();
+        INFO(lines.text());
+        CHECK(lines.count("the last record of the state is left out") == 1);
+        CHECK(lines.count("bytes of state/head.log, from offset ") == 1);
+        auto again = c.kill_head();
+        co_await again;
+        c.start_head(); // the next one has nothing to say: the log was written anew
+        CHECK(lines.count("the last record of the state is left out") == 1);
     });
 }
 

@@ -14,12 +14,15 @@ import json
 import os
 import pathlib
 import re
+import resource
+import selectors
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
@@ -187,7 +190,7 @@ def refusals():
         check("a wrong resource", 2, "--resources", "join", c.address, "--resources", "cpu=lots")
         check("no token", 1, "no token.*skein head", "status", c.address, XDG_CONFIG_HOME=c.folder / "nobody")
         check("no such node", REFUSED, "no node is called zebra; skein status", "drain", "zebra", "--address", c.address)
-        check("no subcommand", 2, "there is no command start; the commands are head, join, status, drain, stop; see skein --help", "start")
+        check("no subcommand", 2, "there is no command start; the commands are head, join, status, drain, stop, token; see skein --help", "start")
         check("nothing", 2, "no command is given; the commands are head, ")
         check("an option of no command", 2, "--bogus", "status", "--bogus")
         check("an empty name", 2, "--name.*without --name it is the host's", "join", c.address, "--name", "")
@@ -295,6 +298,191 @@ def killed_head_for_good():
         node.check(node.wait(SECONDS) == 0, "no orderly end")
         for run in c.runs:
             run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+
+
+class Stranger:
+    """Answers at a port as somebody who is no head, or not this one."""
+
+    def __init__(self, port, answer):
+        self.answer, self.asked, self.door = answer, 0, socket.create_server(("127.0.0.1", port))
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self):
+        while True:
+            try:
+                s, _ = self.door.accept()
+            except OSError:
+                return
+            with s, contextlib.suppress(OSError):
+                s.settimeout(1)
+                self.asked += 1
+                while said := s.recv(4096):
+                    s.sendall(self.answer(said))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.door.shutdown(socket.SHUT_RDWR)
+        self.door.close()
+        self.thread.join()
+
+
+def stranger_at_the_port():
+    """While the head is away another cluster's head, an HTTP server and an echo answer at its port: nodes and programs
+    say so once each, and wait for theirs."""
+    port = free_port()
+    with Cluster([("a", ["--resources", "cpu=1"])], f"127.0.0.1:{port}") as c:
+        driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
+        c.wait_until(lambda: (c.cwd / "begun").exists(), "a call")
+        c.head.process.kill()
+        c.head.wait(SECONDS)
+        both = [driver, c.nodes["a"]]
+
+        def said_by_both(words):
+            for run in both:
+                run.wait_until(lambda: words in run.stderr, f"word of {words}", SECONDS)
+
+        said_by_both("the head is away; workers go on")
+        other = c.run(c.skein, "head", "--listen", f"127.0.0.1:{port}", SKEIN_TOKEN="2" * 64)
+        said_by_both("the peer has another token")
+        other.process.kill()
+        other.wait(SECONDS)
+        for answer, words in ((lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n", "it looks like HTTP"), (lambda said: said, None)):
+            with Stranger(port, answer) as stranger:
+                if words is not None:
+                    said_by_both("something else answers at the head's address")
+                c.nodes["a"].wait_until(lambda: stranger.asked > 6, "several attempts", SECONDS)
+        for run in both:
+            lines = [line for line in run.stderr.splitlines() if "something else answers at the head's address" in line]
+            run.check(1 <= len(lines) <= 3 and run.process.poll() is None, "it has ended, or says it again and again")
+        c.start_head(c.address)
+        said_by_both("the head is back head=")
+        c.wait_until(lambda: [j for j in c.status()["jobs"] if j["connected"] and j["workers"] == 1], "the driver with its worker")
+        (c.cwd / "go").write_text("")
+        driver.check(driver.wait(SECONDS) == 0 and driver.stdout == "the sum is 4950\n", "another sum")
+        (c.cwd / "begun").unlink()
+        (c.cwd / "go").unlink()
+        c.stop()
+
+
+class Silence:
+    """So many connections that say nothing, opened again when they are dropped."""
+
+    def __init__(self, address, count):
+        host, port = address.rsplit(":", 1)
+        self.to, self.over, self.dropped = (host, int(port)), threading.Event(), 0
+        self.waiting = selectors.DefaultSelector()
+        for _ in range(count):
+            self.open()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def open(self):
+        s = socket.socket()
+        s.setblocking(False)
+        s.connect_ex(self.to)
+        self.waiting.register(s, selectors.EVENT_READ)
+
+    def run(self):
+        while not self.over.is_set():
+            for key, _ in self.waiting.select(0.1):
+                with contextlib.suppress(BlockingIOError):
+                    with contextlib.suppress(ConnectionError):
+                        if key.fileobj.recv(1):
+                            continue
+                    self.waiting.unregister(key.fileobj)
+                    key.fileobj.close()
+                    self.dropped += 1
+                    self.open()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+        for key in list(self.waiting.get_map().values()):
+            key.fileobj.close()
+        self.waiting.close()
+
+
+def silent_connections():
+    """A head with few descriptors and many times as many silent connections: tools, nodes and programs get in, and calls
+    go on."""
+    few, many = 256, 1500
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 2 * many), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    with Cluster() as c:
+        c.stop()
+        c.runs.clear()
+        c.head = c.run("bash", "-c", f'ulimit -n {few}; exec "$@"', "-", c.skein, "head", "--listen", "127.0.0.1:0")
+        c.address = c.head.wait_until(lambda: re.search(r"skein join (\S+)\n", c.head.stdout), "join line", SECONDS).group(1)
+        with Silence(c.address, many) as pest:
+            c.wait_until(lambda: pest.dropped > many, "connections that were dropped")
+            took = []
+            for _ in range(5):
+                begin = time.monotonic()
+                code, out, err = c.tool("status", c.address)
+                took.append(time.monotonic() - begin)
+                assert code == 0, (code, out, err)
+            c.join("a", "--resources", "cpu=1")
+            c.joined("a")
+            c.check_ends(c.program("010_hello_task"), "010_hello_task")
+            held = len(list(pathlib.Path(f"/proc/{c.head.process.pid}/fd").iterdir()))
+            assert held < few / 2, f"the head has {held} descriptors in use"
+            print(f"status beside {many} silent connections: {max(took):.2f} s at most, {pest.dropped} were dropped")
+        c.stop()
+
+
+def tokens():
+    """A token file that is named and not there is made by a head, and by skein token; never written over."""
+    with Cluster() as c:
+        file = c.cwd / "made" / "token"
+        head = c.run(c.skein, "head", "--listen", "127.0.0.1:0", SKEIN_TOKEN_FILE=file)
+        address = head.wait_until(lambda: re.search(r"skein join (\S+)\n", head.stdout), "join line", SECONDS).group(1)
+        head.check(f"token:          {file}\n" in head.stdout and file.stat().st_mode & 0o777 == 0o600, "another token file")
+        code, out, err = c.tool("stop", address, SKEIN_TOKEN_FILE=file)
+        assert code == 0 and head.wait(SECONDS) == 0, (code, out, err)
+        other = c.cwd / "other"
+        code, out, err = c.tool("token", "--file", other)
+        assert code == 0 and str(other) in out and other.stat().st_mode & 0o777 == 0o600, (code, out, err)
+        text = other.read_text()
+        code, out, err = c.tool("token", "--file", other)
+        assert code == 1 and "is there already; " in err[0] and other.read_text() == text, (code, out, err)
+        code, out, err = c.tool("token")
+        assert code == 0 and re.fullmatch("[0-9a-f]{64}\n", out) and out != text, (code, out, err)
+        shutil.rmtree(file.parent)
+        other.unlink()
+        c.stop()
+
+
+def rude_names():
+    """A program's name reaches no terminal as a command."""
+    with Cluster([("a", ["--resources", "cpu=1"])]) as c:
+        rude = c.cwd / "ev\x1b[31mil\nfake-node"
+        shutil.copy2(find_program("skein_many_waits"), rude)
+        driver = c.run(rude, "--address", c.address, c.cwd / "begun", c.cwd / "go")
+        c.wait_until(lambda: (c.cwd / "begun").exists(), "a call")
+
+        def looks_right():
+            code, out, err = c.tool("status", c.address, "--jobs")
+            assert code == 0 and not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", out), out
+            assert [line for line in out.splitlines() if "ev\\x1b[31mil\\nfake-node" in line], out
+            code, out, err = c.tool("status", c.address, "--jobs", "--json")
+            told = json.loads(out)
+            assert "ev\x1b[31mil\nfake-node" in [j["name"] for j in told["jobs"] + told["past_jobs"]], out
+        looks_right()
+        (c.cwd / "go").write_text("")
+        driver.check(driver.wait(SECONDS) == 0, "it failed")
+        c.wait_until(lambda: not c.status()["jobs"], "a job that is gone")
+        looks_right()
+        for run in (c.head, c.nodes["a"], driver):
+            run.check("\x1b" not in run.stderr + run.stdout.replace("the sum", ""), "an escape sequence")
+        for path in (rude, c.cwd / "begun", c.cwd / "go"):
+            path.unlink()
+        c.stop()
 
 
 def remembered():
@@ -798,6 +986,7 @@ CASES = [("a head that remembers", remembered), ("state folders", state_folders)
          ("a head killed for good", killed_head_for_good), ("interrupted", interrupted), ("examples run", examples_run),
          ("refusals", refusals), ("a killed head", killed_head), ("a killed worker", killed_worker), ("drained", drained), ("output of workers", output_of_workers), ("a full pipe", full_pipe),
          ("one after the other", one_after_the_other), ("stopped", stopped), ("one program is all", same_program),
+         ("a stranger at the port", stranger_at_the_port), ("tokens", tokens), ("rude names", rude_names), ("silent connections", silent_connections),
          ("unmet demands", unmet_demands), ("a late head", late_head), ("word counts", word_counts)]
 
 def run_at_once(cases):

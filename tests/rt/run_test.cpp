@@ -222,6 +222,29 @@ TEST_CASE("an app without arguments explains itself", "[P5][rt][run]") {
         CHECK(r.err.empty());
     }
     CHECK(run_to_end(app_options("arguments", {"--help"})).out == "[--help]\n");
+    const auto r = run_to_end(app_options("arguments", {"a", "--skein-help"}));
+    CHECK(r.code == 0);
+    CHECK(contains(r.out, "usage: rt_tests [--workers N]"));
+}
+
+TEST_CASE("a flag that is nearly one of skein's is passed on, and said", "[P5][rt][run]") {
+    struct slip {
+        std::string said, meant;
+    };
+    for (const auto& [said, meant] :
+         {slip{"--adress=a:1", "--address"}, slip{"--adddres", "--address"},
+          slip{"--wokrers", "--workers"}, slip{"-workers", "--workers"}, slip{"--haed", "--head"},
+          slip{"--jion=a", "--join"}, slip{"--no-prefix-ouput", "--no-prefix-output"}}) {
+        const auto r = run_to_end(app_options("arguments", {said}));
+        CHECK(r.out == "[" + said + "]\n");
+        CHECK(r.err ==
+              "warning: " + said + " is left to the program; skein's flag is " + meant + "\n");
+        const auto refused = run_to_end(app_options("hello", {said}));
+        CHECK(refused.code == 2);
+        CHECK(contains(refused.err, "unknown argument " + said + "; is " + meant + " meant?"));
+    }
+    for (const char* own : {"--json", "--read", "--header", "--lr", "--epochs", "a", "-", "--", ""})
+        CHECK(run_to_end(app_options("arguments", {own})).err.empty());
 }
 
 TEST_CASE("workers carry the program's name and their own", "[P2][rt][run]") {

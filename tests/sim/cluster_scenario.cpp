@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cluster: a head, nodes with agents and worker processes, drivers, all with their real code. Heads and agents are
 // killed and started again, machines stop without a word, workers are killed and stand still, starts fail and hang,
-// links break and are cut, bits flip, nodes are drained; calls go on all the while. Most heads have a log, on a disk that
+// links break and are cut, bits flip, nodes are drained, strangers answer where a head was; calls go on all the while. Most heads have a log, on a disk that
 // fails, fills up, loses and tears what is not synced, and rots. Clocks run fast and slow, wall clocks jump.
 //
 // Invariants: each call ends once, with its own value or an expected error; a task runs once and once more per retry at
@@ -18,6 +18,7 @@
 #include <skein/rt/remote.hpp>
 #include <skein/rt/runtime_context.hpp>
 #include <tests/support/sim_nodes.hpp>
+#include <tests/support/sim_stranger.hpp>
 
 #include <skein/sim/disk.hpp>
 
@@ -189,6 +190,7 @@ struct stage {
         std::set<bool> late{};        ///< what was asked for and not answered: it may still arrive
     };
     std::map<std::string, drained> drains{};
+    std::vector<const sim_nodes::driver*> drivers{};
 };
 
 struct outstanding {
@@ -608,6 +610,31 @@ task<void> next_grant(stage* s) {
     co_await sleep_for(std::chrono::microseconds(w.below(300)));
 }
 
+/// All have been welcomed by a head: who has not would end with the first no.
+bool have_all_joined(stage* s) {
+    for (std::size_t i = 0; i < s->c.nodes(); ++i) {
+        const auto& n = s->c.at(i);
+        if (!n.agent || n.agent->over || !n.agent->role->is_joined()) return false;
+    }
+    return std::all_of(s->drivers.begin(), s->drivers.end(),
+                       [](const auto* d) { return d->workers.granted() > 0; });
+}
+
+/// No head for a while; whoever has its address meanwhile may answer.
+task<void> without_head(stage* s, std::uint64_t most_ms, bool have_joined) {
+    auto& w = s->w;
+    const auto away = std::chrono::milliseconds(w.below(most_ms));
+    if (!have_joined || !w.chance(0.5)) {
+        co_await sleep_for(away);
+        co_return;
+    }
+    const auto what = static_cast<test::stranger::kind>(w.below(test::stranger::kinds));
+    test::stranger other(s->c.network(), sim_nodes::head_address(), what);
+    co_await sleep_for(away);
+    auto gone = other.end();
+    co_await gone;
+}
+
 /// Kills and starts again what the cluster is made of, and drains some of it.
 task<void> hurt(stage* s) {
     auto& w = s->w;
@@ -649,10 +676,12 @@ task<void> hurt(stage* s) {
                 auto asking = drain(s, s->c.at(which).host, w.chance(0.5), 1s);
                 (void)co_await asking;
             }
+            const bool have_joined = have_all_joined(s);
             auto killed = s->c.kill_head();
             co_await killed;
             after_head_death(s, powerless);
-            co_await sleep_for(std::chrono::milliseconds(w.below(9000)));
+            auto away = without_head(s, 9000, have_joined);
+            co_await away;
             begin_head(s);
             continue;
         }
@@ -701,10 +730,12 @@ std::vector<std::pair<std::string, std::int64_t>> all_workers(stage* s) {
 task<void> restart_head(stage* s) {
     auto& w = s->w;
     const auto before = all_workers(s);
+    const bool have_joined = have_all_joined(s);
     auto killed = s->c.kill_head();
     co_await killed;
     if (s->disk != nullptr) s->disk->crash();
-    co_await sleep_for(std::chrono::milliseconds(w.below(3000)));
+    auto away = without_head(s, 3000, have_joined);
+    co_await away;
     begin_head(s);
     auto settled = settle(s);
     co_await settled;
@@ -746,6 +777,7 @@ task<void> drive(stage* s) {
         drivers.push_back(c.make_driver(name, all ? 0 : static_cast<int>(wanted[i]), how));
     }
     s->is_contended = drivers.size() == 2;
+    for (const auto& d : drivers) s->drivers.push_back(d.get());
     w.network.begin_link_faults();
     scope calling, hurting;
     for (std::size_t i = 0; i < drivers.size(); ++i)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What is logged while it lives: the warnings of one component, as "text key=value key=value".
+// What is logged while it lives: the warnings of one component, or of all (""), as "text key=value key=value".
 
 #include <skein/core/log.hpp>
 
@@ -20,7 +20,7 @@ struct log_lines {
 
     explicit log_lines(std::string of, logging::level least = logging::level::warn) {
         logging::set_sink([this, component = std::move(of), least](const logging::record& r) {
-            if (r.component != component || r.severity < least) return;
+            if ((!component.empty() && r.component != component) || r.severity < least) return;
             std::string line(r.text);
             for (const auto& f : r.fields) line += fmt::format(" {}={}", f.key, f.value);
             seen.push_back(std::move(line));

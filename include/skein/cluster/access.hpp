@@ -35,8 +35,12 @@ inline constexpr std::uint16_t default_port = 7117;
 ///           malformed
 [[nodiscard]] net::token find_token(const std::string& file);
 
-/// The same for a head: when nothing is set and there is no file, one is made that only this user can read.
+/// The same for a head: a file that is named or is the user's own, and is not there, is made; only this user can read it.
 [[nodiscard]] net::token find_or_make_token(const std::string& file);
+
+/// The 64 digits of a new token. `file`: where they are written, which must be a new one; empty: nowhere.
+///   errors  already_exists, io
+[[nodiscard]] std::string make_token(const std::string& file);
 
 } // namespace skein::cluster
 

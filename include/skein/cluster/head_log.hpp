@@ -73,6 +73,8 @@ public:
     [[nodiscard]] result<std::vector<log_record>> open();
     /// Why open() has set the file aside; "" if it has not.
     [[nodiscard]] const std::string& set_aside() const noexcept { return set_aside_; }
+    /// What open() has left out at the end of the file; "" if it ends with a whole record.
+    [[nodiscard]] const std::string& cut_off() const noexcept { return cut_off_; }
 
     /// Adds records at the end. After a failure only replace() helps: what the file ends with is not known.
     ///   errors  disk_full, io, ...; aborted: an earlier one has failed; too_large: one that could not be read again
@@ -100,7 +102,7 @@ private:
     std::uint64_t bytes_ = 0, replaced_bytes_ = 0;
     bool folder_is_kept_ = false;
     bool is_sound_ = false; ///< the file ends with a whole record, as far as was heard
-    std::string set_aside_;
+    std::string set_aside_, cut_off_;
 };
 
 } // namespace skein::cluster

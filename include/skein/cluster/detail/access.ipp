@@ -63,7 +63,7 @@ inline constexpr std::string_view token_sources =
         throw error(why.code(), fmt::format("{}: {}", from, why.text()))
             .with_hint(why.hint().empty()
                            ? "copy the token file of the head's host there, or name another one: "
-                             "skein head prints where its own is"
+                             "skein head prints where its own is, and makes it if there is none"
                            : why.hint());
     }
     auto read = net::token::from_hex(text);
@@ -109,12 +109,20 @@ SKEIN_INLINE net::token find_or_make_token(const std::string& file) {
         if (!std::filesystem::exists(file)) detail::make_token_file(file);
         return detail::token_in(file, "--token-file");
     }
-    const auto read = process_environment();
     const auto where = token_source(file);
-    const bool is_named = read(token_variable) || read("SKEIN_TOKEN_FILE");
-    if (!is_named && !where.empty() && !std::filesystem::exists(where))
+    const bool is_given = process_environment()(token_variable).has_value();
+    if (!is_given && !where.empty() && !std::filesystem::exists(where))
         detail::make_token_file(where);
     return find_token(file);
+}
+
+SKEIN_INLINE std::string make_token(const std::string& file) {
+    if (file.empty()) return net::token::generate().to_hex();
+    if (!detail::make_token_file(file))
+        throw error(errc::already_exists, fmt::format("{} is there already", file))
+            .with_hint("a token that others know is not written over: name another file, or "
+                       "delete this one");
+    return detail::token_in(file, "--file").to_hex();
 }
 
 } // namespace skein::cluster

@@ -27,6 +27,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -79,8 +80,9 @@ public:
 
     /// Joins, and joins again with growing pauses whenever the link has failed. Returns when the head has ended the
     /// link in order, before its welcome or later, or `stopping` is set: then the link is still there, for part().
-    ///   errors  what another attempt would not change (see is_final()); the first time: any, after
-    ///           head_link_options::join_within; cancelled
+    /// Once joined, it goes on whoever answers there without the token.
+    ///   errors  the first time: what another attempt would not change (see is_final()), and any after
+    ///           head_link_options::join_within; later: a head that refuses this process; cancelled
     [[nodiscard]] task<void> keep() { return keep_telling(this); }
     /// Says goodbye and ends the link, if there is one.
     [[nodiscard]] task<void> part() { return part_from(this); }
@@ -122,6 +124,9 @@ public:
 
 private:
     void check_generation();
+    [[nodiscard]] bool is_no_word(errc code) const noexcept;
+    void say_stranger(const error& why);
+    void say_back();
     /// Ends the link without a goodbye: part() waits for nobody.
     void abandon() noexcept {
         if (way_ != nullptr) way_->abort(error(errc::aborted, "cancelled"));
@@ -137,6 +142,7 @@ private:
                                    self->how_.times.handshake_timeout);
         auto welcome = co_await asking;
         self->joined_ = self->welcomed_ = self->ever_ = true;
+        self->say_back();
         co_return welcome;
     }
 
@@ -153,6 +159,9 @@ private:
     bool joined_ = false;    ///< the head has welcomed this link
     bool welcomed_ = false;  ///< the same, until keep() has seen its end
     bool ever_ = false;
+    bool is_away_ = false;     ///< people were told so
+    bool is_proven_ = false;   ///< who answers has proven the token, on this link
+    std::set<errc> strangers_; ///< said since the head has gone
 };
 
 } // namespace skein::cluster::detail

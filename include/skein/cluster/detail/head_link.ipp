@@ -89,7 +89,7 @@ SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
         }
         if (self->stopping_->is_set() || !fault) co_return;
         const auto code = fault->code();
-        if (code == errc::cancelled || is_final(code)) throw *fault;
+        if (code == errc::cancelled || (is_final(code) && !self->is_no_word(code))) throw *fault;
         const auto now = self->on_loop_.now();
         if (!ever && now >= last) // the fault tells of the last try alone
             throw error(code, fmt::format("{} ({} in {:.3g} s)", fault->text(),
@@ -98,16 +98,42 @@ SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
                 .with_cause(fault->cause())
                 .with_hint(fault->hint());
         self->last_fault_ = fault->what();
+        if (was_joined) self->is_away_ = true;
         if (how.on_away) how.on_away(*fault, was_joined);
+        if (ever && is_final(code)) self->say_stranger(*fault);
         auto woken = wait_at_most(self->stopping_, pause);
         co_await woken;
         pause = std::min<duration>(2 * pause, how.times.reconnect_most);
     }
 }
 
+/// A port is no name: while the head is away anybody may listen there, and what was joined waits for its head. Of a
+/// head, which has proven the token, two answers count for good: those that are about this node.
+SKEIN_INLINE bool head_link::is_no_word(errc code) const noexcept {
+    if (!ever_) return false;
+    return !is_proven_ || (code != errc::already_exists && code != errc::invalid_argument);
+}
+
+/// Once for each kind of answer, until the head is back.
+SKEIN_INLINE void head_link::say_stranger(const error& why) {
+    if (!strangers_.insert(why.code()).second) return;
+    logging::at(how_.news, how_.speaks_as,
+                "something else answers at the head's address: nothing is taken from it, and it is "
+                "tried until the head is back",
+                {{"head", to_string(how_.head)}, {"why", why.what()}});
+}
+
+SKEIN_INLINE void head_link::say_back() {
+    strangers_.clear();
+    if (!std::exchange(is_away_, false)) return;
+    logging::at(how_.news, how_.speaks_as, "the head is back",
+                {{"head", to_string(how_.head)}, {"after", on_loop_.now() - alone_since_}});
+}
+
 /// One link to the head, from the dial to its end.
 SKEIN_INLINE task<void> head_link::one_link(head_link* self) {
     auto& how = self->how_;
+    self->is_proven_ = false;
     net::link_options link;
     link.incarnation = how.incarnation;
     auto dialing = with_timeout(
@@ -115,6 +141,7 @@ SKEIN_INLINE task<void> head_link::one_link(head_link* self) {
                            cluster_link(how.secret, how.name, how.host, how.pid), link),
         how.times.connect_timeout + how.times.handshake_timeout);
     self->below_ = co_await dialing;
+    self->is_proven_ = true;
     self->service_ = how.make_service();
     self->way_ = net::requests::over(self->below_, self->service_, cluster_requests());
     std::exception_ptr failure;

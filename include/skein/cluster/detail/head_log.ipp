@@ -150,6 +150,9 @@ SKEIN_INLINE result<std::vector<log_record>> head_log::open() {
         return std::vector<log_record>();
     }
     bytes_ = read.whole;
+    if (const auto rest = bytes->size() - read.whole; rest != 0)
+        cut_off_ = fmt::format("the last {} bytes of {}, from offset {} on, are no whole record",
+                               rest, path(), read.whole);
     return std::move(read.records);
 }
 

@@ -97,6 +97,9 @@ SKEIN_INLINE void head_memory::open(std::shared_ptr<head_log> log, const net::to
     if (!log_->set_aside().empty())
         logging::warn("head", "the state is lost; nodes and drivers tell what there is",
                       {{"why", log_->set_aside()}});
+    if (!log_->cut_off().empty()) // of a crash, most often: nobody was told that it is durable
+        logging::warn("head", "the last record of the state is left out: it was not whole",
+                      {{"why", log_->cut_off()}});
     const auto token = secret.empty() ? std::string("none") : secret.fingerprint();
     for (const auto& r : *records) {
         apply(r);

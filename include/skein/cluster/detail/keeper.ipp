@@ -7,6 +7,7 @@
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/loop.hpp>
+#include <skein/core/printable.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
@@ -142,7 +143,8 @@ SKEIN_INLINE int run_keeper() {
         keeper k(loop, network, std::move(how));
         return loop.run(detail::serve_role(&loop, &k));
     } catch (const std::exception& e) {
-        if (!rt::leave_last_words(e.what())) fmt::print(stderr, "error: {}\n", e.what());
+        if (!rt::leave_last_words(e.what()))
+            fmt::print(stderr, "error: {}\n", printable_lines(e.what()));
         return exit_code::failed;
     }
 }

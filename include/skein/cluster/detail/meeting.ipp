@@ -79,8 +79,7 @@ SKEIN_INLINE std::string read_token_file(const std::string& path) {
     return std::string(text, n > 0 ? static_cast<std::size_t>(n) : 0);
 }
 
-/// Makes the file with a new token unless another process is first.
-SKEIN_INLINE void make_token_file(const std::string& path) {
+SKEIN_INLINE bool make_token_file(const std::string& path) {
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
     const auto draft = fmt::format("{}.{}.{:x}", path, ::getpid(), system_random().next());
@@ -90,12 +89,17 @@ SKEIN_INLINE void make_token_file(const std::string& path) {
             .with_hint("set SKEIN_TOKEN or SKEIN_TOKEN_FILE instead");
     }
     const auto text = net::token::generate().to_hex() + "\n";
+    errno = 0;
     const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-    ::close(fd);
     // link() is the atomic "create with content": exactly one of several ranks succeeds.
-    if (written) [[maybe_unused]]
-        const int linked = ::link(draft.c_str(), path.c_str());
+    const bool linked = written && ::link(draft.c_str(), path.c_str()) == 0;
+    const int why = errno;
+    ::close(fd);
     ::unlink(draft.c_str());
+    if (linked || why == EEXIST) return linked;
+    throw error(errc::io, fmt::format("make token file {}: {}", path,
+                                      why != 0 ? std::strerror(why) : "the disk is full"))
+        .with_hint("set SKEIN_TOKEN or SKEIN_TOKEN_FILE instead");
 }
 
 SKEIN_INLINE std::string own_token_file(const variable_reader& read) {
@@ -112,6 +116,7 @@ SKEIN_INLINE net::token group_token(const variable_reader& read) {
     std::string path;
     if (const auto file = read("SKEIN_TOKEN_FILE")) {
         path = *file;
+        if (!std::filesystem::exists(path)) detail::make_token_file(path);
         return net::token::from_hex(detail::read_token_file(path)).value();
     }
     path = detail::own_token_file(read);

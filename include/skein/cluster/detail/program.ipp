@@ -14,6 +14,7 @@
 #include <skein/cluster/meeting.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/posix_disk.hpp>
+#include <skein/core/printable.hpp>
 #include <skein/core/unique_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
@@ -141,7 +142,7 @@ SKEIN_INLINE int run_agent(const agent_program& how) {
         o.offers.gpu = static_cast<int>(o.gpu_names.size());
     o.labels = how.labels;
     o.on_joined = [at = to_string(o.head)](const std::string& name) {
-        fmt::print("skein node {}: joined {}\n", name, at);
+        fmt::print("skein node {}: joined {}\n", printable(name), at);
         std::fflush(stdout);
     };
     net::real_loop loop;

@@ -12,8 +12,9 @@ namespace skein::cluster::detail {
 /// Its text.
 ///   errors  not_found, permission_denied (others may read it), invalid_argument (no regular file), io
 [[nodiscard]] std::string read_token_file(const std::string& path);
-/// Makes the file with a new token unless another process is first.
-void make_token_file(const std::string& path);
+/// Makes the file with a new token, which only this user can read; false: there is one, or another process was first.
+///   errors  io
+bool make_token_file(const std::string& path);
 /// ~/.config/skein/token, as XDG_CONFIG_HOME and HOME say; empty: neither is set.
 [[nodiscard]] std::string own_token_file(const variable_reader& read);
 

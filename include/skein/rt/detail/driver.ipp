@@ -2,8 +2,10 @@
 #pragma once
 // The bodies of rt/detail/driver.hpp: the command line, roles, and a driver's life around its app.
 
+#include <skein/core/printable.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/net/real_loop.hpp>
+#include <skein/rt/detail/near_flag.hpp>
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/run_options.hpp>
@@ -179,7 +181,7 @@ SKEIN_INLINE int print_usage(std::string_view program) {
         "  --prefix-output   say of each line that a worker prints which worker it was;\n"
         "                    --no-prefix-output does not (default: SKEIN_PREFIX_OUTPUT=1 or 0,\n"
         "                    else on clusters only)\n"
-        "  --help            this text\n",
+        "  --help            this text; --skein-help where the program has a --help of its own\n",
         program);
     return exit_code::done;
 }
@@ -188,15 +190,24 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
     serve_if_worker();
     auto line = parse_command_line(argc, argv);
     driver_plan plan;
-    if (takes_nothing && !line.rest.empty()) { // others have a --help of their own
-        if (line.rest.front() == "--help" || line.rest.front() == "-h") {
-            plan.exit_code = print_usage(argv[0]);
-            return plan;
-        }
-        throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
-            .with_hint("this program takes skein's flags only; see --help");
+    const auto asks = [&](std::string_view flag) {
+        return std::find(line.rest.begin(), line.rest.end(), flag) != line.rest.end();
+    };
+    const bool begins = takes_nothing && !line.rest.empty(); // others have a --help of their own
+    if (asks("--skein-help") ||
+        (begins && (line.rest.front() == "--help" || line.rest.front() == "-h"))) {
+        plan.exit_code = print_usage(argv[0]);
+        return plan;
     }
     auto& cluster = line.cluster;
+    const bool is_cluster =
+        cluster.head || !cluster.join.empty() || !cluster_address(cluster).empty();
+    if (begins) {
+        const auto meant = near_flag(line.rest.front(), is_cluster);
+        throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
+            .with_hint(fmt::format("{}this program takes skein's flags only; see --help",
+                                   meant.empty() ? "" : fmt::format("is {} meant? ", meant)));
+    }
     if (argc < 1) cluster.program = ::program_invocation_name;
     cluster.workers = line.workers.value_or(how.workers);
     if (const char* said = std::getenv("SKEIN_ADDRESS"); cluster.address.empty() &&
@@ -214,6 +225,10 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
         if (plan.part.exit_code)
             std::exit(*plan.part.exit_code); // what follows is the driver's, as in workers
         if (plan.part.leads) plan.head = cluster.address = plan.part.leads->address();
+        for (const auto& argument : line.rest)
+            if (const auto meant = near_flag(argument, is_cluster); !meant.empty())
+                fmt::print(stderr, "warning: {} is left to the program; skein's flag is {}\n",
+                           printable(argument), meant);
     }
     how.processes.count = cluster.workers;
     how.processes.program = cluster.program;

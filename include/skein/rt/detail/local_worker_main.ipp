@@ -4,6 +4,7 @@
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/constants.hpp>
+#include <skein/core/printable.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/link.hpp>
 #include <skein/net/real_loop.hpp>
@@ -122,7 +123,8 @@ SKEIN_INLINE int worker_main() {
         loop.run(detail::work(&loop, &self, std::move(*mine)));
         return exit_code::done;
     } catch (const std::exception& e) {
-        if (!leave_last_words(e.what())) fmt::print(stderr, "error: {}\n", e.what());
+        if (!leave_last_words(e.what()))
+            fmt::print(stderr, "error: {}\n", printable_lines(e.what()));
         return exit_code::failed;
     } catch (...) {
         static constexpr const char* why = "something that is not a std::exception was thrown";

@@ -5,6 +5,7 @@
 #include <skein/core/bytes.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
+#include <skein/core/printable.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/rt/children.hpp>
 
@@ -175,7 +176,8 @@ SKEIN_INLINE std::vector<output_text> format_lines(const std::vector<worker_line
     };
     for (const auto& some : all) {
         const auto name = some.node.empty() ? fmt::format("({}) ", some.worker)
-                                            : fmt::format("({}, {}) ", some.worker, some.node);
+                                            : fmt::format("({}, {}) ", printable(some.worker),
+                                                          printable(some.node));
         const std::string_view prefix = how.prefix ? std::string_view(name) : std::string_view();
         if (some.left_out == 1)
             append(true, {}, fmt::format("... 1 line of {} was left out", some.worker));

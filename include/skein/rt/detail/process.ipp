@@ -3,6 +3,7 @@
 // The bodies of rt/process.hpp: names, and how the end of a child is seen. Its start: process_start.ipp.
 
 #include <skein/core/check.hpp>
+#include <skein/core/printable.hpp>
 #include <skein/rt/detail/process.hpp>
 
 #include <algorithm>
@@ -88,8 +89,8 @@ SKEIN_INLINE std::string gpus_by_name(gpu_set gpus, const std::vector<std::strin
 SKEIN_INLINE std::string process_title(std::string_view program, std::string_view part) {
     program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
     constexpr std::size_t kept = 15;
-    const auto tail = (":" + std::string(part)).substr(0, kept);
-    return std::string(program.substr(0, kept - tail.size())) + tail;
+    const auto tail = (":" + printable(part)).substr(0, kept);
+    return printable(program).substr(0, kept - tail.size()) + tail;
 }
 
 SKEIN_INLINE void name_process(std::string_view part) {

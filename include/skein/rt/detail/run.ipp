@@ -3,6 +3,7 @@
 // The bodies of rt/run.hpp: an app under the signals of its process.
 
 #include <skein/core/cancel.hpp>
+#include <skein/core/printable.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/stop_signals.hpp>
 #include <skein/net/readable_fd.hpp>
@@ -64,10 +65,10 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
             fmt::print(stderr, "stopped by {}\n", signal_name(stopped_by));
             return 128 + stopped_by;
         }
-        fmt::print(stderr, "error: {}\n", e.what());
+        fmt::print(stderr, "error: {}\n", printable_lines(e.what()));
         return e.code() == errc::usage ? exit_code::usage : exit_code::failed;
     } catch (const std::exception& e) {
-        fmt::print(stderr, "error: {}\n", e.what());
+        fmt::print(stderr, "error: {}\n", printable_lines(e.what()));
     } catch (...) {
         fmt::print(stderr, "error: the app threw something that is not a std::exception\n");
     }

@@ -9,6 +9,7 @@
 #include <skein/cluster/supervisor.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/constants.hpp>
+#include <skein/core/printable.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/stop_signals.hpp>
 #include <skein/dist/bootstrap.hpp>
@@ -40,7 +41,7 @@ namespace detail {
 
 /// What LibTorch throws carries forty lines of a stack trace behind this line.
 SKEIN_INLINE std::string without_trace(std::string_view text) {
-    return std::string(text.substr(0, text.find("\nException raised from ")));
+    return printable_lines(text.substr(0, text.find("\nException raised from ")));
 }
 
 SKEIN_INLINE void print_error(const run_config& config, std::string_view who, const error& why) {
