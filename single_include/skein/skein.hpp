@@ -1202,8 +1202,12 @@ inline constexpr std::uint16_t default_port = 7117;
 ///           malformed
 [[nodiscard]] net::token find_token(const std::string& file);
 
-/// The same for a head: when nothing is set and there is no file, one is made that only this user can read.
+/// The same for a head: a file that is named or is the user's own, and is not there, is made; only this user can read it.
 [[nodiscard]] net::token find_or_make_token(const std::string& file);
+
+/// The 64 digits of a new token. `file`: where they are written, which must be a new one; empty: nowhere.
+///   errors  already_exists, io
+[[nodiscard]] std::string make_token(const std::string& file);
 
 } // namespace skein::cluster
 
@@ -2275,6 +2279,104 @@ private:
 // The bodies of rt/process.hpp: names, and how the end of a child is seen. Its start: process_start.ipp.
 
 
+// ======== skein/core/printable.hpp
+// Text of other processes as a terminal may have it: what it would take for a command is shown, not obeyed.
+//
+//     fmt::print("{}\n", printable(job.name));                  // "evil\x1b[31m" on one line
+//     fmt::print(stderr, "error: {}\n", printable_lines(why));  // a text of several lines keeps them
+//
+// Names of programs, nodes and actors, and texts of exceptions are what somebody else has chosen. What a worker prints is
+// its program's own output, and is not touched.
+
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace skein {
+
+/// One line: control characters, C1 ones among them, and bytes that are not UTF-8 become \n, \t, \r or \xNN.
+[[nodiscard]] std::string printable(std::string_view text);
+
+/// The same, but ends of lines and tabs stay.
+[[nodiscard]] std::string printable_lines(std::string_view text);
+
+namespace detail {
+/// The bytes of the character with which a text begins that is not empty; 0: it is not UTF-8.
+[[nodiscard]] std::size_t utf8_length(std::string_view text) noexcept;
+/// U+0080 to U+009F: many terminals take them as they take ESC and a letter.
+[[nodiscard]] constexpr bool is_c1(std::string_view character) noexcept {
+    return character.size() == 2 && character[0] == '\xc2' &&
+           static_cast<unsigned char>(character[1]) < 0xa0;
+}
+} // namespace detail
+
+} // namespace skein
+
+
+// ======== skein/core/detail/printable.ipp
+// The bodies of core/printable.hpp.
+
+#include <algorithm>
+#include <cstdint>
+
+#include <fmt/core.h>
+
+namespace skein {
+namespace detail {
+
+SKEIN_INLINE std::size_t utf8_length(std::string_view text) noexcept {
+    const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+    const unsigned first = at(0);
+    if (first < 0x80) return 1;
+    const std::size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+    if (first < 0xc2 || first > 0xf4 || text.size() < bytes) return 0;
+    std::uint32_t code = first & (0xffu >> (bytes + 1));
+    for (std::size_t i = 1; i < bytes; ++i) {
+        if ((at(i) & 0xc0) != 0x80) return 0;
+        code = code << 6 | (at(i) & 0x3f);
+    }
+    // No longer than it must be, no half of a pair, not above the last one.
+    const bool good = bytes == 2 ||
+                      (bytes == 3 && code >= 0x800 && (code < 0xd800 || code > 0xdfff)) ||
+                      (bytes == 4 && code >= 0x10000 && code <= 0x10ffff);
+    return good ? bytes : 0;
+}
+
+/// `kept`: control characters that stay.
+SKEIN_INLINE std::string shown(std::string_view text, std::string_view kept) {
+    std::string out;
+    out.reserve(text.size());
+    while (!text.empty()) {
+        const auto bytes = utf8_length(text);
+        const auto one = text.substr(0, std::max<std::size_t>(bytes, 1));
+        text.remove_prefix(one.size());
+        const auto first = static_cast<unsigned char>(one[0]);
+        const bool is_control = bytes == 0 || first < 0x20 || first == 0x7f || is_c1(one);
+        if (!is_control || kept.find(one[0]) != kept.npos) {
+            out += one;
+        } else if (one == "\n" || one == "\t" || one == "\r") {
+            out += one == "\n" ? "\\n" : one == "\t" ? "\\t" : "\\r";
+        } else {
+            for (const char c : one)
+                out +=
+                    fmt::format("\\x{:02x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+        }
+    }
+    return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::string printable(std::string_view text) { return detail::shown(text, ""); }
+SKEIN_INLINE std::string printable_lines(std::string_view text) {
+    return detail::shown(text, "\n\t");
+}
+
+} // namespace skein
+
+
+// ======== skein/rt/detail/process.ipp, continued
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -2358,8 +2460,8 @@ SKEIN_INLINE std::string gpus_by_name(gpu_set gpus, const std::vector<std::strin
 SKEIN_INLINE std::string process_title(std::string_view program, std::string_view part) {
     program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
     constexpr std::size_t kept = 15;
-    const auto tail = (":" + std::string(part)).substr(0, kept);
-    return std::string(program.substr(0, kept - tail.size())) + tail;
+    const auto tail = (":" + printable(part)).substr(0, kept);
+    return printable(program).substr(0, kept - tail.size()) + tail;
 }
 
 SKEIN_INLINE void name_process(std::string_view part) {
@@ -4314,8 +4416,9 @@ namespace skein::cluster::detail {
 /// Its text.
 ///   errors  not_found, permission_denied (others may read it), invalid_argument (no regular file), io
 [[nodiscard]] std::string read_token_file(const std::string& path);
-/// Makes the file with a new token unless another process is first.
-void make_token_file(const std::string& path);
+/// Makes the file with a new token, which only this user can read; false: there is one, or another process was first.
+///   errors  io
+bool make_token_file(const std::string& path);
 /// ~/.config/skein/token, as XDG_CONFIG_HOME and HOME say; empty: neither is set.
 [[nodiscard]] std::string own_token_file(const variable_reader& read);
 
@@ -4434,8 +4537,7 @@ SKEIN_INLINE std::string read_token_file(const std::string& path) {
     return std::string(text, n > 0 ? static_cast<std::size_t>(n) : 0);
 }
 
-/// Makes the file with a new token unless another process is first.
-SKEIN_INLINE void make_token_file(const std::string& path) {
+SKEIN_INLINE bool make_token_file(const std::string& path) {
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
     const auto draft = fmt::format("{}.{}.{:x}", path, ::getpid(), system_random().next());
@@ -4445,12 +4547,17 @@ SKEIN_INLINE void make_token_file(const std::string& path) {
             .with_hint("set SKEIN_TOKEN or SKEIN_TOKEN_FILE instead");
     }
     const auto text = net::token::generate().to_hex() + "\n";
+    errno = 0;
     const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-    ::close(fd);
     // link() is the atomic "create with content": exactly one of several ranks succeeds.
-    if (written) [[maybe_unused]]
-        const int linked = ::link(draft.c_str(), path.c_str());
+    const bool linked = written && ::link(draft.c_str(), path.c_str()) == 0;
+    const int why = errno;
+    ::close(fd);
     ::unlink(draft.c_str());
+    if (linked || why == EEXIST) return linked;
+    throw error(errc::io, fmt::format("make token file {}: {}", path,
+                                      why != 0 ? std::strerror(why) : "the disk is full"))
+        .with_hint("set SKEIN_TOKEN or SKEIN_TOKEN_FILE instead");
 }
 
 SKEIN_INLINE std::string own_token_file(const variable_reader& read) {
@@ -4467,6 +4574,7 @@ SKEIN_INLINE net::token group_token(const variable_reader& read) {
     std::string path;
     if (const auto file = read("SKEIN_TOKEN_FILE")) {
         path = *file;
+        if (!std::filesystem::exists(path)) detail::make_token_file(path);
         return net::token::from_hex(detail::read_token_file(path)).value();
     }
     path = detail::own_token_file(read);
@@ -4545,7 +4653,7 @@ inline constexpr std::string_view token_sources =
         throw error(why.code(), fmt::format("{}: {}", from, why.text()))
             .with_hint(why.hint().empty()
                            ? "copy the token file of the head's host there, or name another one: "
-                             "skein head prints where its own is"
+                             "skein head prints where its own is, and makes it if there is none"
                            : why.hint());
     }
     auto read = net::token::from_hex(text);
@@ -4591,12 +4699,20 @@ SKEIN_INLINE net::token find_or_make_token(const std::string& file) {
         if (!std::filesystem::exists(file)) detail::make_token_file(file);
         return detail::token_in(file, "--token-file");
     }
-    const auto read = process_environment();
     const auto where = token_source(file);
-    const bool is_named = read(token_variable) || read("SKEIN_TOKEN_FILE");
-    if (!is_named && !where.empty() && !std::filesystem::exists(where))
+    const bool is_given = process_environment()(token_variable).has_value();
+    if (!is_given && !where.empty() && !std::filesystem::exists(where))
         detail::make_token_file(where);
     return find_token(file);
+}
+
+SKEIN_INLINE std::string make_token(const std::string& file) {
+    if (file.empty()) return net::token::generate().to_hex();
+    if (!detail::make_token_file(file))
+        throw error(errc::already_exists, fmt::format("{} is there already", file))
+            .with_hint("a token that others know is not written over: name another file, or "
+                       "delete this one");
+    return detail::token_in(file, "--file").to_hex();
 }
 
 } // namespace skein::cluster
@@ -5177,6 +5293,7 @@ struct time_constants {
     ms reconnect_most{2000};
     ms accept_pause{100};         ///< after a failed accept
     ms accept_grace{20};          ///< no stream is dropped for another one before
+    ms accept_proof_grace{40};    ///< the same from its first message on, which is whole
     ms refusal_line{10'000};      ///< at most one log line per kind of refused stream in this time
     ms shutdown_grace{2000};      ///< from the request to stop until the kill
     ms farewell_first{100};       ///< for a process to end by itself when its link has ended
@@ -7760,6 +7877,8 @@ public:
 
 namespace skein::net {
 
+class admission;
+
 /// Counts of one connection since it was made.
 struct connection_statistics {
     std::uint64_t frames_in = 0, frames_out = 0, bytes_in = 0, bytes_out = 0, flushes = 0;
@@ -7776,9 +7895,10 @@ public:
     ///   errors  those of network::connect; permission_denied (token), mismatch (version, build),
     ///           malformed (not our protocol), timeout
     static task<handle> connect(network& via, address to, connection_options options);
-    /// The other side: shakes hands on an accepted stream, of which `first` was read already.
+    /// The other side: shakes hands on an accepted stream, of which `first` was read already; `place`: what its
+    /// acceptor has given it.
     static task<handle> accept(std::unique_ptr<stream> from, connection_options options,
-                               byte_buffer first = {});
+                               byte_buffer first = {}, admission* place = nullptr);
     /// On a stream that was authenticated before (net::dial, net::authenticate).
     static handle over(std::unique_ptr<stream> authenticated, connection_options options,
                        identity peer);
@@ -8603,10 +8723,10 @@ struct record {
     return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
 }
 
-/// Quotes text for JSON; bytes that are not UTF-8 are passed on as they are.
+/// Quotes text for JSON; bytes that are not UTF-8 become U+FFFD each, for no reader of JSON takes them.
 void append_json_string(std::string& to, std::string_view text);
 
-/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value.
+/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value; as printable() has it.
 [[nodiscard]] std::string format_text(const record& r);
 /// The line for machines, without a line end.
 [[nodiscard]] std::string format_json(const record& r);
@@ -8660,6 +8780,7 @@ inline void error(std::string_view component, std::string_view text, fields f = 
 // ======== skein/core/detail/log.ipp
 // How log lines are made and where they go.
 
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -8674,18 +8795,24 @@ namespace skein::logging {
 
 SKEIN_INLINE void append_json_string(std::string& to, std::string_view text) {
     to += '"';
-    for (const char c : text) {
-        switch (c) {
+    while (!text.empty()) {
+        const auto bytes = skein::detail::utf8_length(text);
+        const auto one = text.substr(0, std::max<std::size_t>(bytes, 1));
+        text.remove_prefix(one.size());
+        switch (one[0]) {
         case '"': to += "\\\""; break;
         case '\\': to += "\\\\"; break;
         case '\n': to += "\\n"; break;
         case '\r': to += "\\r"; break;
         case '\t': to += "\\t"; break;
         default:
-            if (is_control(c))
-                to += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+            if (bytes == 0)
+                to += "\\ufffd";
+            else if (is_control(one[0]) || skein::detail::is_c1(one)) // a C1 one is its second byte
+                to += fmt::format("\\u{:04x}",
+                                  static_cast<unsigned>(static_cast<unsigned char>(one.back())));
             else
-                to += c;
+                to += one;
         }
     }
     to += '"';
@@ -8698,18 +8825,16 @@ SKEIN_INLINE std::string format_text(const record& r) {
     std::string line =
         fmt::format("{:02}:{:02}:{:02}.{:03} {} {} ", parts.tm_hour, parts.tm_min, parts.tm_sec,
                     r.wall.count() % 1000, "TDIWE?"[static_cast<int>(r.severity)], r.component);
-    for (const char c : r.text) {
-        if (c == '\n' || !is_control(c))
-            line += c == '\n' ? ' ' : c;
-        else // text may come from a peer: no escape sequences for the reader's terminal
-            line += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
-    }
+    std::string text(
+        r.text); // it may come from a peer: no escape sequences for the reader's terminal
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    line += printable(text);
     for (const auto& f : r.fields) {
         line += ' ';
         line += f.key;
         line += '=';
         if (f.value.empty() || f.value.find_first_of(" \"=") != std::string::npos ||
-            std::any_of(f.value.begin(), f.value.end(), is_control))
+            printable(f.value) != f.value)
             append_json_string(line, f.value);
         else
             line += f.value;
@@ -8888,6 +9013,8 @@ template <class T>
 
 namespace skein::net {
 
+class admission;
+
 /// Both ends must have the same one, or the handshake refuses.
 inline constexpr std::uint16_t protocol_version = 4;
 /// Its hello had no checksum. One wrong bit makes no other version of ours of it.
@@ -8901,17 +9028,18 @@ inline constexpr std::size_t hello_bytes = 48;
 
 /// Shakes hands on a fresh stream; both must outlive the task. The caller sets the deadline.
 ///   first   what the caller has read of the stream already, at most hello_bytes; valid until the end
+///   place   of the stream at its acceptor, which hears when the peer's first message is whole
 ///   result  the peer's identity
 ///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, purpose, build),
 ///           corrupt (damaged on the way), too_large, reset
 task<identity> handshake(stream& with, side mine, const connection_options& options,
-                         byte_span first = {});
+                         byte_span first = {}, admission* place = nullptr);
 
 /// The same within limits::handshake_deadline; when it fails, the stream is closed and the error names
 /// the peer. The stream must outlive the task.
 ///   errors  those of handshake; timeout
 task<identity> authenticate(stream& with, side mine, connection_options options,
-                            byte_buffer first = {});
+                            byte_buffer first = {}, admission* place = nullptr);
 
 /// A stream whose peer has proven the token.
 struct authenticated_stream {
@@ -8930,6 +9058,429 @@ task<authenticated_stream> dial(network& via, address to, connection_options opt
 // ======== skein/net/detail/handshake.ipp
 // Both sides of the handshake. Before the peer's proof is checked, everything fits into fixed buffers.
 
+
+// ======== skein/net/acceptor.hpp
+// The accept loop of everything that listens, hardened against strangers.
+//
+//     net::acceptor door(network, net::address::tcp("127.0.0.1", 0));
+//     auto serving = door.serve([](std::unique_ptr<net::stream> s, net::admission* place) {
+//         return talk(std::move(s), place);        // once the peer is known: place->authenticated()
+//     });
+//
+// A stream takes a place until its handler says that the peer has proven who it is. Places are bounded, in
+// all and per remote address, and take no more than a quarter of the descriptors that the process may have:
+// the rest is for those who have proven who they are. When none is free the oldest unauthenticated stream
+// goes, first of those that have said nothing (a peer that is one says hello at once), so that idle
+// strangers cost nothing. On Unix sockets another user's streams are dropped at once. A handler may look
+// at the first bytes before it decides which protocol it speaks.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace skein::net {
+
+class acceptor;
+
+namespace detail {
+/// Who shares places: an IPv4 address, a /64 of IPv6 (one customer has all of it), or the text itself.
+[[nodiscard]] std::string share_of(const std::string& host);
+/// How many descriptors of this process strangers may have.
+[[nodiscard]] std::size_t places_for_strangers();
+} // namespace detail
+
+/// Bounds of an acceptor.
+struct acceptor_options {
+    std::size_t places = 64;             ///< streams that are not authenticated yet
+    std::size_t places_per_address = 32; ///< of them, from one remote address (one /64 of IPv6)
+    bool same_user_only = true;          ///< Unix sockets: drop streams of other users
+    /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own limit.
+    std::optional<duration> deadline = time_constants::lan().handshake_timeout;
+    /// No stream is dropped for the sake of another one before it has had this long to say hello,
+    duration grace = time_constants::lan().accept_grace;
+    /// and then this long to prove who it is.
+    duration grace_to_prove = time_constants::lan().accept_proof_grace;
+};
+
+/// One stream's place among those that are not authenticated. Lives as long as its handler runs.
+class admission : public list_node<admission> {
+public:
+    /// The peer has proven who it is: its place goes to the next one, nobody drops it any more.
+    void authenticated() noexcept;
+    /// Its first message is here, whole and of our protocol: those that have said nothing go before it.
+    void greeted() noexcept;
+    [[nodiscard]] bool is_authenticated() const noexcept { return authenticated_; }
+
+    admission(const admission&) = delete;
+    admission& operator=(const admission&) = delete;
+    ~admission();
+
+private:
+    friend class acceptor;
+    admission(acceptor& door, std::string from);
+    void drop(const char* why) noexcept;
+
+    struct limit : timer_node {
+        explicit limit(admission& a) noexcept;
+        admission& place;
+    };
+    acceptor* door_;
+    std::string from_;
+    time_point since_;
+    limit limit_{*this};
+    cancel_source stop_;
+    const char* dropped_ = nullptr; // why
+    bool authenticated_ = false, greeted_ = false;
+};
+
+/// Listens and accepts until it is closed or cancelled.
+class acceptor {
+public:
+    using handler = unique_function<task<void>(std::unique_ptr<stream>, admission*)>;
+
+    /// Binds at once.
+    ///   errors  those of network::listen
+    acceptor(network& via, const address& at, acceptor_options options = {});
+    /// On a listener that is there already.
+    explicit acceptor(std::unique_ptr<listener> on, acceptor_options options = {});
+    acceptor(const acceptor&) = delete;
+    acceptor& operator=(const acceptor&) = delete;
+    ~acceptor();
+
+    [[nodiscard]] address local() const { return listener_->local(); }
+
+    /// Accepts until close(). Every stream gets a task of `serve_one` in the scope of this call; an error of
+    /// one is logged and ends that one only. A failed accept (no descriptors, no memory, a firewall's no)
+    /// is logged and tried again after a pause. Returns when all tasks have ended.
+    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
+    ///           (invalid_argument, not_supported)
+    [[nodiscard]] task<void> serve(handler serve_one);
+
+    /// Stops accepting; streams that are served go on.
+    void close() noexcept { listener_->close(); }
+
+    /// Streams that ended before they were authenticated, and those that were.
+    [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
+    [[nodiscard]] std::uint64_t authenticated() const noexcept { return authenticated_; }
+    /// Places that are taken.
+    [[nodiscard]] std::size_t waiting() const noexcept { return waiting_; }
+
+private:
+    friend class admission;
+    struct refusals;
+
+    static task<void> accept_loop(scope& children, acceptor* self);
+    static task<void> one(acceptor* self, std::unique_ptr<stream> from,
+                          std::unique_ptr<admission> place);
+    [[nodiscard]] bool is_foreign(stream& from);
+    [[nodiscard]] duration after_failure(const error& fault);
+    task<void> make_room(std::string from);
+    [[nodiscard]] time_point grace_of(const admission& a) const noexcept;
+    admission* first_to_go(const std::string* from) noexcept;
+    [[nodiscard]] std::size_t count(const std::string& from) noexcept;
+    void leave(admission& a) noexcept;
+
+    acceptor_options options_;
+    std::unique_ptr<listener> listener_;
+    handler handler_;
+    intrusive_list<admission, admission> silent_, greeted_; // the oldest first
+    std::size_t waiting_ = 0;
+    wait_queue freed_;
+    std::uint64_t refused_ = 0, authenticated_ = 0;
+    std::unique_ptr<refusals> log_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/acceptor.ipp
+// Places, who has to leave them, and the loop that fills them.
+
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE std::string share_of(const std::string& host) {
+    std::array<unsigned char, 16> raw{};
+    if (::inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), raw.data()) != 1) return host;
+    constexpr std::array<unsigned char, 12> mapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+    if (std::equal(mapped.begin(), mapped.end(), raw.begin())) {
+        return fmt::format("{}.{}.{}.{}", raw[12], raw[13], raw[14], raw[15]);
+    }
+    return std::string(raw.begin(), raw.begin() + 8);
+}
+
+SKEIN_INLINE std::size_t places_for_strangers() {
+    constexpr std::size_t least = 16;
+    rlimit most{};
+    if (::getrlimit(RLIMIT_NOFILE, &most) != 0 || most.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+    return std::max<std::size_t>(least, most.rlim_cur / 4);
+}
+
+SKEIN_INLINE task<void> wait_in(wait_queue* line) {
+    auto turn = line->wait();
+    co_await turn;
+}
+
+} // namespace detail
+
+// --- one place --------------------------------------------------------------------------------
+
+SKEIN_INLINE admission::limit::limit(admission& a) noexcept
+    : timer_node([](timer_node& t) {
+          static_cast<limit&>(t).place.drop("it did not prove who it is in time");
+      }),
+      place(a) {}
+
+SKEIN_INLINE admission::admission(acceptor& door, std::string from)
+    : door_(&door), from_(std::move(from)), since_(loop::current().now()) {
+    door.silent_.push_back(*this);
+    ++door.waiting_;
+    if (const auto within = door.options_.deadline)
+        loop::current().set_timer(limit_, deadline_after(since_, *within));
+}
+SKEIN_INLINE admission::~admission() { door_->leave(*this); }
+
+SKEIN_INLINE void admission::authenticated() noexcept {
+    if (authenticated_ || dropped_ != nullptr) return;
+    authenticated_ = true;
+    ++door_->authenticated_;
+    door_->leave(*this);
+}
+
+SKEIN_INLINE void admission::greeted() noexcept {
+    if (greeted_ || !is_linked()) return;
+    greeted_ = true;
+    since_ = loop::current().now();
+    unlink();
+    door_->greeted_.push_back(*this);
+    door_->freed_.wake_one(); // who waits for a place may have to wait for another one
+}
+
+/// Ends the handler; the place is free at once.
+SKEIN_INLINE void admission::drop(const char* why) noexcept {
+    dropped_ = why;
+    door_->leave(*this);
+    stop_.request();
+}
+
+// --- the acceptor -----------------------------------------------------------------------------
+
+/// One line per kind of trouble and time, with the number of those that got none.
+struct acceptor::refusals {
+    struct kind {
+        time_point told{};
+        std::uint64_t more = 0;
+    };
+    std::map<std::pair<std::string_view, errc>, kind> kinds;
+
+    void tell(std::string_view what, const std::string& peer, const error& why) {
+        const auto now = loop::current().now();
+        const auto [at, fresh] = kinds.try_emplace({what, why.code()});
+        auto& k = at->second;
+        if (!fresh && now - k.told < time_constants::lan().refusal_line) {
+            ++k.more;
+            return;
+        }
+        k.told = now;
+        if (k.more == 0) {
+            logging::warn("net", what, {{"peer", peer}, {"why", why.what()}});
+        } else {
+            logging::warn("net", what,
+                          {{"peer", peer}, {"why", why.what()}, {"more_since", k.more}});
+        }
+        k.more = 0;
+    }
+    void tell_rest() {
+        for (auto& [key, k] : kinds) {
+            if (k.more == 0) continue;
+            logging::warn(
+                "net", key.first,
+                {{"more_since", std::exchange(k.more, 0)}, {"kind", to_string(key.second)}});
+        }
+    }
+};
+
+SKEIN_INLINE acceptor::acceptor(network& via, const address& at, acceptor_options options)
+    : acceptor(via.listen(at), options) {}
+SKEIN_INLINE acceptor::acceptor(std::unique_ptr<listener> on, acceptor_options options)
+    : options_(options), listener_(std::move(on)), log_(std::make_unique<refusals>()) {
+    if (listener_->local().kind == scheme::sim) return; // no descriptors
+    const auto most = detail::places_for_strangers();
+    if (options_.places <= most) return;
+    options_.places = most;
+    options_.places_per_address = std::min(options_.places_per_address, most / 2);
+}
+SKEIN_INLINE acceptor::~acceptor() = default;
+
+SKEIN_INLINE task<void> acceptor::serve(handler serve_one) {
+    handler_ = std::move(serve_one);
+    return with_scope(&acceptor::accept_loop, this);
+}
+
+SKEIN_INLINE void acceptor::leave(admission& a) noexcept {
+    if (!a.is_linked()) return;
+    a.unlink();
+    a.limit_.cancel();
+    --waiting_;
+    freed_.wake_one();
+}
+
+SKEIN_INLINE std::size_t acceptor::count(const std::string& from) noexcept {
+    std::size_t n = 0;
+    const auto add = [&](admission& a) { n += a.from_ == from ? 1 : 0; };
+    silent_.for_each(add);
+    greeted_.for_each(add);
+    return n;
+}
+
+/// The oldest of those that have said nothing, else of all; of one address if given.
+SKEIN_INLINE admission* acceptor::first_to_go(const std::string* from) noexcept {
+    admission* found = nullptr;
+    const auto look = [&](admission& a) {
+        if (from != nullptr && a.from_ != *from) return true;
+        found = &a;
+        return false;
+    };
+    silent_.for_each_while(look);
+    if (found == nullptr) greeted_.for_each_while(look);
+    return found;
+}
+
+SKEIN_INLINE time_point acceptor::grace_of(const admission& a) const noexcept {
+    return deadline_after(a.since_, a.greeted_ ? options_.grace_to_prove : options_.grace);
+}
+
+/// Waits until there is a place for a stream from there; who has had its time has to go. What it has said while
+/// this thread computed is heard before.
+SKEIN_INLINE task<void> acceptor::make_room(std::string from) {
+    constexpr int turns_of_the_loop = 8;
+    for (int heard = 0;;) {
+        const bool share_used = !from.empty() && count(from) >= options_.places_per_address;
+        if (!share_used && waiting_ < options_.places) co_return;
+        admission* const first = first_to_go(share_used ? &from : nullptr);
+        if (first == nullptr) co_return; // no places at all: the first one gets in all the same
+        const auto until = grace_of(*first);
+        if (loop::current().now() >= until) {
+            if (++heard <= turns_of_the_loop)
+                co_await yield();
+            else
+                first->drop("another stream needed its place");
+            continue;
+        }
+        try {
+            auto freed = with_deadline(detail::wait_in(&freed_), until);
+            co_await freed;
+        } catch (const error& e) {
+            if (e.code() != errc::timeout) throw;
+        }
+    }
+}
+
+/// True when a stranger from another user was turned away.
+SKEIN_INLINE bool acceptor::is_foreign(stream& from) {
+    if (!options_.same_user_only) return false;
+    const auto user = from.peer_user();
+    if (!user || *user == ::geteuid()) return false;
+    ++refused_;
+    log_->tell(
+        "connection refused", from.peer_name(),
+        error(errc::permission_denied,
+              fmt::format("it is a process of user {}, this one is of {}", *user, ::geteuid())));
+    return true;
+}
+
+/// After a failed accept: throws what cannot be got over, says how long to wait for the rest. Whoever needs the
+/// descriptor of a stranger that has had its time gets it at once.
+SKEIN_INLINE duration acceptor::after_failure(const error& fault) {
+    if (fault.code() == errc::invalid_argument || fault.code() == errc::not_supported) throw fault;
+    // Out of descriptors or memory, a network that is down, a firewall's no, or a stream that broke
+    // before it was taken: go on later.
+    log_->tell("accept failed", to_string(local()), fault);
+    const duration pause = time_constants::lan().accept_pause;
+    admission* const first = fault.code() == errc::exhausted ? first_to_go(nullptr) : nullptr;
+    if (first == nullptr) return pause;
+    const auto left = grace_of(*first) - loop::current().now();
+    if (left > duration::zero()) return std::min(left, pause);
+    first->drop("its descriptor was needed");
+    return std::chrono::milliseconds(1); // until it is closed
+}
+
+SKEIN_INLINE task<void> acceptor::accept_loop(scope& children, acceptor* self) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    for (;;) {
+        std::unique_ptr<stream> next;
+        std::optional<error> fault;
+        try {
+            auto accepting = self->listener_->accept();
+            next = co_await accepting;
+        } catch (const error& e) {
+            fault = e;
+        }
+        if (fault) {
+            if (fault->code() == errc::closed) break;
+            if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) {
+                self->log_->tell_rest();
+                throw *fault;
+            }
+            auto pause = sleep_for(self->after_failure(*fault));
+            co_await pause;
+            continue;
+        }
+        if (self->is_foreign(*next)) continue;
+        std::string from = detail::share_of(next->peer_host());
+        auto room = self->make_room(from);
+        co_await room;
+        std::unique_ptr<admission> place(new admission(*self, std::move(from)));
+        children.spawn(one(self, std::move(next), std::move(place)));
+    }
+    self->log_->tell_rest();
+}
+
+SKEIN_INLINE task<void> acceptor::one(acceptor* self, std::unique_ptr<stream> from,
+                                      std::unique_ptr<admission> place) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    const std::string peer = from->peer_name();
+    std::optional<error> fault;
+    try {
+        auto serving =
+            with_cancel(place->stop_.token(), self->handler_(std::move(from), place.get()));
+        co_await serving;
+    } catch (...) {
+        fault = to_error(std::current_exception());
+    }
+    const bool known = place->is_authenticated();
+    const char* const dropped = place->dropped_;
+    place.reset();
+    if (fault && fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
+        throw *fault;
+    if (known) {
+        if (fault)
+            logging::warn("net", "connection failed", {{"peer", peer}, {"why", fault->what()}});
+        co_return;
+    }
+    ++self->refused_;
+    if (dropped != nullptr) fault = error(errc::exhausted, dropped);
+    if (fault) self->log_->tell("connection refused", peer, *fault);
+}
+
+} // namespace skein::net
 
 // ======== skein/net/detail/handshake.hpp
 // What the two sides of a handshake send each other.
@@ -9265,7 +9816,7 @@ SKEIN_INLINE task<identity> finish_accepting(stream* with, const connection_opti
 } // namespace detail
 
 SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_options& options,
-                                      byte_span first) {
+                                      byte_span first, admission* place) {
     SKEIN_CHECK(first.size() <= hello_bytes, "more of the stream was read than the first message");
     const bool connecting = mine == side::connecting;
     const side theirs = connecting ? side::accepting : side::connecting;
@@ -9294,6 +9845,7 @@ SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_
         }
         have += got;
     }
+    if (place != nullptr) place->greeted();
     const detail::handshake_keys keys(options.secret, connecting ? out : in, connecting ? in : out);
     auto rest = connecting
                     ? detail::finish_connecting(&with, &options, &keys, std::move(self))
@@ -9303,11 +9855,11 @@ SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_
 }
 
 SKEIN_INLINE task<identity> authenticate(stream& with, side mine, connection_options options,
-                                         byte_buffer first) {
+                                         byte_buffer first, admission* place) {
     std::optional<error> failure;
     try {
-        auto shaking =
-            with_timeout(handshake(with, mine, options, first), options.bounds.handshake_deadline);
+        auto shaking = with_timeout(handshake(with, mine, options, first, place),
+                                    options.bounds.handshake_deadline);
         auto peer = co_await shaking;
         co_return peer;
     } catch (const error& e) {
@@ -9353,8 +9905,8 @@ SKEIN_INLINE task<connection::handle> connection::connect(network& via, address 
 
 SKEIN_INLINE task<connection::handle> connection::accept(std::unique_ptr<stream> from,
                                                          connection_options options,
-                                                         byte_buffer first) {
-    auto greeting = authenticate(*from, side::accepting, options, std::move(first));
+                                                         byte_buffer first, admission* place) {
+    auto greeting = authenticate(*from, side::accepting, options, std::move(first), place);
     identity peer = co_await greeting;
     co_return over(std::move(from), std::move(options), std::move(peer));
 }
@@ -9637,384 +10189,6 @@ template <class T>
 
 } // namespace skein
 
-// ======== skein/net/acceptor.hpp
-// The accept loop of everything that listens, hardened against strangers.
-//
-//     net::acceptor door(network, net::address::tcp("127.0.0.1", 0));
-//     auto serving = door.serve([](std::unique_ptr<net::stream> s, net::admission* place) {
-//         return talk(std::move(s), place);        // once the peer is known: place->authenticated()
-//     });
-//
-// A stream takes a place until its handler says that the peer has proven who it is. Places are bounded, in
-// all and per remote address; when none is free, the oldest unauthenticated stream goes, so that idle
-// strangers cost nothing. On Unix sockets another user's streams are dropped at once. A handler may look
-// at the first bytes before it decides which protocol it speaks.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-
-namespace skein::net {
-
-class acceptor;
-
-namespace detail {
-/// Who shares places: an IPv4 address, a /64 of IPv6 (one customer has all of it), or the text itself.
-[[nodiscard]] std::string share_of(const std::string& host);
-} // namespace detail
-
-/// Bounds of an acceptor.
-struct acceptor_options {
-    std::size_t places = 64;             ///< streams that are not authenticated yet
-    std::size_t places_per_address = 32; ///< of them, from one remote address (one /64 of IPv6)
-    bool same_user_only = true;          ///< Unix sockets: drop streams of other users
-    /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own limit.
-    std::optional<duration> deadline = time_constants::lan().handshake_timeout;
-    /// No stream is dropped for the sake of another one before it has had this long.
-    duration grace = time_constants::lan().accept_grace;
-};
-
-/// One stream's place among those that are not authenticated. Lives as long as its handler runs.
-class admission : public list_node<admission> {
-public:
-    /// The peer has proven who it is: its place goes to the next one, nobody drops it any more.
-    void authenticated() noexcept;
-    [[nodiscard]] bool is_authenticated() const noexcept { return authenticated_; }
-
-    admission(const admission&) = delete;
-    admission& operator=(const admission&) = delete;
-    ~admission();
-
-private:
-    friend class acceptor;
-    admission(acceptor& door, std::string from);
-    void drop(const char* why) noexcept;
-
-    struct limit : timer_node {
-        explicit limit(admission& a) noexcept;
-        admission& place;
-    };
-    acceptor* door_;
-    std::string from_;
-    time_point since_;
-    limit limit_{*this};
-    cancel_source stop_;
-    const char* dropped_ = nullptr; // why
-    bool authenticated_ = false;
-};
-
-/// Listens and accepts until it is closed or cancelled.
-class acceptor {
-public:
-    using handler = unique_function<task<void>(std::unique_ptr<stream>, admission*)>;
-
-    /// Binds at once.
-    ///   errors  those of network::listen
-    acceptor(network& via, const address& at, acceptor_options options = {});
-    /// On a listener that is there already.
-    explicit acceptor(std::unique_ptr<listener> on, acceptor_options options = {});
-    acceptor(const acceptor&) = delete;
-    acceptor& operator=(const acceptor&) = delete;
-    ~acceptor();
-
-    [[nodiscard]] address local() const { return listener_->local(); }
-
-    /// Accepts until close(). Every stream gets a task of `serve_one` in the scope of this call; an error of
-    /// one is logged and ends that one only. A failed accept (no descriptors, no memory, a firewall's no)
-    /// is logged and tried again after a pause. Returns when all tasks have ended.
-    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
-    ///           (invalid_argument, not_supported)
-    [[nodiscard]] task<void> serve(handler serve_one);
-
-    /// Stops accepting; streams that are served go on.
-    void close() noexcept { listener_->close(); }
-
-    /// Streams that ended before they were authenticated, and those that were.
-    [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
-    [[nodiscard]] std::uint64_t authenticated() const noexcept { return authenticated_; }
-    /// Places that are taken.
-    [[nodiscard]] std::size_t waiting() const noexcept { return waiting_; }
-
-private:
-    friend class admission;
-    struct refusals;
-
-    static task<void> accept_loop(scope& children, acceptor* self);
-    static task<void> one(acceptor* self, std::unique_ptr<stream> from,
-                          std::unique_ptr<admission> place);
-    [[nodiscard]] bool is_foreign(stream& from);
-    [[nodiscard]] duration after_failure(const error& fault);
-    task<void> make_room(std::string from);
-    admission* oldest(const std::string* from) noexcept;
-    [[nodiscard]] std::size_t count(const std::string& from) noexcept;
-    void leave(admission& a) noexcept;
-
-    acceptor_options options_;
-    std::unique_ptr<listener> listener_;
-    handler handler_;
-    intrusive_list<admission, admission> places_; // the oldest first
-    std::size_t waiting_ = 0;
-    wait_queue freed_;
-    std::uint64_t refused_ = 0, authenticated_ = 0;
-    std::unique_ptr<refusals> log_;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/acceptor.ipp
-// Places, who has to leave them, and the loop that fills them.
-
-
-#include <algorithm>
-#include <array>
-#include <exception>
-#include <map>
-#include <string_view>
-#include <utility>
-
-#include <fmt/core.h>
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <unistd.h>
-
-namespace skein::net {
-namespace detail {
-
-SKEIN_INLINE std::string share_of(const std::string& host) {
-    std::array<unsigned char, 16> raw{};
-    if (::inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), raw.data()) != 1) return host;
-    constexpr std::array<unsigned char, 12> mapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-    if (std::equal(mapped.begin(), mapped.end(), raw.begin())) {
-        return fmt::format("{}.{}.{}.{}", raw[12], raw[13], raw[14], raw[15]);
-    }
-    return std::string(raw.begin(), raw.begin() + 8);
-}
-
-SKEIN_INLINE task<void> wait_in(wait_queue* line) {
-    auto turn = line->wait();
-    co_await turn;
-}
-
-} // namespace detail
-
-// --- one place --------------------------------------------------------------------------------
-
-SKEIN_INLINE admission::limit::limit(admission& a) noexcept
-    : timer_node([](timer_node& t) {
-          static_cast<limit&>(t).place.drop("it did not prove who it is in time");
-      }),
-      place(a) {}
-
-SKEIN_INLINE admission::admission(acceptor& door, std::string from)
-    : door_(&door), from_(std::move(from)), since_(loop::current().now()) {
-    door.places_.push_back(*this);
-    ++door.waiting_;
-    if (const auto within = door.options_.deadline)
-        loop::current().set_timer(limit_, deadline_after(since_, *within));
-}
-SKEIN_INLINE admission::~admission() { door_->leave(*this); }
-
-SKEIN_INLINE void admission::authenticated() noexcept {
-    if (authenticated_ || dropped_ != nullptr) return;
-    authenticated_ = true;
-    ++door_->authenticated_;
-    door_->leave(*this);
-}
-
-/// Ends the handler; the place is free at once.
-SKEIN_INLINE void admission::drop(const char* why) noexcept {
-    dropped_ = why;
-    door_->leave(*this);
-    stop_.request();
-}
-
-// --- the acceptor -----------------------------------------------------------------------------
-
-/// One line per kind of trouble and time, with the number of those that got none.
-struct acceptor::refusals {
-    struct kind {
-        time_point told{};
-        std::uint64_t more = 0;
-    };
-    std::map<std::pair<std::string_view, errc>, kind> kinds;
-
-    void tell(std::string_view what, const std::string& peer, const error& why) {
-        const auto now = loop::current().now();
-        const auto [at, fresh] = kinds.try_emplace({what, why.code()});
-        auto& k = at->second;
-        if (!fresh && now - k.told < time_constants::lan().refusal_line) {
-            ++k.more;
-            return;
-        }
-        k.told = now;
-        if (k.more == 0) {
-            logging::warn("net", what, {{"peer", peer}, {"why", why.what()}});
-        } else {
-            logging::warn("net", what,
-                          {{"peer", peer}, {"why", why.what()}, {"more_since", k.more}});
-        }
-        k.more = 0;
-    }
-    void tell_rest() {
-        for (auto& [key, k] : kinds) {
-            if (k.more == 0) continue;
-            logging::warn(
-                "net", key.first,
-                {{"more_since", std::exchange(k.more, 0)}, {"kind", to_string(key.second)}});
-        }
-    }
-};
-
-SKEIN_INLINE acceptor::acceptor(network& via, const address& at, acceptor_options options)
-    : acceptor(via.listen(at), options) {}
-SKEIN_INLINE acceptor::acceptor(std::unique_ptr<listener> on, acceptor_options options)
-    : options_(options), listener_(std::move(on)), log_(std::make_unique<refusals>()) {}
-SKEIN_INLINE acceptor::~acceptor() = default;
-
-SKEIN_INLINE task<void> acceptor::serve(handler serve_one) {
-    handler_ = std::move(serve_one);
-    return with_scope(&acceptor::accept_loop, this);
-}
-
-SKEIN_INLINE void acceptor::leave(admission& a) noexcept {
-    if (!a.is_linked()) return;
-    a.unlink();
-    a.limit_.cancel();
-    --waiting_;
-    freed_.wake_one();
-}
-
-SKEIN_INLINE std::size_t acceptor::count(const std::string& from) noexcept {
-    std::size_t n = 0;
-    places_.for_each([&](admission& a) { n += a.from_ == from ? 1 : 0; });
-    return n;
-}
-
-/// The oldest one, of one address if given.
-SKEIN_INLINE admission* acceptor::oldest(const std::string* from) noexcept {
-    admission* found = nullptr;
-    places_.for_each_while([&](admission& a) {
-        if (from != nullptr && a.from_ != *from) return true;
-        found = &a;
-        return false;
-    });
-    return found;
-}
-
-/// Waits until there is a place for a stream from there; who has had its time has to go.
-SKEIN_INLINE task<void> acceptor::make_room(std::string from) {
-    for (;;) {
-        const bool share_used = !from.empty() && count(from) >= options_.places_per_address;
-        if (!share_used && waiting_ < options_.places) co_return;
-        admission* const first = oldest(share_used ? &from : nullptr);
-        if (first == nullptr) co_return; // no places at all: the first one gets in all the same
-        const auto until = deadline_after(first->since_, options_.grace);
-        if (loop::current().now() >= until) {
-            first->drop("another stream needed its place");
-            continue;
-        }
-        try {
-            auto freed = with_deadline(detail::wait_in(&freed_), until);
-            co_await freed;
-        } catch (const error& e) {
-            if (e.code() != errc::timeout) throw;
-        }
-    }
-}
-
-/// True when a stranger from another user was turned away.
-SKEIN_INLINE bool acceptor::is_foreign(stream& from) {
-    if (!options_.same_user_only) return false;
-    const auto user = from.peer_user();
-    if (!user || *user == ::geteuid()) return false;
-    ++refused_;
-    log_->tell(
-        "connection refused", from.peer_name(),
-        error(errc::permission_denied,
-              fmt::format("it is a process of user {}, this one is of {}", *user, ::geteuid())));
-    return true;
-}
-
-/// After a failed accept: throws what cannot be got over, says how long to wait for the rest.
-SKEIN_INLINE duration acceptor::after_failure(const error& fault) {
-    if (fault.code() == errc::invalid_argument || fault.code() == errc::not_supported) throw fault;
-    // Out of descriptors or memory, a network that is down, a firewall's no, or a stream that broke
-    // before it was taken: go on later.
-    log_->tell("accept failed", to_string(local()), fault);
-    if (fault.code() == errc::exhausted) {
-        admission* const first = oldest(nullptr);
-        if (first != nullptr && loop::current().now() - first->since_ >= options_.grace) {
-            first->drop("its descriptor was needed");
-            return options_.grace;
-        }
-    }
-    return time_constants::lan().accept_pause;
-}
-
-SKEIN_INLINE task<void> acceptor::accept_loop(scope& children, acceptor* self) {
-    auto* cancel = co_await skein::detail::current_cancel{};
-    for (;;) {
-        std::unique_ptr<stream> next;
-        std::optional<error> fault;
-        try {
-            auto accepting = self->listener_->accept();
-            next = co_await accepting;
-        } catch (const error& e) {
-            fault = e;
-        }
-        if (fault) {
-            if (fault->code() == errc::closed) break;
-            if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) {
-                self->log_->tell_rest();
-                throw *fault;
-            }
-            auto pause = sleep_for(self->after_failure(*fault));
-            co_await pause;
-            continue;
-        }
-        if (self->is_foreign(*next)) continue;
-        std::string from = detail::share_of(next->peer_host());
-        auto room = self->make_room(from);
-        co_await room;
-        std::unique_ptr<admission> place(new admission(*self, std::move(from)));
-        children.spawn(one(self, std::move(next), std::move(place)));
-    }
-    self->log_->tell_rest();
-}
-
-SKEIN_INLINE task<void> acceptor::one(acceptor* self, std::unique_ptr<stream> from,
-                                      std::unique_ptr<admission> place) {
-    auto* cancel = co_await skein::detail::current_cancel{};
-    const std::string peer = from->peer_name();
-    std::optional<error> fault;
-    try {
-        auto serving =
-            with_cancel(place->stop_.token(), self->handler_(std::move(from), place.get()));
-        co_await serving;
-    } catch (...) {
-        fault = to_error(std::current_exception());
-    }
-    const bool known = place->is_authenticated();
-    const char* const dropped = place->dropped_;
-    place.reset();
-    if (fault && fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
-        throw *fault;
-    if (known) {
-        if (fault)
-            logging::warn("net", "connection failed", {{"peer", peer}, {"why", fault->what()}});
-        co_return;
-    }
-    ++self->refused_;
-    if (dropped != nullptr) fault = error(errc::exhausted, dropped);
-    if (fault) self->log_->tell("connection refused", peer, *fault);
-}
-
-} // namespace skein::net
-
 
 // ======== skein/cluster/detail/group.ipp, continued
 #include <algorithm>
@@ -10148,7 +10322,8 @@ SKEIN_INLINE task<void> group_server::watch_deadline() {
 /// says.
 SKEIN_INLINE task<void> group_server::serve(std::unique_ptr<net::stream> from,
                                             net::admission* place) {
-    auto shaken = net::connection::accept(std::move(from), detail::link_options(options_, "group"));
+    auto shaken = net::connection::accept(std::move(from), detail::link_options(options_, "group"),
+                                          {}, place);
     auto link = co_await shaken;
     place->authenticated();
     auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
@@ -15145,7 +15320,7 @@ SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
 SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> from,
                                       admission* place) {
     auto* cancel = co_await skein::detail::current_cancel{};
-    auto greeting = connection::accept(std::move(from), self->options_);
+    auto greeting = connection::accept(std::move(from), self->options_, {}, place);
     const connection::handle c = co_await greeting;
     place->authenticated();
     std::optional<error> fault;
@@ -17090,7 +17265,7 @@ SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<
     auto* cancel = co_await skein::detail::current_cancel{};
     link::handle l;
     {
-        auto greeting = connection::accept(std::move(from), self->options_);
+        auto greeting = connection::accept(std::move(from), self->options_, {}, place);
         const connection::handle c = co_await greeting;
         place->authenticated();
         auto admitting = self->table_.admit(c);
@@ -36471,7 +36646,8 @@ SKEIN_INLINE std::vector<output_text> format_lines(const std::vector<worker_line
     };
     for (const auto& some : all) {
         const auto name = some.node.empty() ? fmt::format("({}) ", some.worker)
-                                            : fmt::format("({}, {}) ", some.worker, some.node);
+                                            : fmt::format("({}, {}) ", printable(some.worker),
+                                                          printable(some.node));
         const std::string_view prefix = how.prefix ? std::string_view(name) : std::string_view();
         if (some.left_out == 1)
             append(true, {}, fmt::format("... 1 line of {} was left out", some.worker));
@@ -36882,7 +37058,8 @@ SKEIN_INLINE int worker_main() {
         loop.run(detail::work(&loop, &self, std::move(*mine)));
         return exit_code::done;
     } catch (const std::exception& e) {
-        if (!leave_last_words(e.what())) fmt::print(stderr, "error: {}\n", e.what());
+        if (!leave_last_words(e.what()))
+            fmt::print(stderr, "error: {}\n", printable_lines(e.what()));
         return exit_code::failed;
     } catch (...) {
         static constexpr const char* why = "something that is not a std::exception was thrown";
@@ -38459,6 +38636,57 @@ private:
 // The bodies of rt/detail/driver.hpp: the command line, roles, and a driver's life around its app.
 
 
+// ======== skein/rt/detail/near_flag.hpp
+// Which of skein's flags somebody may have meant: --adress runs a program on this host, and nobody would know why.
+
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// Letters to be added, left out, changed, or swapped with their neighbour, to make one word of the other.
+[[nodiscard]] inline std::size_t letters_apart(std::string_view a, std::string_view b) {
+    std::vector<std::size_t> last, row(b.size() + 1), next(b.size() + 1);
+    for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= a.size(); ++i) {
+        next[0] = i;
+        for (std::size_t j = 1; j <= b.size(); ++j) {
+            const std::size_t changed = row[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+            next[j] = std::min({row[j] + 1, next[j - 1] + 1, changed});
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                next[j] = std::min(next[j], last[j - 2] + 1);
+        }
+        last = std::exchange(row, next);
+    }
+    return row[b.size()];
+}
+
+/// The flag that an argument is nearly; empty: none. Short words are near to too many others: one letter of them may be
+/// wrong, and never the first. `is_cluster`: those that are skein's beside --head, --join and --address are, too.
+[[nodiscard]] inline std::string_view near_flag(std::string_view argument, bool is_cluster) {
+    constexpr std::array<std::string_view, 9> flags = {
+        "--workers",    "--address",          "--join",       "--head",  "--prefix-output",
+        "--skein-help", "--no-prefix-output", "--token-file", "--listen"};
+    constexpr std::size_t always = 7;
+    const auto word = argument.substr(0, argument.find('='));
+    for (std::size_t i = 0; i < (is_cluster ? flags.size() : always); ++i) {
+        const auto flag = flags[i];
+        if (!word.starts_with(flag.substr(0, 3)) && !flag.substr(1).starts_with(word)) continue;
+        const std::size_t most = flag.size() < 9 ? 1 : 2;
+        if (word != flag && letters_apart(word, flag) <= most) return flag;
+    }
+    return {};
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/driver.ipp, continued
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -38629,7 +38857,7 @@ SKEIN_INLINE int print_usage(std::string_view program) {
         "  --prefix-output   say of each line that a worker prints which worker it was;\n"
         "                    --no-prefix-output does not (default: SKEIN_PREFIX_OUTPUT=1 or 0,\n"
         "                    else on clusters only)\n"
-        "  --help            this text\n",
+        "  --help            this text; --skein-help where the program has a --help of its own\n",
         program);
     return exit_code::done;
 }
@@ -38638,15 +38866,24 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
     serve_if_worker();
     auto line = parse_command_line(argc, argv);
     driver_plan plan;
-    if (takes_nothing && !line.rest.empty()) { // others have a --help of their own
-        if (line.rest.front() == "--help" || line.rest.front() == "-h") {
-            plan.exit_code = print_usage(argv[0]);
-            return plan;
-        }
-        throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
-            .with_hint("this program takes skein's flags only; see --help");
+    const auto asks = [&](std::string_view flag) {
+        return std::find(line.rest.begin(), line.rest.end(), flag) != line.rest.end();
+    };
+    const bool begins = takes_nothing && !line.rest.empty(); // others have a --help of their own
+    if (asks("--skein-help") ||
+        (begins && (line.rest.front() == "--help" || line.rest.front() == "-h"))) {
+        plan.exit_code = print_usage(argv[0]);
+        return plan;
     }
     auto& cluster = line.cluster;
+    const bool is_cluster =
+        cluster.head || !cluster.join.empty() || !cluster_address(cluster).empty();
+    if (begins) {
+        const auto meant = near_flag(line.rest.front(), is_cluster);
+        throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
+            .with_hint(fmt::format("{}this program takes skein's flags only; see --help",
+                                   meant.empty() ? "" : fmt::format("is {} meant? ", meant)));
+    }
     if (argc < 1) cluster.program = ::program_invocation_name;
     cluster.workers = line.workers.value_or(how.workers);
     if (const char* said = std::getenv("SKEIN_ADDRESS"); cluster.address.empty() &&
@@ -38664,6 +38901,10 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
         if (plan.part.exit_code)
             std::exit(*plan.part.exit_code); // what follows is the driver's, as in workers
         if (plan.part.leads) plan.head = cluster.address = plan.part.leads->address();
+        for (const auto& argument : line.rest)
+            if (const auto meant = near_flag(argument, is_cluster); !meant.empty())
+                fmt::print(stderr, "warning: {} is left to the program; skein's flag is {}\n",
+                           printable(argument), meant);
     }
     how.processes.count = cluster.workers;
     how.processes.program = cluster.program;
@@ -38776,10 +39017,10 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
             fmt::print(stderr, "stopped by {}\n", signal_name(stopped_by));
             return 128 + stopped_by;
         }
-        fmt::print(stderr, "error: {}\n", e.what());
+        fmt::print(stderr, "error: {}\n", printable_lines(e.what()));
         return e.code() == errc::usage ? exit_code::usage : exit_code::failed;
     } catch (const std::exception& e) {
-        fmt::print(stderr, "error: {}\n", e.what());
+        fmt::print(stderr, "error: {}\n", printable_lines(e.what()));
     } catch (...) {
         fmt::print(stderr, "error: the app threw something that is not a std::exception\n");
     }

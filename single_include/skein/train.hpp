@@ -2141,7 +2141,7 @@ SKEIN_INLINE task<void> links::stop() {
 }
 
 SKEIN_INLINE task<void> links::greet(std::unique_ptr<net::stream> s, net::admission* place) {
-    auto greeting = net::authenticate(*s, net::side::accepting, as(ring));
+    auto greeting = net::authenticate(*s, net::side::accepting, as(ring), {}, place);
     const net::identity who = co_await std::move(greeting);
     const auto card = detail::link_card::decode(who.extra);
     place->authenticated();
@@ -15730,7 +15730,7 @@ namespace detail {
 
 /// What LibTorch throws carries forty lines of a stack trace behind this line.
 SKEIN_INLINE std::string without_trace(std::string_view text) {
-    return std::string(text.substr(0, text.find("\nException raised from ")));
+    return printable_lines(text.substr(0, text.find("\nException raised from ")));
 }
 
 SKEIN_INLINE void print_error(const run_config& config, std::string_view who, const error& why) {
