@@ -311,7 +311,7 @@ TEST_CASE("whoever answers where the head was ends no node and no program, and i
     CHECK(lines.count("the head is away; workers go on") == 2); // the node says it, and the program
     CHECK(lines.count("something else answers at the head's address") ==
           (one.said.empty() ? 0 : 2));
-    CHECK(lines.count("the head is back head=") == 2);
+    CHECK(lines.count(" after=") == 2);
     if (!one.said.empty()) CHECK(lines.count(one.said) >= 2);
 }
 

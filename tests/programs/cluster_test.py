@@ -358,7 +358,7 @@ def stranger_at_the_port():
             lines = [line for line in run.stderr.splitlines() if "something else answers at the head's address" in line]
             run.check(1 <= len(lines) <= 3 and run.process.poll() is None, "it has ended, or says it again and again")
         c.start_head(c.address)
-        said_by_both("the head is back head=")
+        said_by_both(" after=")    # the head is back
         c.wait_until(lambda: [j for j in c.status()["jobs"] if j["connected"] and j["workers"] == 1], "the driver with its worker")
         (c.cwd / "go").write_text("")
         driver.check(driver.wait(SECONDS) == 0 and driver.stdout == "the sum is 4950\n", "another sum")
