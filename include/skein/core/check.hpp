@@ -27,7 +27,7 @@ namespace skein::detail {
 /// The characters of a checked format: get() since fmt 10, a conversion before it, which fmt
 /// 12.2 deprecates.
 template <class Format>
-[[nodiscard]] fmt::string_view text_of(const Format& format) {
+[[nodiscard]] fmt::string_view format_text(const Format& format) {
     if constexpr (requires { format.get(); })
         return format.get();
     else
@@ -40,7 +40,7 @@ template <class... Values>
                                                               std::source_location where,
                                                               fmt::format_string<Values...> text,
                                                               Values&&... values) {
-    check_failed(condition, where, text_of(text), fmt::make_format_args(values...));
+    check_failed(condition, where, format_text(text), fmt::make_format_args(values...));
 }
 
 } // namespace skein::detail
