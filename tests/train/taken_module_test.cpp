@@ -79,9 +79,7 @@ TORCH_MODULE(Seen);
 
 template <class Strategy>
 std::string told_at_open(Seen& net) {
-    return told_by([&] {
-        run_world(1, [&](context& ctx) { (void)Strategy(ctx, *net); });
-    });
+    return told_by([&] { run_world(1, [&](context& ctx) { (void)Strategy(ctx, *net); }); });
 }
 
 } // namespace
@@ -96,7 +94,8 @@ TEST_CASE("a view of a parameter that was kept is told when the training begins,
     view = net->in->bias.detach();
     check_told(told_at_open<sk::FSDP<sk::auto_wrap<Cell>>>(net), {"in.bias", "clone()"});
     view = net->in->bias.detach().clone();
-    auto same = net->in->weight; // a handle of the same tensor moves with it, as an optimizer's does
+    auto same =
+        net->in->weight; // a handle of the same tensor moves with it, as an optimizer's does
     CHECK(told_at_open<sk::Single>(net).empty());
     CHECK(same.is_alias_of(net->in->weight));
 }
@@ -217,15 +216,14 @@ TEST_CASE("a write to a parameter of a block that is not gathered is told") {
                                 const torch::NoGradGuard no_grad;
                                 for (auto& p : model->parameters()) p.clamp_(-0.01, 0.01);
                             }});
-                        (void)trainer.fit(model, sk::SGD{}, constant_rate{0.1}, zoo_loss,
-                                          numbers{}, numbers{.n = 0});
+                        (void)trainer.fit(model, sk::SGD{}, constant_rate{0.1}, zoo_loss, numbers{},
+                                          numbers{.n = 0});
                     },
                     "ring");
             });
         };
-        const auto told =
-            by_half ? run(std::type_identity<sk::FSDP<zoo_cells, half>>{})
-                    : run(std::type_identity<sk::FSDP<zoo_cells>>{});
+        const auto told = by_half ? run(std::type_identity<sk::FSDP<zoo_cells, half>>{})
+                                  : run(std::type_identity<sk::FSDP<zoo_cells>>{});
         check_told(told, {"parameter a.in.weight was written to", "forward"});
     }
 }
@@ -271,7 +269,8 @@ TEST_CASE("weights that are cut after each step stay cut in 16 bits, as in float
     }
 }
 
-TEST_CASE("a value written in 16 bits is the master's from then on, and the others keep their digits") {
+TEST_CASE(
+    "a value written in 16 bits is the master's from then on, and the others keep their digits") {
     run_world(1, [](context& ctx) {
         auto net = make_net();
         net->norm->bias.set_requires_grad(false);
@@ -281,7 +280,7 @@ TEST_CASE("a value written in 16 bits is the master's from then on, and the othe
             const torch::NoGradGuard no_grad;
             net->in->weight[0][0].fill_(0.5); // by an operation
             static_cast<at::BFloat16*>(net->in->weight.mutable_data_ptr())[1] = 0.25f; // by address
-            net->norm->bias.fill_(2.0); // frozen
+            net->norm->bias.fill_(2.0);                                                // frozen
         }
         s.begin_step();
         s.begin_micro(true);
@@ -298,7 +297,8 @@ TEST_CASE("a value written in 16 bits is the master's from then on, and the othe
     });
 }
 
-TEST_CASE("what is written behind the last backward pass of a step, or behind the last step, is kept") {
+TEST_CASE(
+    "what is written behind the last backward pass of a step, or behind the last step, is kept") {
     run_world(1, [](context& ctx) {
         auto net = make_net();
         auto config = quiet_config("unused");
@@ -353,7 +353,7 @@ struct StatefulImpl : torch::nn::Module {
         mean = register_buffer("mean", torch::zeros({8}));
     }
     torch::Tensor forward(const torch::Tensor& x) {
-        const torch::Tensor h = torch::dropout(torch::tanh(norm(in(x) - mean)), 0.5, is_training());
+        const torch::Tensor h = torch::dropout(torch::tanh(norm(in(x)-mean)), 0.5, is_training());
         const torch::NoGradGuard no_grad;
         calls += 1;
         mean.mul_(0.5).add_(h.mean(0).to(torch::kFloat));
@@ -412,7 +412,8 @@ std::string told_by_recompute(Call call) {
 
 } // namespace
 
-TEST_CASE("a block that is computed again leaves its state as one forward: buffers, dropout, autocast") {
+TEST_CASE(
+    "a block that is computed again leaves its state as one forward: buffers, dropout, autocast") {
     for (const bool casts : {false, true}) {
         INFO("autocast " << casts);
         const auto wanted = stateful_steps(false, casts);
@@ -467,6 +468,7 @@ TEST_CASE("a block whose second call returns other tensors is not computed again
     };
     const auto block = std::make_shared<sk::unit<MovingImpl>>();
     block->recompute(true);
-    check_told(told_by([&] { block->forward(torch::ones({4}, torch::requires_grad())).sum().backward(); }),
-               {"returned other tensors", "buffers"});
+    check_told(
+        told_by([&] { block->forward(torch::ones({4}, torch::requires_grad())).sum().backward(); }),
+        {"returned other tensors", "buffers"});
 }

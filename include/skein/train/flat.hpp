@@ -285,7 +285,7 @@ private:
         std::uint32_t version = 0;
     };
     std::vector<cast_tensor> cast_;
-    std::uint64_t written_ = 0; // versions() when writes were taken last
+    std::uint64_t written_ = 0;       // versions() when writes were taken last
     std::optional<std::size_t> lost_; // a segment that was written to while it had no values
     std::shared_ptr<const detail::taken_module> taken_;
     std::int64_t size_ = 0, trainable_ = 0, owned_ = 0, grads_size_ = 0;

@@ -52,9 +52,8 @@ public:
     [[nodiscard]] static bool holds(const c10::StorageImpl* storage) {
         auto& all = instance();
         const std::lock_guard lock(all.guard_);
-        return std::ranges::any_of(all.known_, [&](const auto& each) {
-            return each._unsafe_get_target() == storage;
-        });
+        return std::ranges::any_of(
+            all.known_, [&](const auto& each) { return each._unsafe_get_target() == storage; });
     }
 
 private:
@@ -107,8 +106,9 @@ struct storage_users {
                                 "tensor{} when the training begins: they would keep its old values",
                                 found->name, uses - users.size(),
                                 uses - users.size() == 1 ? "" : "s"))
-            .with_hint("take views of a parameter in forward(), and let go of what was kept before "
-                       "fit() or open(): views, detach() (keep a clone()), losses, an open archive");
+            .with_hint(
+                "take views of a parameter in forward(), and let go of what was kept before "
+                "fit() or open(): views, detach() (keep a clone()), losses, an open archive");
     }
 };
 
@@ -129,8 +129,8 @@ inline void refuse_aliases(const std::vector<flat_segment>& segments,
     for (auto& [storage, in] : by_storage) {
         if (!in.has_trained()) continue;
         in.refuse_overlap();
-        in.refuse_others(
-            storage, in.users[0].tensor->unsafeGetTensorImpl()->unsafe_storage().use_count());
+        in.refuse_others(storage,
+                         in.users[0].tensor->unsafeGetTensorImpl()->unsafe_storage().use_count());
     }
 }
 
@@ -154,10 +154,9 @@ inline void refuse_norm(const torch::nn::Module& module, const std::string& name
                             "parameters of 16 bits",
                             type))
         .with_where(name)
-        .with_hint(
-            fmt::format("add skein::keep_f32<{}> to the settings of the strategy, beside "
-                        "precision<>",
-                        type));
+        .with_hint(fmt::format("add skein::keep_f32<{}> to the settings of the strategy, beside "
+                               "precision<>",
+                               type));
 }
 
 // ---- after -------------------------------------------------------------------------------------------
