@@ -30,6 +30,7 @@
 #include <skein/train/detail/build.ipp>
 #include <skein/train/detail/feeder.ipp>
 #include <skein/train/detail/flat.ipp>
+#include <skein/train/detail/flat_taken.ipp>
 #include <skein/train/detail/memory_plan.ipp>
 #include <skein/train/detail/offload.ipp>
 #include <skein/train/detail/optimizer.ipp>
@@ -48,6 +49,7 @@
 #include <skein/train/detail/training_state.ipp>
 #include <skein/train/detail/unit.ipp>
 #include <skein/train/detail/unit_gatherer.ipp>
+#include <skein/train/detail/unit_recompute.ipp>
 #include <skein/train/detail/weight_average.ipp>
 #include <skein/train/detail/weights.ipp>
 #include <skein/train/detail/wrap.ipp>

@@ -12033,9 +12033,11 @@ struct end_of_construction {
 /// The forward of a block with its tensors as lists.
 using block_call = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
-/// Calls it without keeping activations; the backward pass calls it again.
+/// Calls it without keeping activations; the backward pass calls it again, where autograd allows that, with
+/// the state of the block as it was, and leaves the state as one call would have.
+///   block            whose buffers, modes and parameters these are
 ///   before_backward  is called before that
-[[nodiscard]] std::vector<at::Tensor> call_recomputed(block_call call,
+[[nodiscard]] std::vector<at::Tensor> call_recomputed(const unit_mark& block, block_call call,
                                                       std::vector<at::Tensor> inputs,
                                                       std::function<void()> before_backward);
 [[nodiscard]] bool gradients_are_on();
@@ -12095,6 +12097,7 @@ R run_recomputed(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks
     std::vector<at::Tensor> inputs;
     each_input(*arguments, [&](at::Tensor& t) { inputs.push_back(std::exchange(t, {})); });
     auto outputs = call_recomputed(
+        mark,
         [=](const std::vector<at::Tensor>& given) {
             auto with = *arguments;
             auto next = given.begin();
@@ -12226,15 +12229,291 @@ private:
 
 
 // ======== skein/train/detail/unit.ipp
-// Bodies of <skein/train/unit.hpp>: above all a call whose activations are computed again in the backward
-// pass.
+// Bodies of <skein/train/unit.hpp>.
+
+
+// ======== skein/train/detail/unit_recompute.ipp
+// A call of a block whose activations are computed again in the backward pass. Used by
+// <skein/train/detail/unit.ipp> alone.
+//
+// The second call happens in another place and at another time than the first. It sees what the first one
+// saw (random numbers, buffers, autocast), and what it does to them is undone: the block has been called
+// once. What it cannot see again, or what autograd does not allow, is refused.
 //
 //   source: Chen et al. 2016 (arXiv 1604.06174); torch.utils.checkpoint with use_reentrant=True
 
 
-#include <mutex>
-#include <utility>
+// ======== skein/torch/engine.hpp
+// The door to what torch/torch.h leaves out of autograd: its engine, what happens to tensors that it saves, how
+// it casts, and which tensors overlap.
 
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wall"
+#pragma GCC diagnostic ignored "-Wextra"
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wsign-compare"
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+#endif
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
+
+// ======== skein/train/detail/unit_recompute.ipp, continued
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// The state of the default generator, of which dropout draws.
+struct generator_state {
+    static at::Tensor get() {
+        auto generator = at::detail::getDefaultCPUGenerator();
+        const std::lock_guard lock(generator.mutex());
+        return generator.get_state();
+    }
+    static void set(const at::Tensor& state) {
+        auto generator = at::detail::getDefaultCPUGenerator();
+        const std::lock_guard lock(generator.mutex());
+        generator.set_state(state);
+    }
+};
+
+/// How this thread casts. The cache is off: it would hand a weight that the first call has cast, which
+/// has no gradient, to the second one.
+struct autocast_state {
+    bool on = at::autocast::is_autocast_enabled(at::kCPU);
+    at::ScalarType type = at::autocast::get_autocast_dtype(at::kCPU);
+    bool cached = at::autocast::is_autocast_cache_enabled();
+
+    void set(bool with_cache) const {
+        at::autocast::set_autocast_enabled(at::kCPU, on);
+        at::autocast::set_autocast_dtype(at::kCPU, type);
+        at::autocast::set_autocast_cache_enabled(with_cache && cached);
+    }
+};
+
+/// Buffers of a block at some time.
+class buffer_state {
+public:
+    struct buffer {
+        at::Tensor tensor, values;
+    };
+
+    explicit buffer_state(const torch::nn::Module& block) {
+        at::NoGradGuard no_grad;
+        for (const auto& tensor : block.buffers())
+            if (tensor.defined()) all_.push_back({tensor, tensor.detach().clone()});
+    }
+    /// Below autograd: the graph of another call may have saved the buffer.
+    void put_back() const {
+        at::NoGradGuard no_grad;
+        for (const auto& [tensor, values] : all_) {
+            if (same(tensor, values)) continue;
+            if (tensor.sizes() == values.sizes() && tensor.scalar_type() == values.scalar_type())
+                tensor.variable_data().copy_(values);
+            else
+                tensor.set_data(values.clone());
+        }
+    }
+    /// Only those that have other values now.
+    void keep_changed() {
+        std::erase_if(all_, [](const buffer& b) { return same(b.tensor, b.values); });
+    }
+
+private:
+    static bool same(const at::Tensor& a, const at::Tensor& b) {
+        if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
+        if (!a.is_contiguous() || !b.is_contiguous()) return at::equal(a.detach(), b);
+        return a.nbytes() == 0 ||
+               std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+    }
+    std::vector<buffer> all_;
+};
+
+/// What must not have changed between the two calls: nobody could undo it.
+struct block_state {
+    std::vector<bool> modes;    ///< training or not, of the block and all modules inside
+    std::uint64_t versions = 0; ///< of its parameters, added up
+
+    explicit block_state(const torch::nn::Module& block) {
+        block.apply([&](const torch::nn::Module& each) { modes.push_back(each.is_training()); });
+        for (const auto& p : block.parameters())
+            if (p.defined())
+                versions += p.unsafeGetTensorImpl()->version_counter().current_version();
+    }
+};
+
+[[noreturn]] inline void refuse_second_call(const std::string& why, const char* hint) {
+    throw error(errc::not_supported,
+                "not supported: a block that is computed again (checkpoint_activations) " + why)
+        .with_hint(hint);
+}
+
+/// As torch.utils.checkpoint asks the engine: the second call runs a backward pass of its own, which adds to
+/// all gradients that it comes to and has no graph.
+SKEIN_INLINE void require_plain_backward() {
+    const char* const hint = "leave the block out of checkpoint_activations(), or take the loss's "
+                             "gradient with backward() alone";
+    if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid())
+        refuse_second_call("under autograd::grad(), or a backward() for some inputs only", hint);
+    if (torch::GradMode::is_enabled())
+        refuse_second_call("in a backward pass with create_graph", hint);
+}
+
+/// What the backward pass needs beside the inputs.
+struct recomputed_call : torch::CustomClassHolder {
+    recomputed_call(const torch::nn::Module& of, block_call what, std::function<void()> before)
+        : block(&of), call(std::move(what)), before_backward(std::move(before)),
+          generator(generator_state::get()), buffers(of), state(of) {}
+
+    std::vector<at::Tensor> first(const std::vector<at::Tensor>& inputs);
+    std::vector<at::Tensor> again(const std::vector<at::Tensor>& inputs) const;
+    void require_unchanged() const;
+
+    const torch::nn::Module* block;
+    block_call call;
+    std::function<void()> before_backward;
+    at::Tensor generator; // before the first call
+    autocast_state autocast;
+    buffer_state buffers;
+    block_state state;
+    std::vector<std::vector<std::int64_t>> shapes; // of what it returned
+};
+
+/// Calls `restore` when it goes.
+template <class Restore>
+struct restored {
+    Restore restore;
+    ~restored() { restore(); }
+};
+
+SKEIN_INLINE std::vector<at::Tensor> recomputed_call::first(const std::vector<at::Tensor>& inputs) {
+    std::vector<at::Tensor> outputs;
+    {
+        const auto back = [this] { autocast.set(/*with_cache=*/true); };
+        const restored<decltype(back)> guard{back};
+        autocast.set(/*with_cache=*/false);
+        outputs = call(inputs); // without gradients: inside of a function
+    }
+    buffers.keep_changed();
+    for (const auto& each : outputs)
+        shapes.push_back(each.defined() ? each.sizes().vec() : std::vector<std::int64_t>{-1});
+    return outputs;
+}
+
+SKEIN_INLINE void recomputed_call::require_unchanged() const {
+    const block_state now(*block);
+    if (now.versions != state.versions)
+        refuse_second_call("whose parameters were written to between forward and backward",
+                           "write to parameters between steps");
+    if (now.modes != state.modes)
+        refuse_second_call("that changed between train() and eval() between forward and backward",
+                           "change the mode behind backward()");
+}
+
+SKEIN_INLINE std::vector<at::Tensor> recomputed_call::again(
+    const std::vector<at::Tensor>& inputs) const {
+    std::vector<at::Tensor> outputs;
+    {
+        const auto generator_now = generator_state::get();
+        const autocast_state autocast_now;
+        const auto back = [&] {
+            generator_state::set(generator_now);
+            autocast_now.set(/*with_cache=*/true);
+        };
+        const restored<decltype(back)> guard{back};
+        generator_state::set(generator);
+        autocast.set(/*with_cache=*/false);
+        buffers.put_back();
+        const torch::AutoGradMode on(true);
+        outputs = call(inputs);
+    }
+    bool same = outputs.size() == shapes.size();
+    for (std::size_t i = 0; same && i < outputs.size(); ++i)
+        same = outputs[i].defined() ? outputs[i].sizes() == at::IntArrayRef(shapes[i])
+                                    : shapes[i] == std::vector<std::int64_t>{-1};
+    if (!same)
+        refuse_second_call("returned other tensors than the first time",
+                           "keep what forward() counts in buffers: those have the values again "
+                           "that they had");
+    return outputs;
+}
+
+struct recompute : torch::autograd::Function<recompute> {
+    using list = torch::autograd::variable_list;
+
+    static list forward(torch::autograd::AutogradContext* ctx,
+                        c10::intrusive_ptr<recomputed_call> call, at::TensorList inputs) {
+        ctx->save_for_backward(inputs.vec());
+        auto outputs = call->first(inputs.vec());
+        ctx->saved_data["call"] = c10::IValue::make_capsule(std::move(call));
+        return outputs;
+    }
+
+    static list backward(torch::autograd::AutogradContext* ctx, list gradients) {
+        require_plain_backward();
+        const auto holder = ctx->saved_data["call"].toCapsule();
+        const auto& call = static_cast<const recomputed_call&>(*holder);
+        call.require_unchanged();
+        call.before_backward();
+        const auto saved = ctx->get_saved_variables();
+        list inputs;
+        for (const auto& s : saved)
+            inputs.push_back(s.detach().set_requires_grad(s.requires_grad()));
+        // Not before the end: the graph may have saved a buffer.
+        const buffer_state buffers_now(*call.block);
+        const auto back_to_now = [&] { buffers_now.put_back(); };
+        const restored<decltype(back_to_now)> guard{back_to_now};
+        const list outputs = call.again(inputs);
+        list roots, from;
+        for (std::size_t i = 0; i < outputs.size(); ++i)
+            if (outputs[i].requires_grad() && gradients[i].defined()) {
+                roots.push_back(outputs[i]);
+                from.push_back(gradients[i]);
+            }
+        if (!roots.empty()) torch::autograd::backward(roots, from);
+        list back{at::Tensor()}; // for the call
+        for (const auto& input : inputs)
+            back.push_back(input.requires_grad() ? input.grad() : at::Tensor());
+        return back;
+    }
+};
+
+SKEIN_INLINE std::vector<at::Tensor> call_recomputed(const unit_mark& block, block_call call,
+                                                     std::vector<at::Tensor> inputs,
+                                                     std::function<void()> before_backward) {
+    const auto count = inputs.size();
+    auto held = c10::make_intrusive<recomputed_call>(
+        dynamic_cast<const torch::nn::Module&>(block),
+        [call = std::move(call), count](const std::vector<at::Tensor>& all) {
+            return call({all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count)});
+        },
+        std::move(before_backward));
+    // Parameters alone make a block worth a backward pass: something has to need a gradient.
+    inputs.push_back(torch::empty({0}, torch::TensorOptions().requires_grad(true)));
+    return recompute::apply(std::move(held), at::TensorList(inputs));
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/unit.ipp, continued
 namespace skein::train {
 
 SKEIN_INLINE unit_hooks::~unit_hooks() = default;
@@ -12256,88 +12535,6 @@ SKEIN_INLINE void refuse_recompute() {
         "not supported: recomputing a block whose forward takes tensors inside of other types")
         .with_hint("give them as arguments of their own, or leave the block out of "
                    "checkpoint_activations()");
-}
-
-/// The state of the default generator, of which dropout draws.
-struct generator_state {
-    static at::Tensor get() {
-        auto generator = at::detail::getDefaultCPUGenerator();
-        const std::lock_guard lock(generator.mutex());
-        return generator.get_state();
-    }
-    static void set(const at::Tensor& state) {
-        auto generator = at::detail::getDefaultCPUGenerator();
-        const std::lock_guard lock(generator.mutex());
-        generator.set_state(state);
-    }
-};
-
-/// What the backward pass needs beside the inputs.
-struct recomputed_call : torch::CustomClassHolder {
-    block_call call;
-    std::function<void()> before_backward;
-    at::Tensor generator; // before the first call
-};
-
-struct recompute : torch::autograd::Function<recompute> {
-    using list = torch::autograd::variable_list;
-
-    static list forward(torch::autograd::AutogradContext* ctx,
-                        c10::intrusive_ptr<recomputed_call> call, at::TensorList inputs) {
-        ctx->save_for_backward(inputs.vec());
-        call->generator = generator_state::get();
-        auto outputs = call->call(inputs.vec()); // without gradients: inside of a function
-        ctx->saved_data["call"] = c10::IValue::make_capsule(std::move(call));
-        return outputs;
-    }
-
-    static list backward(torch::autograd::AutogradContext* ctx, list gradients) {
-        const auto holder = ctx->saved_data["call"].toCapsule();
-        auto& call = static_cast<recomputed_call&>(*holder);
-        call.before_backward();
-        const auto saved = ctx->get_saved_variables();
-        list inputs;
-        for (const auto& s : saved)
-            inputs.push_back(s.detach().set_requires_grad(s.requires_grad()));
-        list outputs;
-        {
-            const auto now = generator_state::get();
-            generator_state::set(call.generator);
-            torch::AutoGradMode on(true);
-            try {
-                outputs = call.call(inputs);
-            } catch (...) {
-                generator_state::set(now);
-                throw;
-            }
-            generator_state::set(now);
-        }
-        list roots, from;
-        for (std::size_t i = 0; i < outputs.size(); ++i)
-            if (outputs[i].requires_grad() && gradients[i].defined()) {
-                roots.push_back(outputs[i]);
-                from.push_back(gradients[i]);
-            }
-        if (!roots.empty()) torch::autograd::backward(roots, from);
-        list back{at::Tensor()}; // for the call
-        for (const auto& input : inputs)
-            back.push_back(input.requires_grad() ? input.grad() : at::Tensor());
-        return back;
-    }
-};
-
-SKEIN_INLINE std::vector<at::Tensor> call_recomputed(block_call call,
-                                                     std::vector<at::Tensor> inputs,
-                                                     std::function<void()> before_backward) {
-    auto held = c10::make_intrusive<recomputed_call>();
-    const auto count = inputs.size();
-    held->call = [call = std::move(call), count](const std::vector<at::Tensor>& all) {
-        return call({all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count)});
-    };
-    held->before_backward = std::move(before_backward);
-    // Parameters alone make a block worth a backward pass: something has to need a gradient.
-    inputs.push_back(torch::empty({0}, torch::TensorOptions().requires_grad(true)));
-    return recompute::apply(std::move(held), at::TensorList(inputs));
 }
 
 } // namespace detail
@@ -12986,6 +13183,7 @@ SKEIN_INLINE std::string precision_notice(const precision_policy& policy) {
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -13025,6 +13223,7 @@ struct flat_segment {
     std::size_t unit = 0;
     std::size_t registered = 0;   ///< its number among the trainable parameters of the module
     cut_parameter* cut = nullptr; ///< until it is placed, of one that was built in parts
+    std::uint32_t dropped_at = 0; ///< the parameter's version when its unit was dropped
 };
 
 /// What is gathered, reduced and dropped together.
@@ -13038,6 +13237,7 @@ struct flat_unit {
     std::int64_t grads_at = 0;        ///< where the unit's gradients begin in the gradient buffer
     at::ScalarType type = at::kFloat; ///< in which the module computes with it
     bool in_parts = false;            ///< every rank has brought the values that it owns
+    bool shown = true;                ///< its parameters have their values
 };
 
 /// What this rank owns of one parameter: whole rows of it.
@@ -13096,6 +13296,7 @@ struct store_options {
 namespace detail {
 struct settle_hook;
 struct square_sums;
+class taken_module;
 } // namespace detail
 
 /// The flat parameters and gradients of one module. Not thread-safe.
@@ -13108,8 +13309,8 @@ public:
     static constexpr std::int64_t alignment = flat_alignment;
 
     /// Moves the module's trainable parameters into the store.
-    ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or for
-    ///   two different parameters that share memory; errc::invalid_argument when nothing is trainable
+    ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or whose memory
+    ///   another tensor sees, of the module or not; errc::invalid_argument when nothing is trainable
     explicit flat_store(torch::nn::Module& module, const store_options& options = {});
     flat_store(const flat_store&) = delete;
     flat_store& operator=(const flat_store&) = delete;
@@ -13143,6 +13344,14 @@ public:
     void cast_owned();
     void cast_all(bool whole_units = true);
     void cast_fixed();
+    /// What anybody wrote to values in 16 bits that this rank owns, in whatever way, becomes that of
+    /// params_P(); the rest of it keeps its digits. Of frozen parameters: what an operation wrote.
+    ///   always  false: only if an operation has written to a parameter since the last time
+    void take_writes(bool always = true);
+    /// The module still has the parameters and buffers that were taken over, each where it was put.
+    ///   errors  invalid_argument, by name, for one that was exchanged, added or moved since then, or written
+    ///           to while its block had no values
+    void require_taken() const;
     /// The gradients of all units; with shared places (store_options::gradient_places) those in use.
     [[nodiscard]] const at::Tensor& grads_P() const noexcept { return grads_P_; }
     [[nodiscard]] const std::vector<flat_unit>& units() const noexcept { return units_; }
@@ -13162,8 +13371,8 @@ public:
     [[nodiscard]] double own_squared_norm() const;
 
     /// Before the first backward pass of a step: what the buffer holds is over.
-    ///   errors  not_supported, by name, for a parameter that was frozen at construction and is trainable
-    ///           now. One that was frozen since then is left out, as one that no loss depends on
+    ///   errors  those of require_taken(); not_supported, by name, for a parameter that was frozen at
+    ///           construction and is trainable now. One that was frozen since then is left out, as one that no loss depends on
     void expect_gradients();
     /// Every parameter of the unit has its gradient in place; zero for those no loss depended on.
     void settle_gradients(const flat_unit& unit);
@@ -13210,6 +13419,9 @@ private:
     static void check_cut(const cut_parameter& cut, const std::string& name);
     void place(const unit_plan& plan, const store_options& options);
     void take_cut(flat_segment& s);
+    [[nodiscard]] bool is_in_place(const flat_segment& s) const;
+    void require_written_whole(const flat_segment& s) const;
+    [[nodiscard]] std::uint64_t versions() const;
     void place_gradients(int places);
     void own(const flat_unit& unit);
     void adopt_parameters(bool brings_values);
@@ -13229,8 +13441,17 @@ private:
     std::function<bool(std::size_t)> may_settle_;
     std::vector<double> touched_;
     std::vector<fixed_tensor> fixed_;
-    std::vector<std::pair<std::size_t, at::ScalarType>>
-        cast_; // of fixed_, and what they are cast to
+    /// A frozen parameter that is computed with in another type.
+    struct cast_tensor {
+        std::size_t fixed; // its number
+        at::ScalarType type;
+        at::Tensor values = {}; // what the module has
+        std::uint32_t version = 0;
+    };
+    std::vector<cast_tensor> cast_;
+    std::uint64_t written_ = 0;       // versions() when writes were taken last
+    std::optional<std::size_t> lost_; // a segment that was written to while it had no values
+    std::shared_ptr<const detail::taken_module> taken_;
     std::int64_t size_ = 0, trainable_ = 0, owned_ = 0, grads_size_ = 0;
     int shards_ = 1;
     bool saved_elsewhere_ = false;
@@ -13251,6 +13472,335 @@ void cast_inputs(torch::nn::Module& module, const flat_store& store, bool on);
 // ======== skein/train/detail/flat.ipp
 // Bodies of <skein/train/flat.hpp>.
 
+
+// ======== skein/train/detail/flat_taken.ipp
+// Bodies of <skein/train/flat.hpp>: what others do to the module while it is trained.
+
+
+// ======== skein/train/detail/taken_module.hpp
+// What a flat store remembers of the module that it has taken over, and what it asks of it before.
+// Used by <skein/train/detail/flat.ipp> alone.
+//
+// Parameters move to other memory when a training begins. Whatever else saw the old memory sees the old
+// values from then on, and whatever is put in their place later is trained by nobody: both are told, at the
+// beginning and before every step.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+[[nodiscard]] inline const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+    const auto& impl = *tensor.unsafeGetTensorImpl();
+    return impl.has_storage() ? impl.unsafe_storage().unsafeGetStorageImpl() : nullptr;
+}
+
+/// Writes by an operation of LibTorch raise it; not those through data() or an address.
+[[nodiscard]] inline std::uint32_t version_of(const at::Tensor& tensor) {
+    return tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+// ---- before ------------------------------------------------------------------------------------------
+
+/// Memory of the flat stores of this process, while something lies in it: after a training the parameters of a
+/// module share one storage, and nobody can tell which other module has a part of it.
+class store_memory {
+public:
+    static void add(const at::Tensor& flat) {
+        auto& all = instance();
+        const std::lock_guard lock(all.guard_);
+        std::erase_if(all.known_, [](const auto& each) { return each.expired(); });
+        all.known_.push_back(flat.unsafeGetTensorImpl()->unsafe_storage().getWeakStorageImpl());
+    }
+    [[nodiscard]] static bool holds(const c10::StorageImpl* storage) {
+        auto& all = instance();
+        const std::lock_guard lock(all.guard_);
+        return std::ranges::any_of(
+            all.known_, [&](const auto& each) { return each._unsafe_get_target() == storage; });
+    }
+
+private:
+    static store_memory& instance() {
+        static store_memory all;
+        return all;
+    }
+    std::mutex guard_;
+    std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> known_;
+};
+
+/// Tensors of a module in one storage.
+struct storage_users {
+    struct user {
+        std::string_view name;
+        const at::Tensor* tensor;
+        bool trained;
+    };
+    std::vector<user> users;
+
+    [[nodiscard]] bool has_trained() const {
+        return std::ranges::any_of(users, [](const user& u) { return u.trained; });
+    }
+
+    void refuse_overlap() {
+        const auto begin = [](const user& u) {
+            return static_cast<const std::byte*>(u.tensor->const_data_ptr());
+        };
+        std::ranges::sort(users, {}, begin);
+        for (std::size_t i = 1; i < users.size(); ++i) {
+            const auto &a = users[i - 1], &b = users[i];
+            if (!a.trained && !b.trained) continue;
+            const auto status = at::get_overlap_status(*a.tensor, *b.tensor);
+            if (status != at::MemOverlapStatus::Full && status != at::MemOverlapStatus::Partial)
+                continue;
+            throw error(
+                errc::not_supported,
+                fmt::format("not supported: {} and {} share memory but are different tensors",
+                            std::min(a.name, b.name), std::max(a.name, b.name)))
+                .with_hint("register one tensor in both places, or compute the one from the other "
+                           "in forward()");
+        }
+    }
+
+    void refuse_others(const c10::StorageImpl* storage, std::size_t uses) const {
+        if (uses <= users.size() || store_memory::holds(storage)) return;
+        const auto found = std::ranges::find_if(users, [](const user& u) { return u.trained; });
+        throw error(errc::not_supported,
+                    fmt::format("not supported: the memory of parameter {} is held by {} other "
+                                "tensor{} when the training begins: they would keep its old values",
+                                found->name, uses - users.size(),
+                                uses - users.size() == 1 ? "" : "s"))
+            .with_hint(
+                "take views of a parameter in forward(), and let go of what was kept before "
+                "fit() or open(): views, detach() (keep a clone()), losses, an open archive");
+    }
+};
+
+/// Throws by name when something else sees the memory of a parameter that is going to move.
+inline void refuse_aliases(const std::vector<flat_segment>& segments,
+                           const std::vector<fixed_tensor>& fixed) {
+    std::unordered_map<const c10::StorageImpl*, storage_users> by_storage;
+    std::unordered_set<const void*> seen;
+    const auto add = [&](const std::string& name, const at::Tensor& tensor, bool trained) {
+        const auto* const storage = storage_of(tensor);
+        if (storage == nullptr || tensor.numel() == 0) return;
+        if (!seen.insert(tensor.unsafeGetTensorImpl()).second) return;
+        by_storage[storage].users.push_back({name, &tensor, trained});
+    };
+    for (const auto& s : segments)
+        if (s.cut == nullptr) add(s.name, s.parameter, true);
+    for (const auto& f : fixed) add(f.name, f.tensor, false);
+    for (auto& [storage, in] : by_storage) {
+        if (!in.has_trained()) continue;
+        in.refuse_overlap();
+        in.refuse_others(storage,
+                         in.users[0].tensor->unsafeGetTensorImpl()->unsafe_storage().use_count());
+    }
+}
+
+/// LibTorch's norms take statistics and parameters of one type, or a 16-bit input with both in float32.
+inline void refuse_norm(const torch::nn::Module& module, const std::string& name,
+                        const precision_policy& precision) {
+    const auto tracks = [&](const auto* norm) {
+        return norm != nullptr && norm->weight.defined() && norm->running_mean.defined();
+    };
+    const bool refused = tracks(dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module)) ||
+                         tracks(dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module)) ||
+                         tracks(dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module)) ||
+                         tracks(dynamic_cast<const torch::nn::InstanceNorm1dImpl*>(&module)) ||
+                         tracks(dynamic_cast<const torch::nn::InstanceNorm2dImpl*>(&module)) ||
+                         tracks(dynamic_cast<const torch::nn::InstanceNorm3dImpl*>(&module));
+    if (!refused || (precision.keeps_f32 && precision.keeps_f32(module))) return;
+    auto type = module.name(); // "torch::nn::BatchNorm2dImpl"
+    if (type.ends_with("Impl")) type.resize(type.size() - 4);
+    throw error(errc::invalid_argument,
+                fmt::format("{} keeps running statistics in float32 and cannot compute with "
+                            "parameters of 16 bits",
+                            type))
+        .with_where(name)
+        .with_hint(fmt::format("add skein::keep_f32<{}> to the settings of the strategy, beside "
+                               "precision<>",
+                               type));
+}
+
+// ---- after -------------------------------------------------------------------------------------------
+
+/// Which tensors a module has registered, in order.
+class taken_module {
+public:
+    /// The module outlives what asks; its tensors are held elsewhere, so their addresses are not used again.
+    explicit taken_module(torch::nn::Module& module)
+        : module_(&module), tensors_(tensors()), names_(names()) {}
+
+    /// Empty, or what has changed.
+    [[nodiscard]] std::string difference() const {
+        if (is_same()) return {};
+        const auto now = names();
+        for (const auto& [name, tensor] : names_) {
+            const auto found = now.find(name);
+            if (found == now.end()) return name + " is not in the model any more";
+            if (found->second != tensor) return name + " was exchanged";
+        }
+        for (const auto& [name, tensor] : now)
+            if (!names_.contains(name)) return name + " was added";
+        return "its tensors were registered in another order";
+    }
+
+private:
+    /// A door to what a module keeps for those who inherit from it: named_parameters() copies every name.
+    struct door : torch::nn::Module {
+        static const auto& parameters_of(const torch::nn::Module& module) {
+            return module.*(&door::parameters_);
+        }
+    };
+
+    template <class Visit>
+    void each_tensor_of(const Visit& visit) const {
+        module_->apply([&](torch::nn::Module& each) {
+            for (const auto& item : door::parameters_of(each)) visit(item.value());
+            for (const auto& item : each.named_buffers(/*recurse=*/false)) visit(item.value());
+        });
+    }
+    [[nodiscard]] bool is_same() const {
+        std::size_t at = 0;
+        bool same = true;
+        each_tensor_of([&](const at::Tensor& t) {
+            same = same && at < tensors_.size() && tensors_[at] == t.unsafeGetTensorImpl();
+            at += 1;
+        });
+        return same && at == tensors_.size();
+    }
+    [[nodiscard]] std::vector<const void*> tensors() const {
+        std::vector<const void*> all;
+        each_tensor_of([&](const at::Tensor& t) { all.push_back(t.unsafeGetTensorImpl()); });
+        return all;
+    }
+    [[nodiscard]] std::map<std::string, const void*> names() const {
+        std::map<std::string, const void*> all;
+        for (const auto& item : module_->named_parameters(true))
+            all.emplace("parameter " + item.key(), item.value().unsafeGetTensorImpl());
+        for (const auto& item : module_->named_buffers(true))
+            all.emplace("buffer " + item.key(), item.value().unsafeGetTensorImpl());
+        return all;
+    }
+
+    torch::nn::Module* module_;
+    std::vector<const void*> tensors_;
+    std::map<std::string, const void*> names_;
+};
+
+/// Masters become what was written to their values in 16 bits; the others keep their digits.
+///   master_P, values_P  dense, of one layout; the values were cast from the masters when nobody had written
+inline void take_written(const at::Tensor& master_P, const at::Tensor& values_P) {
+    constexpr std::int64_t most = std::int64_t{1} << 17;
+    const auto count = master_P.numel();
+    const auto cast = at::empty({std::min(most, count)}, values_P.options());
+    for (std::int64_t at = 0; at < count; at += most) {
+        const auto n = std::min(most, count - at);
+        const auto again = cast.narrow(0, 0, n);
+        auto master = master_P.narrow(0, at, n);
+        const auto values = values_P.narrow(0, at, n);
+        again.copy_(master);
+        if (std::memcmp(again.const_data_ptr(), values.const_data_ptr(), values.nbytes()) == 0)
+            continue;
+        master.copy_(at::where(again.eq(values), master, values.to(at::kFloat)));
+    }
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/flat_taken.ipp, continued
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+// ---- written to --------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::uint64_t flat_store::versions() const {
+    std::uint64_t sum = 0;
+    for (const auto& s : segments_) sum += detail::version_of(s.parameter);
+    return sum;
+}
+
+SKEIN_INLINE void flat_store::take_writes(bool always) {
+    if (!is_mixed()) return;
+    at::NoGradGuard no_grad;
+    const auto now = versions();
+    if (always || now != written_)
+        for (const auto& u : units_)
+            if (u.type != at::kFloat)
+                detail::take_written(params_P_.narrow(0, u.own.begin, u.own.size()),
+                                     compute_P_.narrow(0, u.own.begin, u.own.size()));
+    written_ = now;
+    for (auto& each : cast_) {
+        const auto& f = fixed_[each.fixed];
+        if (std::exchange(each.version, detail::version_of(f.parameter)) == each.version) continue;
+        const auto values = f.parameter.detach();
+        const auto kept = f.tensor.to(each.type).eq(values);
+        f.tensor.copy_(at::where(kept, f.tensor, values.to(at::kFloat)));
+    }
+}
+
+// ---- the module is the one that was taken --------------------------------------------------------------
+
+SKEIN_INLINE bool flat_store::is_in_place(const flat_segment& s) const {
+    const auto& unit = units_[s.unit];
+    const auto& values = values_of(unit);
+    const auto& impl = *s.parameter.unsafeGetTensorImpl();
+    if (detail::storage_of(s.parameter) != detail::storage_of(values) ||
+        impl.dtype() != values.dtype())
+        return false;
+    if (!unit.shown) return impl.numel() == 0;
+    return impl.storage_offset() == values.storage_offset() + s.offset && impl.is_contiguous() &&
+           impl.sizes() == at::IntArrayRef(s.shape);
+}
+
+SKEIN_INLINE void flat_store::require_written_whole(const flat_segment& s) const {
+    const bool lost = lost_ && &segments_[*lost_] == &s;
+    if (!lost && (units_[s.unit].shown || detail::version_of(s.parameter) == s.dropped_at)) return;
+    throw error(errc::invalid_argument,
+                fmt::format("parameter {} was written to while its block had no values: it is "
+                            "an empty tensor outside of the block's forward and backward",
+                            s.name))
+        .with_hint("write to it in the block's forward(), or choose Zero2 or DDP, under which the "
+                   "parameters are always there");
+}
+
+SKEIN_INLINE void flat_store::require_taken() const {
+    const auto refuse = [](const std::string& what) {
+        throw error(errc::invalid_argument,
+                    fmt::format("the model is not the one that the training began with: {}", what))
+            .with_hint("load, convert and change a model before fit() or open(); later write to "
+                       "its parameters in place (copy_() under NoGradGuard), or open another "
+                       "session");
+    };
+    if (const auto what = taken_->difference(); !what.empty()) refuse(what);
+    for (const auto& s : segments_) {
+        if (!is_in_place(s)) refuse(fmt::format("parameter {} was moved to other memory", s.name));
+        require_written_whole(s);
+    }
+    for (const auto& each : cast_)
+        if (const auto& f = fixed_[each.fixed];
+            detail::storage_of(f.parameter) != detail::storage_of(each.values))
+            refuse(fmt::format("frozen parameter {} was moved to other memory", f.name));
+}
+
+} // namespace skein::train
 
 // ======== skein/train/detail/square_sums.hpp
 // The sum of the squares of numbers that lie in many places, in one order.
@@ -13432,12 +13982,16 @@ SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_optio
     at::NoGradGuard no_grad;
     std::vector<plan_parameter> found;
     collect(module, found);
+    detail::refuse_aliases(segments_, fixed_);
     unit_plan plan{{""}, std::vector<std::size_t>(found.size(), 0)};
     if (options.plan) plan = options.plan(module, found);
-    if (options.precision.is_mixed())
+    if (options.precision.is_mixed()) {
+        for (const auto& item : module.named_modules(std::string(), /*include_self=*/false))
+            detail::refuse_norm(*item.value(), item.key(), options.precision);
         for (std::size_t i = 0; i < fixed_.size(); ++i)
             if (!fixed_[i].is_buffer && fixed_[i].tensor.scalar_type() == at::kFloat)
-                cast_.emplace_back(i, options.precision.compute);
+                cast_.push_back({i, options.precision.compute});
+    }
     if (options.precision.keeps_f32) keep_in_float32(module, options, plan);
     place(plan, options);
     place_gradients(options.gradient_places);
@@ -13449,6 +14003,8 @@ SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_optio
     };
     params_P_ = make(options.parameter_memory, size_, at::kFloat);
     if (precision.is_mixed()) compute_P_ = make(options.parameter_memory, size_, precision.compute);
+    for (const auto& flat : {params_P_, compute_P_})
+        if (flat.defined()) detail::store_memory::add(flat);
     grads_P_ = make(options.gradient_memory, grads_size_, precision.reduce);
     if (options.gradient_places > 0 || precision.reduce != at::kFloat)
         own_grads_ = make_flat_buffer(owned_);
@@ -13462,6 +14018,8 @@ SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_optio
         const auto key = node->add_post_hook(std::make_unique<detail::settle_hook>(*this, i));
         hooks_.emplace_back(std::move(node), key);
     }
+    taken_ = std::make_shared<const detail::taken_module>(module);
+    written_ = versions();
 }
 
 SKEIN_INLINE flat_store::~flat_store() {
@@ -13563,7 +14121,7 @@ SKEIN_INLINE void flat_store::keep_in_float32(torch::nn::Module& module,
     plan.names.insert(plan.names.begin(), "");
     for (const auto& s : segments_)
         if (is_kept(s.name)) plan.unit_of[s.registered] = 0;
-    std::erase_if(cast_, [&](const auto& each) { return is_kept(fixed_[each.first].name); });
+    std::erase_if(cast_, [&](const auto& each) { return is_kept(fixed_[each.fixed].name); });
 }
 
 /// Sorts the segments by unit and gives everything its place.
@@ -13645,16 +14203,22 @@ SKEIN_INLINE void flat_store::adopt_parameters(bool brings_values) {
         s.parameter.set_data(view_of(values_of(units_[s.unit]), s));
     }
     if (brings_values || std::ranges::any_of(units_, &flat_unit::in_parts)) cast_all(brings_values);
-    for (const auto& [i, type] : cast_) { // a float32 twin keeps the values
-        fixed_[i].tensor = fixed_[i].parameter.detach();
-        fixed_[i].parameter.set_data(at::empty_like(fixed_[i].tensor, type));
+    for (auto& each : cast_) { // a float32 twin keeps the values
+        auto& f = fixed_[each.fixed];
+        f.tensor = f.parameter.detach();
+        each.values = at::empty_like(f.tensor, each.type);
+        f.parameter.set_data(each.values);
     }
     cast_fixed();
 }
 
 SKEIN_INLINE void flat_store::cast_fixed() {
     at::NoGradGuard no_grad;
-    for (const auto& [i, type] : cast_) fixed_[i].parameter.detach().copy_(fixed_[i].tensor);
+    for (auto& each : cast_) {
+        const auto& f = fixed_[each.fixed];
+        f.parameter.detach().copy_(f.tensor);
+        each.version = detail::version_of(f.parameter);
+    }
 }
 
 /// Every rank brings what it kept.
@@ -13700,8 +14264,12 @@ SKEIN_INLINE void flat_store::show(const flat_unit& unit, bool visible) {
     for (auto i = unit.first; i < unit.last; ++i) {
         auto& s = segments_[i];
         const auto& values = values_of(unit);
+        const auto version = detail::version_of(s.parameter);
+        if (!unit.shown && version != s.dropped_at) lost_ = i; // told at the next step
+        s.dropped_at = version;
         s.parameter.set_data(visible ? view_of(values, s) : values.narrow(0, 0, 0));
     }
+    units_[segments_[unit.first].unit].shown = visible;
 }
 
 SKEIN_INLINE void flat_store::leave_shared_memory() {
@@ -13709,6 +14277,7 @@ SKEIN_INLINE void flat_store::leave_shared_memory() {
     auto own = make_flat_buffer(size_);
     own.copy_(params_P_);
     params_P_ = std::move(own);
+    detail::store_memory::add(params_P_);
     show_masters(/*whole=*/true);
 }
 
@@ -13724,8 +14293,8 @@ SKEIN_INLINE void flat_store::show_masters(bool whole) {
         show(u, true);
     }
     compute_P_ = at::Tensor();
-    for (const auto& [i, type] : std::exchange(cast_, {}))
-        fixed_[i].parameter.set_data(fixed_[i].tensor);
+    for (const auto& each : std::exchange(cast_, {}))
+        fixed_[each.fixed].parameter.set_data(fixed_[each.fixed].tensor);
 }
 
 SKEIN_INLINE std::uint64_t flat_store::layout_hash() const {
@@ -13793,6 +14362,8 @@ SKEIN_INLINE void flat_store::move_gradients(
 }
 
 SKEIN_INLINE void flat_store::expect_gradients() {
+    require_taken();
+    take_writes(/*always=*/false);
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
     touched_.assign(segments_.size(), 0.0);
     for (const auto& f : fixed_)
@@ -14157,7 +14728,7 @@ public:
     [[nodiscard]] double squared_norm(double mine);
     void publish();
     /// Rank 0's buffers (running statistics) on every rank. Also at the beginning of every step, as torch
-    /// does: how often a run evaluates then changes nothing.
+    /// does: how often a run evaluates then changes nothing. What was written to the module is in the masters.
     void sync_buffers();
     void begin_evaluation();
     void end_evaluation();
@@ -14190,6 +14761,7 @@ private:
     void agree_on_origin();
     void give_up_pass() noexcept;
     void spread_values();
+    void spread_buffers();
     void broadcast(const at::Tensor& tensor);
     void ready(std::size_t segment);
     [[nodiscard]] bool make_place(std::size_t unit, bool wait);
@@ -14840,7 +15412,7 @@ SKEIN_INLINE void sharded_parallel::begin_step() {
     step_ += 1;
     store_->expect_gradients();
     for (auto& s : states_) s.kept = false;
-    if (has_buffers_) sync_buffers();
+    if (has_buffers_) spread_buffers();
 }
 
 SKEIN_INLINE void sharded_parallel::begin_micro(bool last) {
@@ -14957,6 +15529,7 @@ SKEIN_INLINE void sharded_parallel::end_micro() {
 }
 
 SKEIN_INLINE void sharded_parallel::finish_backward() {
+    store_->take_writes();
     if (!reduces()) {
         store_->settle_gradients();
         if (store_->keeps_own_grads())
@@ -15001,6 +15574,12 @@ SKEIN_INLINE void sharded_parallel::gather_all(bool masters) {
 }
 
 SKEIN_INLINE void sharded_parallel::sync_buffers() {
+    store_->require_taken();
+    store_->take_writes();
+    spread_buffers();
+}
+
+SKEIN_INLINE void sharded_parallel::spread_buffers() {
     if (groups_->world == nullptr) return;
     for (const auto& f : store_->fixed())
         if (f.is_buffer) broadcast(f.tensor);
@@ -15021,6 +15600,8 @@ SKEIN_INLINE void sharded_parallel::abort(const error& why) noexcept {
 }
 
 SKEIN_INLINE void sharded_parallel::finish() {
+    store_->require_taken();
+    store_->take_writes();
     if (gatherer_) {
         gatherer_->gather_all();
         gatherer_->detach();
@@ -15058,6 +15639,7 @@ SKEIN_INLINE void sharded_parallel::agree_on_origin() {
 
 SKEIN_INLINE void sharded_parallel::rebind() {
     give_up_pass();
+    store_->take_writes();
     auto next = std::make_unique<shard_groups>(*ctx_, policy_);
     rebind_word mine{.origin = origin_, .step = step_, .shards = shards_, .shard = shard_};
     if (next->shard != nullptr) {
@@ -16762,6 +17344,7 @@ public:
 
 private:
     average_options options_;
+    flat_store* store_;
     at::Tensor values_;
     update_runs runs_; // parameters, and as their only state the averages
     bool shown_ = false;
@@ -16894,7 +17477,7 @@ namespace skein::train {
 
 SKEIN_INLINE weight_average::weight_average(average_options options, flat_store& store,
                                             const std::string& folder)
-    : options_(options) {
+    : options_(options), store_(&store) {
     if (!(options.decay >= 0.0 && options.decay < 1.0))
         throw error(errc::usage,
                     fmt::format("the decay {} of the average is not in [0, 1)", options.decay));
@@ -16925,10 +17508,12 @@ SKEIN_INLINE void weight_average::update(std::uint64_t step) {
 }
 
 SKEIN_INLINE void weight_average::swap() {
+    store_->take_writes();
     shown_ = !shown_;
     runs_.for_each([](const run_part& part) {
         std::swap_ranges(part.params.begin(), part.params.end(), part.states[0].begin());
     });
+    store_->cast_owned();
 }
 
 SKEIN_INLINE void weight_average::restart() {
@@ -17131,6 +17716,7 @@ SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_stor
 
 SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
                                        std::span<const double> present, double clip_value) {
+    store_->take_writes(/*always=*/false);
     // Nothing here is recorded: past autograd's checks of every tensor, which cost more than short runs.
     const at::AutoDispatchBelowADInplaceOrView no_grad;
     steps_ += 1;
@@ -17756,8 +18342,10 @@ SKEIN_INLINE std::string memory_notice(std::string_view strategy, flat_store& st
 //     GPT model(options);                                    // its blocks are skein::unit
 //     skein::train::checkpoint_activations(*model);          // all of them; (*model, 2): every second
 //
-// Works under every strategy and without one. Random numbers are drawn again as they were, so losses and
-// gradients have the same bits.
+// Works under every strategy and without one. The second call sees the random numbers, buffers and autocast
+// of the first and leaves them as they are, so losses, gradients and running statistics have the bits that
+// they have without. State that a block keeps elsewhere, a counter in a member, is changed twice: keep it in
+// a buffer. Not under autograd::grad(), backward() for some inputs, or with create_graph: refused.
 
 
 #include <cstddef>
@@ -17770,8 +18358,10 @@ namespace skein::train {
 /// backward pass from now on, the others are not. 0: none is.
 ///   returns  how many are
 ///   errors   invalid_argument when the model has no skein::unit. In a forward pass: not_supported for a block
-///            whose arguments hold tensors inside of other types. In a backward pass over several ranks:
-///            not_supported for a weight that such a block shares with the rest of the model
+///            whose arguments hold tensors inside of other types. In a backward pass: not_supported where the
+///            second call may not be or is another one (see above; parameters that were written to, train()
+///            or eval() since the forward, outputs of other shapes), and over several ranks for a weight
+///            that such a block shares with the rest of the model
 std::size_t checkpoint_activations(torch::nn::Module& model, int every = 1);
 
 /// Chooses blocks by their name in the model, as in named_modules().
@@ -17909,28 +18499,6 @@ std::size_t offload_activations(torch::nn::Module& model, std::shared_ptr<activa
 // Bodies of <skein/train/offload.hpp>.
 
 
-// ======== skein/torch/engine.hpp
-// The door to what torch/torch.h leaves out of autograd: its engine, and what happens to tensors that it saves.
-
-
-#if defined(__GNUC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wall"
-#pragma GCC diagnostic ignored "-Wextra"
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#pragma GCC diagnostic ignored "-Wsign-compare"
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-#endif
-
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/saved_variable_hooks.h>
-
-#if defined(__GNUC__)
-#pragma GCC diagnostic pop
-#endif
-
-
-// ======== skein/train/detail/offload.ipp, continued
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -21324,8 +21892,8 @@ public:
     void finish_backward();
     [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
     void publish() { store_.cast_owned(); }
-    void sync_buffers() noexcept {}
-    void begin_evaluation() noexcept {}
+    void sync_buffers();
+    void begin_evaluation() { store_.require_taken(); }
     void end_evaluation() noexcept {}
     void abort(const error& /*why*/) noexcept {}
     void finish();
@@ -21333,6 +21901,8 @@ public:
     void rebind() const;
 
 private:
+    void show_masters();
+
     const context* ctx_;
     torch::nn::Module* module_;
     flat_store store_;
@@ -21376,10 +21946,11 @@ SKEIN_INLINE single_process::single_process(const context& ctx, torch::nn::Modul
     cast_inputs(module, store_, /*on=*/true);
 }
 
-SKEIN_INLINE single_process::~single_process() { finish(); }
+SKEIN_INLINE single_process::~single_process() { show_masters(); }
 
 SKEIN_INLINE void single_process::finish_backward() {
     store_.settle_gradients();
+    store_.take_writes();
     if (store_.keeps_own_grads())
         for (const auto& u : store_.units()) store_.take_gradients(u, /*add=*/false);
 }
@@ -21391,7 +21962,18 @@ SKEIN_INLINE void single_process::rebind() const {
         .with_hint("use Trainer<DDP<>>, or one worker");
 }
 
+SKEIN_INLINE void single_process::sync_buffers() {
+    store_.require_taken();
+    store_.take_writes();
+}
+
 SKEIN_INLINE void single_process::finish() {
+    store_.require_taken();
+    store_.take_writes();
+    show_masters();
+}
+
+SKEIN_INLINE void single_process::show_masters() {
     if (!store_.is_mixed()) return;
     cast_inputs(*module_, store_, /*on=*/false);
     store_.show_masters(/*whole=*/true);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The door to what torch/torch.h leaves out of autograd: its engine, and what happens to tensors that it saves.
+// The door to what torch/torch.h leaves out of autograd: its engine, what happens to tensors that it saves, how
+// it casts, and which tensors overlap.
 
 #include <skein/core/config.hpp>
 
@@ -13,6 +14,8 @@
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 #endif
 
+#include <ATen/MemoryOverlap.h>
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 

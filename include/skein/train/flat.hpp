@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -58,6 +59,7 @@ struct flat_segment {
     std::size_t unit = 0;
     std::size_t registered = 0;   ///< its number among the trainable parameters of the module
     cut_parameter* cut = nullptr; ///< until it is placed, of one that was built in parts
+    std::uint32_t dropped_at = 0; ///< the parameter's version when its unit was dropped
 };
 
 /// What is gathered, reduced and dropped together.
@@ -71,6 +73,7 @@ struct flat_unit {
     std::int64_t grads_at = 0;        ///< where the unit's gradients begin in the gradient buffer
     at::ScalarType type = at::kFloat; ///< in which the module computes with it
     bool in_parts = false;            ///< every rank has brought the values that it owns
+    bool shown = true;                ///< its parameters have their values
 };
 
 /// What this rank owns of one parameter: whole rows of it.
@@ -129,6 +132,7 @@ struct store_options {
 namespace detail {
 struct settle_hook;
 struct square_sums;
+class taken_module;
 } // namespace detail
 
 /// The flat parameters and gradients of one module. Not thread-safe.
@@ -141,8 +145,8 @@ public:
     static constexpr std::int64_t alignment = flat_alignment;
 
     /// Moves the module's trainable parameters into the store.
-    ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or for
-    ///   two different parameters that share memory; errc::invalid_argument when nothing is trainable
+    ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or whose memory
+    ///   another tensor sees, of the module or not; errc::invalid_argument when nothing is trainable
     explicit flat_store(torch::nn::Module& module, const store_options& options = {});
     flat_store(const flat_store&) = delete;
     flat_store& operator=(const flat_store&) = delete;
@@ -176,6 +180,14 @@ public:
     void cast_owned();
     void cast_all(bool whole_units = true);
     void cast_fixed();
+    /// What anybody wrote to values in 16 bits that this rank owns, in whatever way, becomes that of
+    /// params_P(); the rest of it keeps its digits. Of frozen parameters: what an operation wrote.
+    ///   always  false: only if an operation has written to a parameter since the last time
+    void take_writes(bool always = true);
+    /// The module still has the parameters and buffers that were taken over, each where it was put.
+    ///   errors  invalid_argument, by name, for one that was exchanged, added or moved since then, or written
+    ///           to while its block had no values
+    void require_taken() const;
     /// The gradients of all units; with shared places (store_options::gradient_places) those in use.
     [[nodiscard]] const at::Tensor& grads_P() const noexcept { return grads_P_; }
     [[nodiscard]] const std::vector<flat_unit>& units() const noexcept { return units_; }
@@ -195,8 +207,8 @@ public:
     [[nodiscard]] double own_squared_norm() const;
 
     /// Before the first backward pass of a step: what the buffer holds is over.
-    ///   errors  not_supported, by name, for a parameter that was frozen at construction and is trainable
-    ///           now. One that was frozen since then is left out, as one that no loss depends on
+    ///   errors  those of require_taken(); not_supported, by name, for a parameter that was frozen at
+    ///           construction and is trainable now. One that was frozen since then is left out, as one that no loss depends on
     void expect_gradients();
     /// Every parameter of the unit has its gradient in place; zero for those no loss depended on.
     void settle_gradients(const flat_unit& unit);
@@ -243,6 +255,9 @@ private:
     static void check_cut(const cut_parameter& cut, const std::string& name);
     void place(const unit_plan& plan, const store_options& options);
     void take_cut(flat_segment& s);
+    [[nodiscard]] bool is_in_place(const flat_segment& s) const;
+    void require_written_whole(const flat_segment& s) const;
+    [[nodiscard]] std::uint64_t versions() const;
     void place_gradients(int places);
     void own(const flat_unit& unit);
     void adopt_parameters(bool brings_values);
@@ -262,8 +277,17 @@ private:
     std::function<bool(std::size_t)> may_settle_;
     std::vector<double> touched_;
     std::vector<fixed_tensor> fixed_;
-    std::vector<std::pair<std::size_t, at::ScalarType>>
-        cast_; // of fixed_, and what they are cast to
+    /// A frozen parameter that is computed with in another type.
+    struct cast_tensor {
+        std::size_t fixed; // its number
+        at::ScalarType type;
+        at::Tensor values = {}; // what the module has
+        std::uint32_t version = 0;
+    };
+    std::vector<cast_tensor> cast_;
+    std::uint64_t written_ = 0;       // versions() when writes were taken last
+    std::optional<std::size_t> lost_; // a segment that was written to while it had no values
+    std::shared_ptr<const detail::taken_module> taken_;
     std::int64_t size_ = 0, trainable_ = 0, owned_ = 0, grads_size_ = 0;
     int shards_ = 1;
     bool saved_elsewhere_ = false;

@@ -7,8 +7,10 @@
 //     GPT model(options);                                    // its blocks are skein::unit
 //     skein::train::checkpoint_activations(*model);          // all of them; (*model, 2): every second
 //
-// Works under every strategy and without one. Random numbers are drawn again as they were, so losses and
-// gradients have the same bits.
+// Works under every strategy and without one. The second call sees the random numbers, buffers and autocast
+// of the first and leaves them as they are, so losses, gradients and running statistics have the bits that
+// they have without. State that a block keeps elsewhere, a counter in a member, is changed twice: keep it in
+// a buffer. Not under autograd::grad(), backward() for some inputs, or with create_graph: refused.
 
 #include <skein/torch/tensor.hpp>
 
@@ -22,8 +24,10 @@ namespace skein::train {
 /// backward pass from now on, the others are not. 0: none is.
 ///   returns  how many are
 ///   errors   invalid_argument when the model has no skein::unit. In a forward pass: not_supported for a block
-///            whose arguments hold tensors inside of other types. In a backward pass over several ranks:
-///            not_supported for a weight that such a block shares with the rest of the model
+///            whose arguments hold tensors inside of other types. In a backward pass: not_supported where the
+///            second call may not be or is another one (see above; parameters that were written to, train()
+///            or eval() since the forward, outputs of other shapes), and over several ranks for a weight
+///            that such a block shares with the rest of the model
 std::size_t checkpoint_activations(torch::nn::Module& model, int every = 1);
 
 /// Chooses blocks by their name in the model, as in named_modules().

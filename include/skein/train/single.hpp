@@ -30,8 +30,8 @@ public:
     void finish_backward();
     [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
     void publish() { store_.cast_owned(); }
-    void sync_buffers() noexcept {}
-    void begin_evaluation() noexcept {}
+    void sync_buffers();
+    void begin_evaluation() { store_.require_taken(); }
     void end_evaluation() noexcept {}
     void abort(const error& /*why*/) noexcept {}
     void finish();
@@ -39,6 +39,8 @@ public:
     void rebind() const;
 
 private:
+    void show_masters();
+
     const context* ctx_;
     torch::nn::Module* module_;
     flat_store store_;

@@ -146,9 +146,11 @@ struct end_of_construction {
 /// The forward of a block with its tensors as lists.
 using block_call = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
-/// Calls it without keeping activations; the backward pass calls it again.
+/// Calls it without keeping activations; the backward pass calls it again, where autograd allows that, with
+/// the state of the block as it was, and leaves the state as one call would have.
+///   block            whose buffers, modes and parameters these are
 ///   before_backward  is called before that
-[[nodiscard]] std::vector<at::Tensor> call_recomputed(block_call call,
+[[nodiscard]] std::vector<at::Tensor> call_recomputed(const unit_mark& block, block_call call,
                                                       std::vector<at::Tensor> inputs,
                                                       std::function<void()> before_backward);
 [[nodiscard]] bool gradients_are_on();
@@ -208,6 +210,7 @@ R run_recomputed(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks
     std::vector<at::Tensor> inputs;
     each_input(*arguments, [&](at::Tensor& t) { inputs.push_back(std::exchange(t, {})); });
     auto outputs = call_recomputed(
+        mark,
         [=](const std::vector<at::Tensor>& given) {
             auto with = *arguments;
             auto next = given.begin();

@@ -47,6 +47,7 @@ public:
 
 private:
     average_options options_;
+    flat_store* store_;
     at::Tensor values_;
     update_runs runs_; // parameters, and as their only state the averages
     bool shown_ = false;

@@ -8,7 +8,9 @@
 #include <skein/core/type_name.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/build.hpp>
+#include <skein/train/detail/flat_taken.ipp>
 #include <skein/train/detail/square_sums.hpp>
+#include <skein/train/detail/taken_module.hpp>
 #include <skein/train/unit.hpp>
 
 #include <algorithm>
@@ -76,12 +78,16 @@ SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_optio
     at::NoGradGuard no_grad;
     std::vector<plan_parameter> found;
     collect(module, found);
+    detail::refuse_aliases(segments_, fixed_);
     unit_plan plan{{""}, std::vector<std::size_t>(found.size(), 0)};
     if (options.plan) plan = options.plan(module, found);
-    if (options.precision.is_mixed())
+    if (options.precision.is_mixed()) {
+        for (const auto& item : module.named_modules(std::string(), /*include_self=*/false))
+            detail::refuse_norm(*item.value(), item.key(), options.precision);
         for (std::size_t i = 0; i < fixed_.size(); ++i)
             if (!fixed_[i].is_buffer && fixed_[i].tensor.scalar_type() == at::kFloat)
-                cast_.emplace_back(i, options.precision.compute);
+                cast_.push_back({i, options.precision.compute});
+    }
     if (options.precision.keeps_f32) keep_in_float32(module, options, plan);
     place(plan, options);
     place_gradients(options.gradient_places);
@@ -93,6 +99,8 @@ SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_optio
     };
     params_P_ = make(options.parameter_memory, size_, at::kFloat);
     if (precision.is_mixed()) compute_P_ = make(options.parameter_memory, size_, precision.compute);
+    for (const auto& flat : {params_P_, compute_P_})
+        if (flat.defined()) detail::store_memory::add(flat);
     grads_P_ = make(options.gradient_memory, grads_size_, precision.reduce);
     if (options.gradient_places > 0 || precision.reduce != at::kFloat)
         own_grads_ = make_flat_buffer(owned_);
@@ -106,6 +114,8 @@ SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_optio
         const auto key = node->add_post_hook(std::make_unique<detail::settle_hook>(*this, i));
         hooks_.emplace_back(std::move(node), key);
     }
+    taken_ = std::make_shared<const detail::taken_module>(module);
+    written_ = versions();
 }
 
 SKEIN_INLINE flat_store::~flat_store() {
@@ -207,7 +217,7 @@ SKEIN_INLINE void flat_store::keep_in_float32(torch::nn::Module& module,
     plan.names.insert(plan.names.begin(), "");
     for (const auto& s : segments_)
         if (is_kept(s.name)) plan.unit_of[s.registered] = 0;
-    std::erase_if(cast_, [&](const auto& each) { return is_kept(fixed_[each.first].name); });
+    std::erase_if(cast_, [&](const auto& each) { return is_kept(fixed_[each.fixed].name); });
 }
 
 /// Sorts the segments by unit and gives everything its place.
@@ -289,16 +299,22 @@ SKEIN_INLINE void flat_store::adopt_parameters(bool brings_values) {
         s.parameter.set_data(view_of(values_of(units_[s.unit]), s));
     }
     if (brings_values || std::ranges::any_of(units_, &flat_unit::in_parts)) cast_all(brings_values);
-    for (const auto& [i, type] : cast_) { // a float32 twin keeps the values
-        fixed_[i].tensor = fixed_[i].parameter.detach();
-        fixed_[i].parameter.set_data(at::empty_like(fixed_[i].tensor, type));
+    for (auto& each : cast_) { // a float32 twin keeps the values
+        auto& f = fixed_[each.fixed];
+        f.tensor = f.parameter.detach();
+        each.values = at::empty_like(f.tensor, each.type);
+        f.parameter.set_data(each.values);
     }
     cast_fixed();
 }
 
 SKEIN_INLINE void flat_store::cast_fixed() {
     at::NoGradGuard no_grad;
-    for (const auto& [i, type] : cast_) fixed_[i].parameter.detach().copy_(fixed_[i].tensor);
+    for (auto& each : cast_) {
+        const auto& f = fixed_[each.fixed];
+        f.parameter.detach().copy_(f.tensor);
+        each.version = detail::version_of(f.parameter);
+    }
 }
 
 /// Every rank brings what it kept.
@@ -344,8 +360,12 @@ SKEIN_INLINE void flat_store::show(const flat_unit& unit, bool visible) {
     for (auto i = unit.first; i < unit.last; ++i) {
         auto& s = segments_[i];
         const auto& values = values_of(unit);
+        const auto version = detail::version_of(s.parameter);
+        if (!unit.shown && version != s.dropped_at) lost_ = i; // told at the next step
+        s.dropped_at = version;
         s.parameter.set_data(visible ? view_of(values, s) : values.narrow(0, 0, 0));
     }
+    units_[segments_[unit.first].unit].shown = visible;
 }
 
 SKEIN_INLINE void flat_store::leave_shared_memory() {
@@ -353,6 +373,7 @@ SKEIN_INLINE void flat_store::leave_shared_memory() {
     auto own = make_flat_buffer(size_);
     own.copy_(params_P_);
     params_P_ = std::move(own);
+    detail::store_memory::add(params_P_);
     show_masters(/*whole=*/true);
 }
 
@@ -368,8 +389,8 @@ SKEIN_INLINE void flat_store::show_masters(bool whole) {
         show(u, true);
     }
     compute_P_ = at::Tensor();
-    for (const auto& [i, type] : std::exchange(cast_, {}))
-        fixed_[i].parameter.set_data(fixed_[i].tensor);
+    for (const auto& each : std::exchange(cast_, {}))
+        fixed_[each.fixed].parameter.set_data(fixed_[each.fixed].tensor);
 }
 
 SKEIN_INLINE std::uint64_t flat_store::layout_hash() const {
@@ -437,6 +458,8 @@ SKEIN_INLINE void flat_store::move_gradients(
 }
 
 SKEIN_INLINE void flat_store::expect_gradients() {
+    require_taken();
+    take_writes(/*always=*/false);
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
     touched_.assign(segments_.size(), 0.0);
     for (const auto& f : fixed_)

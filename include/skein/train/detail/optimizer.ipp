@@ -57,6 +57,7 @@ SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_stor
 
 SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
                                        std::span<const double> present, double clip_value) {
+    store_->take_writes(/*always=*/false);
     // Nothing here is recorded: past autograd's checks of every tensor, which cost more than short runs.
     const at::AutoDispatchBelowADInplaceOrView no_grad;
     steps_ += 1;

@@ -97,7 +97,7 @@ public:
     [[nodiscard]] double squared_norm(double mine);
     void publish();
     /// Rank 0's buffers (running statistics) on every rank. Also at the beginning of every step, as torch
-    /// does: how often a run evaluates then changes nothing.
+    /// does: how often a run evaluates then changes nothing. What was written to the module is in the masters.
     void sync_buffers();
     void begin_evaluation();
     void end_evaluation();
@@ -130,6 +130,7 @@ private:
     void agree_on_origin();
     void give_up_pass() noexcept;
     void spread_values();
+    void spread_buffers();
     void broadcast(const at::Tensor& tensor);
     void ready(std::size_t segment);
     [[nodiscard]] bool make_place(std::size_t unit, bool wait);

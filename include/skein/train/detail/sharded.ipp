@@ -328,7 +328,7 @@ SKEIN_INLINE void sharded_parallel::begin_step() {
     step_ += 1;
     store_->expect_gradients();
     for (auto& s : states_) s.kept = false;
-    if (has_buffers_) sync_buffers();
+    if (has_buffers_) spread_buffers();
 }
 
 SKEIN_INLINE void sharded_parallel::begin_micro(bool last) {
@@ -445,6 +445,7 @@ SKEIN_INLINE void sharded_parallel::end_micro() {
 }
 
 SKEIN_INLINE void sharded_parallel::finish_backward() {
+    store_->take_writes();
     if (!reduces()) {
         store_->settle_gradients();
         if (store_->keeps_own_grads())
@@ -489,6 +490,12 @@ SKEIN_INLINE void sharded_parallel::gather_all(bool masters) {
 }
 
 SKEIN_INLINE void sharded_parallel::sync_buffers() {
+    store_->require_taken();
+    store_->take_writes();
+    spread_buffers();
+}
+
+SKEIN_INLINE void sharded_parallel::spread_buffers() {
     if (groups_->world == nullptr) return;
     for (const auto& f : store_->fixed())
         if (f.is_buffer) broadcast(f.tensor);
@@ -509,6 +516,8 @@ SKEIN_INLINE void sharded_parallel::abort(const error& why) noexcept {
 }
 
 SKEIN_INLINE void sharded_parallel::finish() {
+    store_->require_taken();
+    store_->take_writes();
     if (gatherer_) {
         gatherer_->gather_all();
         gatherer_->detach();
@@ -546,6 +555,7 @@ SKEIN_INLINE void sharded_parallel::agree_on_origin() {
 
 SKEIN_INLINE void sharded_parallel::rebind() {
     give_up_pass();
+    store_->take_writes();
     auto next = std::make_unique<shard_groups>(*ctx_, policy_);
     rebind_word mine{.origin = origin_, .step = step_, .shards = shards_, .shard = shard_};
     if (next->shard != nullptr) {

@@ -15,10 +15,11 @@ SKEIN_INLINE single_process::single_process(const context& ctx, torch::nn::Modul
     cast_inputs(module, store_, /*on=*/true);
 }
 
-SKEIN_INLINE single_process::~single_process() { finish(); }
+SKEIN_INLINE single_process::~single_process() { show_masters(); }
 
 SKEIN_INLINE void single_process::finish_backward() {
     store_.settle_gradients();
+    store_.take_writes();
     if (store_.keeps_own_grads())
         for (const auto& u : store_.units()) store_.take_gradients(u, /*add=*/false);
 }
@@ -30,7 +31,18 @@ SKEIN_INLINE void single_process::rebind() const {
         .with_hint("use Trainer<DDP<>>, or one worker");
 }
 
+SKEIN_INLINE void single_process::sync_buffers() {
+    store_.require_taken();
+    store_.take_writes();
+}
+
 SKEIN_INLINE void single_process::finish() {
+    store_.require_taken();
+    store_.take_writes();
+    show_masters();
+}
+
+SKEIN_INLINE void single_process::show_masters() {
     if (!store_.is_mixed()) return;
     cast_inputs(*module_, store_, /*on=*/false);
     store_.show_masters(/*whole=*/true);

@@ -15,7 +15,7 @@ namespace skein::train {
 
 SKEIN_INLINE weight_average::weight_average(average_options options, flat_store& store,
                                             const std::string& folder)
-    : options_(options) {
+    : options_(options), store_(&store) {
     if (!(options.decay >= 0.0 && options.decay < 1.0))
         throw error(errc::usage,
                     fmt::format("the decay {} of the average is not in [0, 1)", options.decay));
@@ -46,10 +46,12 @@ SKEIN_INLINE void weight_average::update(std::uint64_t step) {
 }
 
 SKEIN_INLINE void weight_average::swap() {
+    store_->take_writes();
     shown_ = !shown_;
     runs_.for_each([](const run_part& part) {
         std::swap_ranges(part.params.begin(), part.params.end(), part.states[0].begin());
     });
+    store_->cast_owned();
 }
 
 SKEIN_INLINE void weight_average::restart() {
