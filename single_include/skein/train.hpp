@@ -6973,8 +6973,10 @@ private:
     slot_type& slot(std::string_view name, metric_kind kind);
     slot_type& reported(std::string_view name, metric_kind kind);
     [[nodiscard]] const slot_type* find(std::string_view name) const noexcept;
-    [[nodiscard]] std::size_t first_reporter()
-        const noexcept; // in the maxima: hash, max and min come first
+    /// All ranks have packed the same hash.
+    [[nodiscard]] static bool same_names(const packed_metrics& merged) noexcept;
+    /// Where among the maxima it stands who reported the first name.
+    [[nodiscard]] std::size_t first_reporter() const noexcept;
     /// Calls it with each `last` that a rank other than 0 gives: its number among the sums, that rank, its slot.
     template <class Call>
     void each_late(const packed_metrics& merged, Call call) const;
@@ -7164,6 +7166,10 @@ SKEIN_INLINE packed_metrics metric_set::pack(int rank) const {
     return p;
 }
 
+SKEIN_INLINE bool metric_set::same_names(const packed_metrics& merged) noexcept {
+    return merged.maxima[0] == -merged.maxima[2] && merged.maxima[1] == -merged.maxima[3];
+}
+
 SKEIN_INLINE std::size_t metric_set::first_reporter() const noexcept {
     return 4 + static_cast<std::size_t>(std::ranges::count_if(slots_, [](const slot_type& m) {
                return m.kind == metric_kind::max || m.kind == metric_kind::min;
@@ -7172,6 +7178,7 @@ SKEIN_INLINE std::size_t metric_set::first_reporter() const noexcept {
 
 template <class Call>
 void metric_set::each_late(const packed_metrics& merged, Call call) const {
+    if (!same_names(merged)) return; // on every rank alike: unpack() says so
     std::size_t sums = 0, reporters = first_reporter();
     for (const auto& m : slots_) {
         const double by = merged.maxima[reporters++];
@@ -7204,7 +7211,7 @@ SKEIN_INLINE result<std::vector<metric_value>> metric_set::unpack(
     const auto mine = pack(0);
     if (merged.sums.size() != mine.sums.size() || merged.maxima.size() != mine.maxima.size())
         return error(errc::mismatch, "merged metrics have another length than this rank's");
-    if (merged.maxima[0] != -merged.maxima[2] || merged.maxima[1] != -merged.maxima[3])
+    if (!same_names(merged))
         return error(errc::mismatch,
                      fmt::format("the ranks reported different metrics; this rank: {}", names()))
             .with_hint("call report() with the same names in the same order on every rank");
@@ -15908,7 +15915,7 @@ public:
     /// "<waited> <best, as a hexadecimal float> <step>".
     [[nodiscard]] std::string state() const {
         if (std::isnan(best_)) return waited_ == 0 ? "" : fmt::format("{} nan 0", waited_);
-        return fmt::format("{} {:a} {}", waited_, best_, best_step_);
+        return fmt::format("{} {} {}", waited_, hexadecimal(best_), best_step_);
     }
     /// Throws errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
@@ -15935,7 +15942,13 @@ private:
         return (options_.lower_is_better ? best_ - now : now - best_) > options_.least;
     }
 
-    // from_chars and not strtod(): a process may have another decimal point than the one that wrote it.
+    // to_chars and from_chars, not {:a} and strtod(): a process may have another decimal point.
+    [[nodiscard]] static std::string hexadecimal(double value) {
+        char text[64];
+        const auto end =
+            std::to_chars(text, text + sizeof text, std::abs(value), std::chars_format::hex);
+        return (std::signbit(value) ? "-0x" : "0x") + std::string(text, end.ptr);
+    }
     template <class T>
     [[nodiscard]] static bool read(std::string_view text, T& to) {
         const auto end = std::from_chars(text.data(), text.data() + text.size(), to);
@@ -21450,7 +21463,6 @@ public:
         reported_.clear();
         stopped_ = row_.stops();
         if (row_.stop_signal() > 0) result_.stop_signal = row_.stop_signal();
-        if (stopped_ && row_.stop_signal() == 0) result_.stop_reason = row_.reason(stop_reason_);
         now_.metrics = &row_.values();
         result_.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
@@ -21631,6 +21643,7 @@ private:
         const auto due = [&](std::int64_t every) {
             return is_last() || (every > 0 && step_ % static_cast<std::uint64_t>(every) == 0);
         };
+        if (stopped_ && row_.stop_signal() == 0) result_.stop_reason = row_.reason(stop_reason_);
         std::vector<metric_value> evaluated;
         if (due(config_.eval_every) && !stopped_) evaluated = evaluate();
         report_->step(now, evaluated);

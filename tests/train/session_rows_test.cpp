@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -103,6 +104,51 @@ TEST_CASE("a number that a rank reports under a condition counts for those that 
     for (const auto& row : alone) with += row.find("threes") != row.npos ? 1 : 0;
     CHECK((with == 1 || with == 2));
     for (const int world : {2, 3, 4}) CHECK(rows_of(world, config, loss, 32) == alone);
+}
+
+TEST_CASE(
+    "what is reported is in the row when a rank's stream has ended, or when one callback reports") {
+    struct short_stream { // rank 0 has two batches, the others one
+        int rank = 0;
+        std::uint64_t given = 0;
+        std::optional<sample_batch> next(const stream_share& share) {
+            if (given == (rank == 0 ? 2u : 1u)) return std::nullopt;
+            const std::uint64_t first = 10 * given++;
+            std::vector<std::uint64_t> ids(share.samples);
+            for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = first + i;
+            return numbers{}.batch(ids);
+        }
+        [[nodiscard]] std::string state() const { return std::to_string(given); }
+        void restore(std::string_view saved) {
+            given = saved.empty() ? 0 : std::stoull(std::string(saved));
+        }
+    };
+    scratch dir;
+    auto config = quiet_config(dir.path);
+    config.epochs = 1;
+    config.last = last_batch::shorten;
+    std::vector<std::vector<std::string>> rows(3);
+    run_world(3, [&](context& ctx) {
+        struct by_callback {
+            const std::function<void()>* report;
+            void on_step(const step_info&) { (*report)(); }
+        };
+        auto net = make_net();
+        std::function<void()> report;
+        using trainer_type = sk::Trainer<sk::DDP<>, row_log, by_callback>;
+        trainer_type trainer(ctx, config, row_log{rows.data()}, by_callback{&report});
+        report = [&] {
+            if (ctx.rank() == 2) trainer.report(metric_kind::last, "late", 7.0);
+        };
+        const auto loss = [](Net& m, const sample_batch& b, metric_set& metrics) {
+            metrics.sum("seen", double(b.ids.size()));
+            return class_loss(m, b);
+        };
+        short_stream data{.rank = ctx.rank()};
+        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-3}, loss, data, numbers{0});
+    });
+    for (const auto& each : rows)
+        CHECK(each == std::vector<std::string>{"1 seen 12", "2 seen 4 late 7"});
 }
 
 TEST_CASE("one name by two kinds on two ranks ends both with the name and both sides") {

@@ -144,8 +144,10 @@ private:
     slot_type& slot(std::string_view name, metric_kind kind);
     slot_type& reported(std::string_view name, metric_kind kind);
     [[nodiscard]] const slot_type* find(std::string_view name) const noexcept;
-    [[nodiscard]] std::size_t first_reporter()
-        const noexcept; // in the maxima: hash, max and min come first
+    /// All ranks have packed the same hash.
+    [[nodiscard]] static bool same_names(const packed_metrics& merged) noexcept;
+    /// Where among the maxima it stands who reported the first name.
+    [[nodiscard]] std::size_t first_reporter() const noexcept;
     /// Calls it with each `last` that a rank other than 0 gives: its number among the sums, that rank, its slot.
     template <class Call>
     void each_late(const packed_metrics& merged, Call call) const;

@@ -85,7 +85,7 @@ public:
     /// "<waited> <best, as a hexadecimal float> <step>".
     [[nodiscard]] std::string state() const {
         if (std::isnan(best_)) return waited_ == 0 ? "" : fmt::format("{} nan 0", waited_);
-        return fmt::format("{} {:a} {}", waited_, best_, best_step_);
+        return fmt::format("{} {} {}", waited_, hexadecimal(best_), best_step_);
     }
     /// Throws errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
@@ -112,7 +112,13 @@ private:
         return (options_.lower_is_better ? best_ - now : now - best_) > options_.least;
     }
 
-    // from_chars and not strtod(): a process may have another decimal point than the one that wrote it.
+    // to_chars and from_chars, not {:a} and strtod(): a process may have another decimal point.
+    [[nodiscard]] static std::string hexadecimal(double value) {
+        char text[64];
+        const auto end =
+            std::to_chars(text, text + sizeof text, std::abs(value), std::chars_format::hex);
+        return (std::signbit(value) ? "-0x" : "0x") + std::string(text, end.ptr);
+    }
     template <class T>
     [[nodiscard]] static bool read(std::string_view text, T& to) {
         const auto end = std::from_chars(text.data(), text.data() + text.size(), to);

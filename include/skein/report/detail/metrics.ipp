@@ -170,6 +170,10 @@ SKEIN_INLINE packed_metrics metric_set::pack(int rank) const {
     return p;
 }
 
+SKEIN_INLINE bool metric_set::same_names(const packed_metrics& merged) noexcept {
+    return merged.maxima[0] == -merged.maxima[2] && merged.maxima[1] == -merged.maxima[3];
+}
+
 SKEIN_INLINE std::size_t metric_set::first_reporter() const noexcept {
     return 4 + static_cast<std::size_t>(std::ranges::count_if(slots_, [](const slot_type& m) {
                return m.kind == metric_kind::max || m.kind == metric_kind::min;
@@ -178,6 +182,7 @@ SKEIN_INLINE std::size_t metric_set::first_reporter() const noexcept {
 
 template <class Call>
 void metric_set::each_late(const packed_metrics& merged, Call call) const {
+    if (!same_names(merged)) return; // on every rank alike: unpack() says so
     std::size_t sums = 0, reporters = first_reporter();
     for (const auto& m : slots_) {
         const double by = merged.maxima[reporters++];
@@ -210,7 +215,7 @@ SKEIN_INLINE result<std::vector<metric_value>> metric_set::unpack(
     const auto mine = pack(0);
     if (merged.sums.size() != mine.sums.size() || merged.maxima.size() != mine.maxima.size())
         return error(errc::mismatch, "merged metrics have another length than this rank's");
-    if (merged.maxima[0] != -merged.maxima[2] || merged.maxima[1] != -merged.maxima[3])
+    if (!same_names(merged))
         return error(errc::mismatch,
                      fmt::format("the ranks reported different metrics; this rank: {}", names()))
             .with_hint("call report() with the same names in the same order on every rank");

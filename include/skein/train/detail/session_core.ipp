@@ -255,7 +255,6 @@ public:
         reported_.clear();
         stopped_ = row_.stops();
         if (row_.stop_signal() > 0) result_.stop_signal = row_.stop_signal();
-        if (stopped_ && row_.stop_signal() == 0) result_.stop_reason = row_.reason(stop_reason_);
         now_.metrics = &row_.values();
         result_.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
@@ -436,6 +435,7 @@ private:
         const auto due = [&](std::int64_t every) {
             return is_last() || (every > 0 && step_ % static_cast<std::uint64_t>(every) == 0);
         };
+        if (stopped_ && row_.stop_signal() == 0) result_.stop_reason = row_.reason(stop_reason_);
         std::vector<metric_value> evaluated;
         if (due(config_.eval_every) && !stopped_) evaluated = evaluate();
         report_->step(now, evaluated);
