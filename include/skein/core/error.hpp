@@ -114,6 +114,12 @@ private:
     std::shared_ptr<parts> parts_;
 };
 
+/// Its what(); a text that says so, if that gives none.
+[[nodiscard]] inline const char* text_of(const std::exception& e) noexcept {
+    const char* const text = e.what();
+    return text != nullptr ? text : "an exception without a text";
+}
+
 /// The error inside e: itself if it is a skein::error, else `fallback` with its what().
 [[nodiscard]] error to_error(std::exception_ptr e, errc fallback = errc::unknown);
 

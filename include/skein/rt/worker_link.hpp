@@ -29,7 +29,8 @@ struct worker_order {
     bool direct = true;   ///< it calls actors on other workers without the driver, and is called so
     bool resumes = false; ///< the driver awaits a link, which survives broken connections
     bool is_read = false; ///< somebody reads what it prints: by lines
-    std::string head_host; ///< of its cluster, as its agent reaches it
+    std::string head_host;  ///< of its cluster, as its agent reaches it
+    bool is_shared = false; ///< tasks with different numbers of cpus take turns there
 };
 
 /// What one side says to the other.

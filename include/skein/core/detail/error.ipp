@@ -42,7 +42,7 @@ SKEIN_INLINE error to_error(std::exception_ptr e, errc fallback) {
     } catch (const error& found) {
         return found;
     } catch (const std::exception& other) {
-        return error(fallback, other.what());
+        return error(fallback, text_of(other));
     } catch (...) {
         return error(fallback, "an exception that is not a std::exception");
     }

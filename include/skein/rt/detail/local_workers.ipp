@@ -16,6 +16,7 @@
 #include <skein/rt/boot.hpp>
 #include <skein/rt/children.hpp>
 #include <skein/rt/detail/local_groups.hpp>
+#include <skein/rt/gpus.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/scheduler.hpp>
@@ -55,10 +56,10 @@ public:
         const int cores = children_.resources().cores;
         if (how_.count <= 0) how_.count = cores;
         cpus_ = static_cast<std::uint16_t>(std::max(1, cores / how_.count));
-        if (!how_.offers.gpu) {
-            how_.gpu_names = visible_gpus();
-            how_.offers.gpu = amount(static_cast<int>(how_.gpu_names.size()));
-        }
+        if (how_.gpu_names.empty())
+            how_.gpu_names = gpus_to_offer(
+                how_.offers.gpu ? std::optional(how_.offers.gpu) : std::nullopt, "the program");
+        how_.offers.gpu = amount(static_cast<int>(how_.gpu_names.size()));
         if (how_.offers.memory == 0) how_.offers.memory = children_.resources().memory_bytes;
         resources total = how_.offers;
         total.cpu = amount(std::max(cores, how_.count * cpus_));
@@ -100,7 +101,10 @@ public:
     }
     void end_now(const net::channel& worker) {
         for (auto* one : serving_)
-            if (one->wire.get() == &worker) one->process->kill();
+            if (one->wire.get() == &worker) {
+                one->is_unwanted = true;
+                one->process->kill();
+            }
     }
     bool want_beside(const net::channel& worker) {
         const auto found = std::find_if(serving_.begin(), serving_.end(), [&](const life* one) {
@@ -134,8 +138,10 @@ private:
         std::uint16_t cpus = 0;
         worker_room room;
         std::vector<std::pair<std::string, std::string>> env;
-        std::string folder;   ///< empty: ours
-        request_id in_bundle; ///< what it holds of a placement group
+        std::string folder;       ///< empty: that of the program's start
+        gpu_set gpus;             ///< that it sees
+        request_id in_bundle;     ///< what it holds of a placement group
+        bool is_unwanted = false; ///< it was killed on purpose
     };
     /// Workers for one demand.
     struct own_workers {
@@ -202,8 +208,8 @@ private:
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
-                one->wire, [this, one](const peer&) { return farewell(one->process.get()); },
-                one->page, one->room);
+                one->wire, [this, one](const peer&) { return obituary(one); }, one->page,
+                one->room);
             co_await served;
         } catch (const error& e) {
             failed = e;
@@ -243,6 +249,7 @@ private:
         boot.cpus = one.cpus;
         boot.direct = how_.direct_calls;
         boot.is_read = static_cast<bool>(how_.print);
+        boot.is_shared = one.room.kind == 0 && one.cpus > 1;
         if (how_.over_tcp) {
             one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
             boot.address = net::to_string(one.listener->local());
@@ -258,7 +265,9 @@ private:
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
         how.env = std::move(one.env);
+        how.env.emplace_back(gpus_variable, gpus_by_name(one.gpus, how_.gpu_names));
         how.cwd = std::move(one.folder);
+        how.threads = one.room.kind == 0 ? 1 : one.cpus; // see use_threads()
         return how;
     }
 
@@ -322,13 +331,26 @@ private:
             r.tag = number;
             r.for_life = true;
             r.fail_if_infeasible = true;
+            if (const auto good = check_gpus_together(r.demand.gpu, how_.gpu_names); !good) {
+                driver_.refuse_demand(number, good.error());
+                continue;
+            }
             const auto asked = host_.submit(r);
             if (asked) {
                 kind.asked = *asked;
             } else {
-                driver_.refuse_demand(number, asked.error());
+                driver_.refuse_demand(number, with_reason(asked.error(), r.demand));
             }
         }
+    }
+
+    /// A gpu that is not there may have been hidden from this process.
+    [[nodiscard]] error with_reason(error why, const resources& need) const {
+        const char* const seen = std::getenv(gpus_variable);
+        if (need.gpu > how_.offers.gpu && seen != nullptr)
+            why.with_hint(fmt::format("{}={} leaves this process {} of the gpus of this host",
+                                      gpus_variable, seen, how_.gpu_names.size()));
+        return why;
     }
 
     void start_granted(scope& lives) {
@@ -434,8 +456,7 @@ private:
         one.room = {number, {label_}};
         one.env = kind.what.env.variables;
         one.folder = kind.what.env.folder;
-        if (how_.offers.gpu) // else there are none to be seen
-            one.env.emplace_back("CUDA_VISIBLE_DEVICES", gpus_by_name(g.gpus, how_.gpu_names));
+        one.gpus = g.gpus;
         own_.push_back(&one);
         lent_ += cores;
         std::optional<error> failed;
@@ -537,6 +558,20 @@ private:
         if (!stopping_) return most;
         const duration left = stopped_at_ + how_.times.shutdown_grace - loop_.now();
         return std::clamp(left, duration::zero(), most);
+    }
+
+    /// How it ended; said, if nobody wanted that. Its calls run again, or fail, and say so themselves.
+    task<std::string> obituary(life* one) {
+        auto leaving = farewell(one->process.get());
+        auto how = co_await leaving;
+        auto seen = one->process->ended();
+        const auto end = co_await seen;
+        if (!stopping_ && !one->is_unwanted && !end.status.success())
+            logging::warn("rt", "a worker was lost",
+                          {{"worker", one->name},
+                           {"pid", one->process->pid()},
+                           {"how", end.last_words.empty() ? how : how + ": " + end.last_words}});
+        co_return how;
     }
 
     /// Waits for the end of a process whose link has ended; asks, then insists.

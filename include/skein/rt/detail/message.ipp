@@ -111,11 +111,11 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
         return {located(e, place), std::move(from)};
     } catch (const error& e) {
         from->type = readable_name(typeid(e).name());
-        from->text = e.what();
+        from->text = text_of(e); // of a class that is derived from it
         return {located(e, place), std::move(from)};
     } catch (const std::exception& e) {
         from->type = readable_name(typeid(e).name());
-        from->text = e.what();
+        from->text = text_of(e);
     } catch (...) {
         const auto* type = abi::__cxa_current_exception_type();
         from->type = type != nullptr ? readable_name(type->name()) : "unknown";

@@ -3,12 +3,14 @@
 // The bodies of rt/run.hpp: an app under the signals of its process.
 
 #include <skein/core/cancel.hpp>
+#include <skein/core/loop.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/stop_signals.hpp>
 #include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/rt/detail/driver.hpp>
 #include <skein/rt/process.hpp>
+#include <skein/rt/runtime.hpp>
 
 #include <cstdio>
 #include <exception>
@@ -67,7 +69,7 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
         fmt::print(stderr, "error: {}\n", e.what());
         return e.code() == errc::usage ? exit_code::usage : exit_code::failed;
     } catch (const std::exception& e) {
-        fmt::print(stderr, "error: {}\n", e.what());
+        fmt::print(stderr, "error: {}\n", text_of(e));
     } catch (...) {
         fmt::print(stderr, "error: the app threw something that is not a std::exception\n");
     }
@@ -75,6 +77,10 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
 }
 
 SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
+    if (runtime::try_current() != nullptr) // else this is a worker whose life begins here
+        loop::refuse_inside("skein::run",
+                            "await the calls here, which have workers already; a session "
+                            "(skein/rt/session.hpp) has a thread and workers of its own");
     int stopped_by = 0;
     try {
         auto plan = plan_driver(argc, argv, how, app.takes_nothing);
