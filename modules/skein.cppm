@@ -463,6 +463,7 @@ using skein::rt::visible_gpus;
 using skein::rt::wait;
 using skein::rt::where_labelled;
 using skein::rt::whole_cores;
+using skein::rt::with_gpu_reason;
 using skein::rt::work_for_driver;
 using skein::rt::worker_connection;
 using skein::rt::worker_demand;

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <catch2/catch_test_macros.hpp>
@@ -73,6 +74,14 @@ TEST_CASE("what is offered is there, under the names that it has", "[W14][rt][gp
     if (rt::visible_gpus().empty()) // gpus of another maker: who says so is believed
         CHECK(rt::gpus_to_offer(rt::amount(2), "") == names{"0", "1"});
     CHECK_THROWS_AS(rt::gpus_to_offer(rt::amount(65), ""), error);
+}
+
+TEST_CASE("who gets no gpu hears what hides it", "[rt][gpus]") {
+    const variable none("-1");
+    const error why(errc::invalid_argument, "no gpu");
+    CHECK(rt::with_gpu_reason(why, rt::amount(1), {}).hint().find("CUDA_VISIBLE_DEVICES=-1") !=
+          std::string_view::npos);
+    CHECK(rt::with_gpu_reason(why, rt::amount(1), {"0"}).hint().empty());
 }
 
 TEST_CASE("a process sees one part of a gpu", "[rt][gpus]") {

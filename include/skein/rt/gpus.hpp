@@ -7,6 +7,7 @@
 //
 // They are those of NVIDIA's driver, as far as CUDA_VISIBLE_DEVICES shows them to this process, read as CUDA reads it.
 
+#include <skein/core/error.hpp>
 #include <skein/core/result.hpp>
 #include <skein/rt/resources.hpp>
 
@@ -42,6 +43,9 @@ inline constexpr const char* gpus_variable = "CUDA_VISIBLE_DEVICES";
 /// Whether one process can see so many of these: of MIG parts it sees one only.
 ///   errors  invalid_argument
 [[nodiscard]] result<void> check_gpus_together(amount asked, const std::vector<std::string>& names);
+
+/// The refusal of so many gpus, with what hides those that are not offered from this process, if something does.
+[[nodiscard]] error with_gpu_reason(error why, amount asked, const std::vector<std::string>& names);
 
 } // namespace skein::rt
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <system_error>
 
@@ -110,6 +111,15 @@ SKEIN_INLINE result<void> check_gpus_together(amount asked, const std::vector<st
                            "sees one only",
                            to_string(asked)))
         .with_hint("ask for .gpus = 1 in each of several tasks, or offer whole gpus");
+}
+
+SKEIN_INLINE error with_gpu_reason(error why, amount asked, const std::vector<std::string>& names) {
+    const char* const seen = std::getenv(gpus_variable);
+    const auto offered = amount::of_steps(amount::steps * static_cast<std::int64_t>(names.size()));
+    if (asked > offered && seen != nullptr)
+        why.with_hint(fmt::format("{}={} leaves this process {} of the gpus of this host",
+                                  gpus_variable, seen, names.size()));
+    return why;
 }
 
 } // namespace skein::rt

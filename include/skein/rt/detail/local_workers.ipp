@@ -16,6 +16,7 @@
 #include <skein/rt/boot.hpp>
 #include <skein/rt/children.hpp>
 #include <skein/rt/detail/local_groups.hpp>
+#include <skein/rt/detail/local_life.hpp>
 #include <skein/rt/gpus.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/runtime.hpp>
@@ -128,30 +129,8 @@ public:
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
 
 private:
-    /// A worker from its start to its end, as its tasks see it.
-    struct life {
-        std::string name;
-        std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
-        std::unique_ptr<child> process;
-        detail::claims page; ///< shared with it
-        std::shared_ptr<net::connection> wire;
-        std::uint16_t cpus = 0;
-        worker_room room;
-        std::vector<std::pair<std::string, std::string>> env;
-        std::string folder;       ///< empty: that of the program's start
-        gpu_set gpus;             ///< that it sees
-        request_id in_bundle;     ///< what it holds of a placement group
-        bool is_unwanted = false; ///< it was killed on purpose
-    };
-    /// Workers for one demand.
-    struct own_workers {
-        worker_demand what;
-        std::size_t alive = 0;   ///< that run or are being started
-        request_id asked;        ///< waits for room on the host
-        time_point idle_since{}; ///< since when `what` is as it is
-        int failures = 0;        ///< starts, in a row
-        bool leaving = false;    ///< one is being retired
-    };
+    using life = detail::local_life;
+    using own_workers = detail::own_workers;
 
     /// One place for a worker: starts it, serves it, starts another when it dies.
     task<void> keep_place(int number) {
@@ -339,18 +318,10 @@ private:
             if (asked) {
                 kind.asked = *asked;
             } else {
-                driver_.refuse_demand(number, with_reason(asked.error(), r.demand));
+                driver_.refuse_demand(number,
+                                      with_gpu_reason(asked.error(), r.demand.gpu, how_.gpu_names));
             }
         }
-    }
-
-    /// A gpu that is not there may have been hidden from this process.
-    [[nodiscard]] error with_reason(error why, const resources& need) const {
-        const char* const seen = std::getenv(gpus_variable);
-        if (need.gpu > how_.offers.gpu && seen != nullptr)
-            why.with_hint(fmt::format("{}={} leaves this process {} of the gpus of this host",
-                                      gpus_variable, seen, how_.gpu_names.size()));
-        return why;
     }
 
     void start_granted(scope& lives) {
@@ -563,25 +534,18 @@ private:
     /// How it ended; said, if nobody wanted that. Its calls run again, or fail, and say so themselves.
     task<std::string> obituary(life* one) {
         auto leaving = farewell(one->process.get());
-        auto how = co_await leaving;
-        auto seen = one->process->ended();
-        const auto end = co_await seen;
-        if (!stopping_ && !one->is_unwanted && !end.status.success())
-            logging::warn("rt", "a worker was lost",
-                          {{"worker", one->name},
-                           {"pid", one->process->pid()},
-                           {"how", end.last_words.empty() ? how : how + ": " + end.last_words}});
-        co_return how;
+        const auto end = co_await leaving;
+        if (!stopping_ && !one->is_unwanted && !end.status.success()) detail::say_lost(*one, end);
+        co_return end.status.describe();
     }
 
     /// Waits for the end of a process whose link has ended; asks, then insists.
-    task<std::string> farewell(child* process) {
+    task<child_end> farewell(child* process) {
         const auto first =
             patience(stopping_ ? how_.times.farewell_stopping : how_.times.farewell_first);
         const auto all = patience(first + how_.times.shutdown_grace);
         auto stopped = rt::stop(*process, first, all - first);
-        const auto end = co_await stopped;
-        co_return end.status.describe();
+        co_return co_await stopped;
     }
 
     skein::loop& loop_;
