@@ -37580,6 +37580,14 @@ struct local_life {
     request_id in_bundle;     ///< what it holds of a placement group
     bool is_unwanted = false; ///< it was killed on purpose
 };
+/// One line on a death that nobody wanted. Its calls run again, or fail, and say so themselves.
+inline void say_lost(const local_life& one, const child_end& end) {
+    auto how = end.status.describe();
+    if (!end.last_words.empty()) how += ": " + end.last_words;
+    logging::warn("rt", "a worker was lost",
+                  {{"worker", one.name}, {"pid", one.process->pid()}, {"how", how}});
+}
+
 /// Workers for one demand.
 struct own_workers {
     worker_demand what;
@@ -38104,25 +38112,18 @@ private:
     /// How it ended; said, if nobody wanted that. Its calls run again, or fail, and say so themselves.
     task<std::string> obituary(life* one) {
         auto leaving = farewell(one->process.get());
-        auto how = co_await leaving;
-        auto seen = one->process->ended();
-        const auto end = co_await seen;
-        if (!stopping_ && !one->is_unwanted && !end.status.success())
-            logging::warn("rt", "a worker was lost",
-                          {{"worker", one->name},
-                           {"pid", one->process->pid()},
-                           {"how", end.last_words.empty() ? how : how + ": " + end.last_words}});
-        co_return how;
+        const auto end = co_await leaving;
+        if (!stopping_ && !one->is_unwanted && !end.status.success()) detail::say_lost(*one, end);
+        co_return end.status.describe();
     }
 
     /// Waits for the end of a process whose link has ended; asks, then insists.
-    task<std::string> farewell(child* process) {
+    task<child_end> farewell(child* process) {
         const auto first =
             patience(stopping_ ? how_.times.farewell_stopping : how_.times.farewell_first);
         const auto all = patience(first + how_.times.shutdown_grace);
         auto stopped = rt::stop(*process, first, all - first);
-        const auto end = co_await stopped;
-        co_return end.status.describe();
+        co_return co_await stopped;
     }
 
     skein::loop& loop_;
