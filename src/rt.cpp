@@ -23,6 +23,7 @@
 #include <skein/rt/detail/session_door.hpp>
 #include <skein/rt/detail/starter.hpp>
 #include <skein/rt/failures.hpp>
+#include <skein/rt/gpus.hpp>
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/output.hpp>
 #include <skein/rt/pending.hpp>
@@ -51,6 +52,7 @@
 #include <skein/rt/detail/demand_table.ipp>
 #include <skein/rt/detail/driver.ipp>
 #include <skein/rt/detail/failures.ipp>
+#include <skein/rt/detail/gpus.ipp>
 #include <skein/rt/detail/local_worker_main.ipp>
 #include <skein/rt/detail/local_workers.ipp>
 #include <skein/rt/detail/message.ipp>

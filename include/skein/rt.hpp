@@ -10,6 +10,7 @@
 #include <skein/rt/build_id.hpp>
 #include <skein/rt/children.hpp>
 #include <skein/rt/failures.hpp>
+#include <skein/rt/gpus.hpp>
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/method_group.hpp>
 #include <skein/rt/option_text.hpp>

@@ -8134,6 +8134,7 @@ private:
     std::string path_, name_;
     std::vector<std::string> notices_;
     unique_fd lock_;
+    fork_guard unshared_; // of the lock, which a child of this process would keep
     descriptor_reserve reserve_;
     run_dir_options options_;
     std::vector<std::string> columns_; // of metrics.csv, without "step"
@@ -8424,6 +8425,7 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
     }
     if (!wanted && taken()) return false;
     lock_ = std::move(lock.fd);
+    unshared_ = fork_guard(lock_.get());
     return true;
 }
 
@@ -16289,6 +16291,7 @@ using rank_function = std::function<void(context&)>;
 /// Runs body in the right place; blocks until the job is done. Errors are printed to stderr, each once,
 /// with what to do next.
 ///   result  the exit code: 0 done, 1 failed, 2 usage, 130 stopped by SIGINT, 143 by SIGTERM
+///   errors  not_supported: several workers in a task or an actor; all others are told on stderr and in the result
 [[nodiscard]] int launch(const run_config& config, const rank_function& body);
 
 /// Only one rank of a world that exists already; launch() calls it.
@@ -16418,6 +16421,18 @@ SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) 
     }
 }
 
+/// Its ranks would be this program started again, whose main is the driver's, and would never reach launch().
+SKEIN_INLINE void refuse_in_task(const run_config& config) {
+    const auto what = fmt::format("launch() with {} workers", config.workers);
+    const auto* const hint =
+        "train in this process alone, with workers = 1 or a Trainer on context::single(); start a "
+        "training of several workers from main, as a program of its own";
+    loop::refuse_inside(what, hint);
+    if (!rt::is_worker()) return;
+    throw error(errc::not_supported, "not supported: " + what + " in a task or an actor")
+        .with_hint(hint);
+}
+
 SKEIN_INLINE int run_supervised(const run_config& config) {
     cluster::supervisor_options options;
     options.workers = config.workers;
@@ -16432,6 +16447,7 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
         std::fflush(stderr);
     };
     options.on_stop = [&] { say_stopping(config); };
+    options.threads = std::max(config.threads, 1);
     try {
         validate(config, config.workers);
         (void)comm_model_of(config);
@@ -16538,6 +16554,7 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
     const bool supervised = cluster::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
     rt::name_process(fmt::format("rank{}", where.rank));
+    rt::print_by_lines(); // it may be killed
     std::unique_ptr<cluster::joined_group> world;
     try {
         const auto secret = cluster::group_token();
@@ -16588,6 +16605,7 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         return run_as_rank(where, config, body);
     }
     if (config.workers == 1) return detail::run_alone(config, body);
+    detail::refuse_in_task(config);
     return detail::run_supervised(config);
 }
 
@@ -20747,7 +20765,7 @@ struct user_code {
         } catch (const std::exception& e) {
             const auto* system = dynamic_cast<const std::system_error*>(&e);
             const auto* memory = dynamic_cast<const std::bad_alloc*>(&e);
-            throw failed(what, type_name(typeid(e)), e.what(),
+            throw failed(what, type_name(typeid(e)), text_of(e),
                          system != nullptr   ? errc::io
                          : memory != nullptr ? errc::exhausted
                                              : errc::invalid_argument);

@@ -87,6 +87,11 @@ inline int run_rank_program(std::string_view program) {
                 << seen_by_children()
                 << (environment.find(secret) == std::string::npos ? "no token" : "the token");
         }
+        if (program == "tells its surroundings" && second) {
+            const char* const threads = std::getenv("OMP_NUM_THREADS");
+            std::ofstream(std::getenv("SKEIN_TEST_FILE"))
+                << std::filesystem::current_path().string() << ' ' << (threads ? threads : "none");
+        }
         if (program == "has no reader" && second) ::raise(SIGPIPE);
         if (program == "returns without leaving" && second) std::_Exit(0);
         if (program == "fails" && second) {

@@ -7,6 +7,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -73,6 +74,28 @@ TEST_CASE("nothing of a rank reaches the programs it starts, and its token no en
     const auto t = supervise_program("starts other programs", 2, 0, options);
     CHECK_FALSE(t.outcome.failure);
     CHECK(read_small_file((folder.path + "/seen").c_str()) == "nobody's rank\nno token");
+}
+
+TEST_CASE("ranks begin where the program was started, and use as many threads as they are told") {
+    const test::temporary_folder folder;
+    const auto before = std::filesystem::current_path();
+    const auto threads_before = std::getenv("OMP_NUM_THREADS");
+    const std::string had = threads_before != nullptr ? threads_before : "";
+    const auto report = std::filesystem::absolute(folder.path + "/seen").string();
+    const auto seen = [&](const char* users) {
+        users != nullptr ? ::setenv("OMP_NUM_THREADS", users, 1) : ::unsetenv("OMP_NUM_THREADS");
+        supervisor_options options;
+        options.threads = 3;
+        options.env.emplace_back("SKEIN_TEST_FILE", report);
+        std::filesystem::current_path(folder.path); // as a main does that has gone elsewhere
+        const auto t = supervise_program("tells its surroundings", 2, 0, options);
+        std::filesystem::current_path(before);
+        CHECK_FALSE(t.outcome.failure);
+        return read_small_file(report.c_str());
+    };
+    CHECK(seen(nullptr) == folder_at_start() + " 3");
+    CHECK(seen("5") == folder_at_start() + " 5");
+    had.empty() ? ::unsetenv("OMP_NUM_THREADS") : ::setenv("OMP_NUM_THREADS", had.c_str(), 1);
 }
 
 TEST_CASE("a job of one rank is a job") {

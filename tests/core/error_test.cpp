@@ -3,6 +3,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -34,6 +35,15 @@ TEST_CASE("any exception becomes an error") {
     CHECK(from(5).code() == errc::unknown);
     CHECK(skein::to_error(std::make_exception_ptr(std::runtime_error("x")), errc::remote_exception)
               .code() == errc::remote_exception);
+}
+
+TEST_CASE("an exception whose what() gives nothing has a text all the same") {
+    struct silent : std::exception {
+        const char* what() const noexcept override { return nullptr; }
+    };
+    CHECK(std::string(skein::text_of(silent())) == "an exception without a text");
+    const auto e = skein::to_error(std::make_exception_ptr(silent()));
+    CHECK(std::string(e.text()) == "an exception without a text");
 }
 
 TEST_CASE("every code has a name of its own") {

@@ -5,6 +5,9 @@
 
 #include <string>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 TEST_CASE("the arguments of this process are found, the program first") {
     const auto argv = skein::own_arguments();
     REQUIRE_FALSE(argv.empty());
@@ -20,4 +23,21 @@ TEST_CASE("the boot id is one line and stays the same") {
 
 TEST_CASE("a file that is not there has nothing in it") {
     CHECK(skein::read_small_file("/nonexistent/file").empty());
+}
+
+TEST_CASE("the folder of the start is known, wherever the process goes") {
+    const auto& home = skein::folder_at_start();
+    CHECK(home.starts_with('/'));
+    CHECK_FALSE(skein::has_left_start_folder());
+    const pid_t child = ::fork();
+    if (child == 0) {
+        const auto before = home;
+        const bool left = ::chdir("/proc") == 0 && skein::has_left_start_folder();
+        const bool back = ::chdir(before.c_str()) == 0 && !skein::has_left_start_folder();
+        ::_exit(left && back && skein::folder_at_start() == before ? 0 : 1);
+    }
+    int raw = 0;
+    REQUIRE(::waitpid(child, &raw, 0) == child);
+    CHECK(WIFEXITED(raw));
+    CHECK(WEXITSTATUS(raw) == 0);
 }

@@ -25,6 +25,10 @@ int helper_main();
 /// Runs one of the programs below as skein::run would; gives its exit code.
 int run_app(const std::string& name, int argc, char** argv);
 
+/// Whether it is a main() of surroundings_support.cpp, which its workers go through as well; and what it does.
+bool is_own_main(std::string_view name);
+int run_own_main(std::string_view name, int argc, char** argv);
+
 // Not for the linker to fold into one: each translation unit calls the same function.
 inline int twice(int x) { return 2 * x; }
 inline long where() { return ::getpid(); }

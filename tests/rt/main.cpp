@@ -13,10 +13,13 @@
 int main(int argc, char** argv) {
     const char* name = std::getenv("SKEIN_TEST_APP");
     // The workers of most apps, and of the tests, do not need to go through run().
-    const bool enters_run = name != nullptr && (std::string_view(name) == "twice" ||
-                                                std::string_view(name) == "session");
+    const bool enters_run =
+        name != nullptr && (std::string_view(name) == "twice" ||
+                            std::string_view(name) == "session" || rt_test::is_own_main(name));
     if (skein::rt::is_worker() && !enters_run) return skein::rt::worker_main();
     if (skein::rt::started_as("test-helper")) return rt_test::helper_main();
+    if (name != nullptr && rt_test::is_own_main(name))
+        return rt_test::run_own_main(name, argc, argv);
     if (name != nullptr) return rt_test::run_app(name, argc, argv);
     return Catch::Session().run(argc, argv);
 }

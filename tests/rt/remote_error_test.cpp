@@ -37,6 +37,15 @@ TEST_CASE("a foreign exception arrives with type, text and place", "[rt][remote_
     }
 }
 
+TEST_CASE("an exception without a text arrives with its type", "[rt][remote_error]") {
+    struct silent : std::exception {
+        const char* what() const noexcept override { return nullptr; }
+    };
+    const auto got = through_the_wire(std::make_exception_ptr(silent()));
+    CHECK_THROWS_AS(got.raise(), remote_error);
+    CHECK(std::string(got.what.what()).find("an exception without a text") != std::string::npos);
+}
+
 TEST_CASE("a skein::error keeps its code, cause and hint", "[rt][remote_error]") {
     const auto got = through_the_wire(std::make_exception_ptr(
         error(errc::disk_full, "no room").with_cause("quota").with_hint("delete")));

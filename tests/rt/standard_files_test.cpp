@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/rt/standard_files.hpp>
 
+#include <cerrno>
+#include <csignal>
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -43,4 +47,22 @@ TEST_CASE("closed standard files become /dev/null, open ones stay", "[rt][standa
         REQUIRE(WIFEXITED(raw));
         CHECK(WEXITSTATUS(raw) == 0);
     }
+}
+
+TEST_CASE("a process may outlive who reads its output, and what it starts does not",
+          "[rt][standard_files]") {
+    const pid_t child = ::fork();
+    if (child == 0) {
+        skein::rt::outlive_readers();
+        int ends[2];
+        if (::pipe(ends) != 0) ::_exit(1);
+        ::close(ends[0]);
+        if (::write(ends[1], "x", 1) != -1 || errno != EPIPE) ::_exit(2);
+        ::execl("/bin/sh", "sh", "-c", "kill -s PIPE $$", nullptr);
+        ::_exit(3);
+    }
+    int raw = 0;
+    REQUIRE(::waitpid(child, &raw, 0) == child);
+    REQUIRE(WIFSIGNALED(raw));
+    CHECK(WTERMSIG(raw) == SIGPIPE);
 }

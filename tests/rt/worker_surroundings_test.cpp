@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the processes of workers have of their own, and what they print.
+#include <tests/rt/app_process.hpp>
 #include <tests/rt/apps.hpp>
 #include <tests/rt/local_pool.hpp>
 #include <tests/support/temporary_folder.hpp>
 
+#include <skein/core/available_cores.hpp>
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/output.hpp>
 
@@ -11,6 +13,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -153,4 +157,102 @@ TEST_CASE("what workers print is read and passed on when that is asked for",
         CHECK(std::count(lines.begin(), lines.end(), std::to_string(i)) == 1);
     }
     CHECK(std::count(lines.begin(), lines.end(), "the last words") == 1);
+}
+
+namespace {
+
+std::string text_of_file(const std::string& path) {
+    std::ifstream from(path);
+    return {std::istreambuf_iterator<char>(from), {}};
+}
+
+} // namespace
+
+TEST_CASE("what is started again begins in the folder of the program's start",
+          "[P3][rt][local_workers]") {
+    const test::temporary_folder folder;
+    const auto path = std::filesystem::canonical(folder.path).string();
+    auto how = app_options("own folder", {"--workers", "1"});
+    how.cwd = path;
+    const auto ran = run_to_end(std::move(how));
+    INFO(ran.err);
+    CHECK(ran.code == 0);
+    // One place, in a shared worker, in one of its own, and when the driver has gone elsewhere.
+    CHECK(ran.out == path + "/out\n" + path + "/out\n" + path + "/out\n");
+    CHECK_FALSE(std::filesystem::exists(path + "/out/out"));
+}
+
+TEST_CASE("what a worker has printed by its death is there, also in a file",
+          "[P6][rt][local_workers]") {
+    const test::temporary_folder folder;
+    for (const std::string app : {"own print", "own print unsynced"}) {
+        for (const std::string end : {"segfault", "abort", "_exit", "sigkill"}) {
+            INFO(app << ", " << end);
+            const auto file = folder.path + "/" + app + " " + end;
+            auto how = app_options(app, {"--workers", "1", end});
+            how.stdout_file = file;
+            how.stderr_file = "/dev/null";
+            auto child = rt::child_process::spawn(how);
+            CHECK(child.wait_blocking().code() == 0);
+            CHECK(text_of_file(file) == end + ": fmt\n" + end + ": printf\n" + end + ": cout\n");
+        }
+    }
+}
+
+TEST_CASE("a reader of the output that goes is no death of a worker, and each task runs once",
+          "[P6][rt][local_workers]") {
+    const test::temporary_folder folder;
+    const auto notes = folder.path + "/notes";
+    int out[2], err[2];
+    REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
+    REQUIRE(::pipe2(err, O_CLOEXEC) == 0);
+    auto how = app_options("own unread", {"--workers", "2", notes});
+    how.stdout_fd = out[1];
+    how.stderr_fd = err[1];
+    ::close(out[0]);
+    auto child = rt::child_process::spawn(how);
+    ::close(out[1]);
+    ::close(err[1]);
+    const auto said = drain(err[0]);
+    ::close(err[0]);
+    CHECK(child.wait_blocking().code() == 0);
+    CHECK(said == "all done, 13\n"); // what a task starts is ended by SIGPIPE as ever
+    CHECK(text_of_file(notes) == std::string(40, 'x'));
+}
+
+TEST_CASE("a task has as many threads as cpus, unless the user has said how many",
+          "[W13][rt][local_workers]") {
+    const bool shares = available_cores() > 1; // then one worker has several
+    for (const std::string workers : {shares ? "1" : "2", "16"}) {
+        INFO(workers);
+        auto how = app_options("own threads", {"--workers", workers});
+        how.unset_env.emplace_back("OMP_NUM_THREADS");
+        const auto ran = run_to_end(std::move(how));
+        INFO(ran.err);
+        // Tasks with 1, 2, 0 and 1 cpus, an actor, one with two; a task that says it; a driver in a task.
+        CHECK(ran.out == "1 2 1 1 1 2 7 1\n");
+    }
+    auto how = app_options("own threads", {"--workers", "2"});
+    how.env.emplace_back("OMP_NUM_THREADS", "5");
+    const auto ran = run_to_end(std::move(how));
+    CHECK(ran.out == "5 5 5 5 5 5 7 5\n");
+}
+
+TEST_CASE("run in a task is refused with what to do, and a session there works", "[P12][rt][run]") {
+    const auto ran = run_to_end(app_options("own nested", {"--workers", "1"}));
+    INFO(ran.out << ran.err);
+    CHECK(ran.code == 0);
+    CHECK(ran.out.starts_with("not_supported "));
+    CHECK(ran.out.find("skein::run inside a running loop") != std::string::npos);
+    CHECK(ran.out.ends_with("\nnot_supported 8\n"));
+}
+
+TEST_CASE("the death of a worker on this host is one line", "[F4][rt][local_workers]") {
+    const auto ran = run_to_end(app_options("own loss", {"--workers", "1"}));
+    CHECK(ran.code == 0);
+    INFO(ran.err);
+    CHECK(std::count(ran.err.begin(), ran.err.end(), '\n') == 1);
+    CHECK(ran.err.find("a worker was lost") != std::string::npos);
+    CHECK(ran.err.find("worker-1") != std::string::npos);
+    CHECK(ran.err.find("SIGKILL") != std::string::npos);
 }

@@ -3,6 +3,7 @@
 #include <skein/cluster/environment.hpp>
 #include <skein/core/error.hpp>
 #include <skein/dist/comm_thread.hpp>
+#include <skein/net/real_loop.hpp>
 #include <skein/train/launch.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -69,6 +70,24 @@ TEST_CASE("one worker runs in this process") {
           }) == 0);
     CHECK(rank == 0);
     CHECK(size == 1);
+}
+
+TEST_CASE("several workers in a task are refused with what to do, and one runs there") {
+    const auto inside = [](int workers) -> task<int> {
+        auto config = quiet_config();
+        config.workers = workers;
+        co_return launch(config, [](context&) {});
+    };
+    net::real_loop loop;
+    try {
+        (void)loop.run(inside(2));
+        FAIL("it was started");
+    } catch (const error& e) {
+        CHECK(e.code() == errc::not_supported);
+        CHECK(std::string(e.what()).find("launch() with 2 workers") != std::string::npos);
+        CHECK(std::string(e.hint()).find("context::single()") != std::string::npos);
+    }
+    CHECK(loop.run(inside(1)) == 0);
 }
 
 TEST_CASE("a usage error exits with 2 and any other with 1") {

@@ -4,7 +4,7 @@
 // all of them again from the last checkpoint when one is lost.
 //
 // What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only fail
-// again. Ctrl-C asks the ranks to stop in order; a second one kills them. When the supervisor dies,
+// again. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to stop in order; a second one kills them. When the supervisor dies,
 // however it dies, the kernel kills the ranks.
 
 #include <skein/cluster/group.hpp>
@@ -32,6 +32,7 @@ struct supervisor_options {
     std::string executable = "/proc/self/exe";
     std::vector<std::string> argv{}; ///< of each rank; empty: this process's own
     std::vector<std::pair<std::string, std::string>> env{}; ///< added to each rank's environment
+    int threads = 1; ///< OMP_NUM_THREADS of each rank, unless the user has set that; 0: not set
     net::keep_alive alive = group_options{}.alive;
     /// Told of each restart: the failure and how many restarts there have been, this one included.
     std::function<void(const error& why, int restart, int max_failures)> on_restart{};
@@ -65,6 +66,7 @@ struct supervisor_outcome {
 
 /// Runs the job to its end; blocks. Call it on the thread that lives longest (main): the ranks die with
 /// it. Takes SIGINT and SIGTERM meanwhile.
+///   errors  not_supported: a loop runs on this thread, or this process is a worker: its copies would be none
 [[nodiscard]] supervisor_outcome supervise(supervisor_options options);
 
 } // namespace skein::cluster

@@ -23,6 +23,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -78,6 +79,10 @@ public:
         return *current_;
     }
     [[nodiscard]] static loop* try_current() noexcept { return current_; }
+    /// For what would keep this thread to itself until it ends, with a loop of its own.
+    ///   what, hint  as the error has them: "skein::run", "co_await ... instead"
+    ///   errors      not_supported: a loop runs on this thread and would stand still
+    static void refuse_inside(std::string_view what, std::string_view hint);
 
     /// Drives this loop on the calling thread until work ends; gives its value or rethrows. Work is
     /// cancelled by the token. Not re-entrant.
@@ -331,7 +336,7 @@ self_owned run_root(task<T> work, task_promise<T>* out, bool* done) {
 
 template <class T>
 T loop::run(task<T> work, cancel_token token) {
-    SKEIN_CHECK(current_ == nullptr, "loop::run inside a running loop");
+    refuse_inside("loop::run", "co_await the task instead, or run it on a thread of its own");
     const use this_one(*this);
     detail::task_promise<T> outcome;
     finished_ = false;

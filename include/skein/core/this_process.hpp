@@ -3,6 +3,7 @@
 // What the kernel says of this process and of the host it runs on.
 //
 //     auto argv = skein::own_arguments();       // {"./train", "--steps", "100"}
+//     auto& home = skein::folder_at_start();    // where it was started, wherever it has gone since
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace skein {
@@ -40,6 +42,44 @@ namespace skein {
         at = end + 1;
     }
     return argv;
+}
+
+namespace detail {
+
+/// Which folder it was is asked before main, which may leave it.
+struct start_place {
+    start_place() {
+        for (std::size_t room = 256; room <= (std::size_t{1} << 16); room *= 2) {
+            path.resize(room);
+            if (::getcwd(path.data(), room) != nullptr) {
+                path.resize(path.find('\0'));
+                is_known = path.starts_with('/') && ::stat(".", &self) == 0;
+                break;
+            }
+            if (errno != ERANGE) break;
+        }
+        if (!is_known) path.clear();
+    }
+    std::string path;
+    struct ::stat self{};
+    bool is_known = false;
+};
+inline const start_place started_in;
+
+} // namespace detail
+
+/// The folder in which this program was started: whatever starts it again lets it begin there, so that a relative path
+/// means one place for all of its processes. Empty: it could not be known, as where it has been removed.
+[[nodiscard]] inline const std::string& folder_at_start() noexcept {
+    return detail::started_in.path;
+}
+
+/// This process is in another folder than at its start.
+[[nodiscard]] inline bool has_left_start_folder() noexcept {
+    const auto& from = detail::started_in;
+    struct ::stat here{};
+    return from.is_known && (::stat(".", &here) != 0 || here.st_dev != from.self.st_dev ||
+                             here.st_ino != from.self.st_ino);
 }
 
 /// Another text after every start of the host, the same for all processes and containers on it.

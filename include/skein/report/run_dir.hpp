@@ -16,6 +16,7 @@
 
 #include <skein/core/descriptor_reserve.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/fork_guard.hpp>
 #include <skein/core/result.hpp>
 #include <skein/core/unique_fd.hpp>
 #include <skein/report/event_file.hpp>
@@ -118,6 +119,7 @@ private:
     std::string path_, name_;
     std::vector<std::string> notices_;
     unique_fd lock_;
+    fork_guard unshared_; // of the lock, which a child of this process would keep
     descriptor_reserve reserve_;
     run_dir_options options_;
     std::vector<std::string> columns_; // of metrics.csv, without "step"

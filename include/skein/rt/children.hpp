@@ -55,7 +55,9 @@ struct child_options {
     shared_memory memory{};                    ///< memory that it shares with us; may be none
     std::string executable = "/proc/self/exe"; ///< this program
     std::vector<std::string> argv{};           ///< empty: those of this process
-    std::string cwd{}; ///< its working directory; empty: that of this process
+    std::string cwd{}; ///< its working directory; empty: the one in which this process was started
+    /// OMP_NUM_THREADS there, unless the user has set that, here or in `env`; 0: it is not set.
+    int threads = 0;
     /// What it writes to its standard output and error is for child::read_output(); else these are ours.
     bool reads_output = false;
     /// Added to what it inherits. Other users of the host may read it: no secrets.

@@ -51,7 +51,8 @@ struct local_workers_options {
     /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus and memory that are not named are those
     /// that are there.
     resources offers{};
-    /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
+    /// What CUDA_VISIBLE_DEVICES calls each of its gpus; empty: as many as `offers` has, by the names that they have for
+    /// this process, see gpus_to_offer().
     std::vector<std::string> gpu_names{};
     /// Prints what workers print; empty: their output is that of this process.
     print_lines print{};

@@ -12,7 +12,6 @@
 // task<exit_status> rt::wait(loop, child) on a real loop is in <skein/rt/process_wait.hpp>.
 
 #include <skein/core/unique_fd.hpp>
-#include <skein/rt/resources.hpp>
 
 #include <csignal>
 #include <optional>
@@ -51,13 +50,6 @@ private:
 
 /// How this host calls itself.
 [[nodiscard]] std::string host_name();
-
-/// What CUDA_VISIBLE_DEVICES may say of this host's gpus: those of NVIDIA's driver, as far as this process sees them.
-[[nodiscard]] std::vector<std::string> visible_gpus();
-
-/// What CUDA_VISIBLE_DEVICES of a child says, for some gpus of those that visible_gpus() gave; without names: their
-/// indices.
-[[nodiscard]] std::string gpus_by_name(gpu_set gpus, const std::vector<std::string>& names);
 
 /// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
 [[nodiscard]] std::string process_title(std::string_view program, std::string_view part);

@@ -89,6 +89,7 @@ any_app make_app(App app, int argc, char** argv) {
 /// In a worker it does not return: the process leaves with its driver, and nothing after run() happens
 /// there. A program may call run() again after it; the workers of the second run start like all others,
 /// at the top of main.
+///   errors  not_supported: in a task, an actor or an app; all others are told on stderr and in the exit code
 template <class App>
 [[nodiscard]] int run(int argc, char** argv, App app, run_options how = {}) {
     auto any = rt::detail::make_app(std::move(app), argc, argv);

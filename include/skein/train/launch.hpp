@@ -31,6 +31,7 @@ using rank_function = std::function<void(context&)>;
 /// Runs body in the right place; blocks until the job is done. Errors are printed to stderr, each once,
 /// with what to do next.
 ///   result  the exit code: 0 done, 1 failed, 2 usage, 130 stopped by SIGINT, 143 by SIGTERM
+///   errors  not_supported: several workers in a task or an actor; all others are told on stderr and in the result
 [[nodiscard]] int launch(const run_config& config, const rank_function& body);
 
 /// Only one rank of a world that exists already; launch() calls it.

@@ -8,6 +8,7 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/rt/gpus.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -319,9 +320,13 @@ SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_or
     auto env = rt::parse_task_environment(order.env, {});
     if (!env) throw env.error();
     child.env = std::move(env->variables);
-    if (demand && (demand->gpu || total.gpu)) // a worker sees the gpus of its lease alone
-        child.env.emplace_back("CUDA_VISIBLE_DEVICES",
-                               rt::gpus_by_name(rt::gpu_set(order.gpus), how.gpu_names));
+    if (const auto good = rt::check_gpus_together(demand ? demand->gpu : 0, how.gpu_names); !good)
+        throw good.error();
+    // A worker sees the gpus of its lease alone.
+    child.env.emplace_back(rt::gpus_variable,
+                           rt::gpus_by_name(rt::gpu_set(order.gpus), how.gpu_names));
+    child.threads =
+        demand ? static_cast<int>(std::max<std::uint32_t>(rt::whole_cores(demand->cpu), 1)) : 1;
     return child;
 }
 

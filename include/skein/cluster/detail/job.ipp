@@ -17,6 +17,7 @@
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/rt/children.hpp>
+#include <skein/rt/gpus.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/standard_files.hpp>
 
@@ -237,6 +238,7 @@ SKEIN_INLINE std::string led_job::address() const { return to_string(parts_->at)
 
 SKEIN_INLINE int run_job_node(const launch_environment& where, const std::string& token_file) {
     rt::open_standard_files();
+    rt::outlive_readers();
     rt::name_process("agent");
     auto how = detail::node_of_job(where, find_or_make_token(token_file));
     detail::enter_job();

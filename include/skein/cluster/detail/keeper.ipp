@@ -128,6 +128,7 @@ SKEIN_INLINE std::size_t keeper::guests() const noexcept { return books_->self.g
 SKEIN_INLINE int run_keeper() {
     try {
         rt::open_standard_files();
+        rt::outlive_readers();
         auto mine = rt::take_boot(rt::keeper_role);
         auto order = mine ? wire::decode<keeper_order>(mine->message)
                           : result<keeper_order>(error(errc::usage, "no keeper was started here"));
@@ -143,8 +144,8 @@ SKEIN_INLINE int run_keeper() {
         keeper k(loop, network, std::move(how));
         return loop.run(detail::serve_role(&loop, &k));
     } catch (const std::exception& e) {
-        if (!rt::leave_last_words(e.what()))
-            fmt::print(stderr, "error: {}\n", printable_lines(e.what()));
+        if (!rt::leave_last_words(text_of(e)))
+            fmt::print(stderr, "error: {}\n", printable_lines(text_of(e)));
         return exit_code::failed;
     }
 }

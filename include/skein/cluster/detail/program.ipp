@@ -15,10 +15,12 @@
 #include <skein/core/log.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/printable.hpp>
+#include <skein/core/this_process.hpp>
 #include <skein/core/unique_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/rt/children.hpp>
+#include <skein/rt/gpus.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/standard_files.hpp>
@@ -27,6 +29,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include <fcntl.h>
@@ -91,6 +94,7 @@ namespace detail {
 
 SKEIN_INLINE int run_head(const head_program& how) {
     rt::open_standard_files();
+    rt::outlive_readers();
     rt::name_process("head");
     head_options o;
     o.listen = detail::listen_address(how.listen);
@@ -117,6 +121,7 @@ SKEIN_INLINE int run_head(const head_program& how) {
 
 SKEIN_INLINE int run_agent(const agent_program& how) {
     rt::open_standard_files();
+    rt::outlive_readers();
     rt::name_process("agent");
     take_variable(token_variable); // its workers have a secret of their own
     agent_options o;
@@ -137,9 +142,10 @@ SKEIN_INLINE int run_agent(const agent_program& how) {
         throw error(errc::usage, fmt::format("--resources: memory of {} bytes", offers->memory))
             .with_hint("with a unit: --resources memory=4GiB");
     o.offers = *offers;
-    o.gpu_names = rt::visible_gpus();
-    if (how.resources.find("gpu") == how.resources.npos)
-        o.offers.gpu = static_cast<int>(o.gpu_names.size());
+    const bool names_gpus = how.resources.find("gpu") != how.resources.npos;
+    o.gpu_names =
+        rt::gpus_to_offer(names_gpus ? std::optional(o.offers.gpu) : std::nullopt, "--resources");
+    o.offers.gpu = static_cast<int>(o.gpu_names.size());
     o.labels = how.labels;
     o.on_joined = [at = to_string(o.head)](const std::string& name) {
         fmt::print("skein node {}: joined {}\n", printable(name), at);
@@ -172,7 +178,8 @@ namespace detail {
         throw error(errc::not_found, "the file of this program was replaced while it runs: nodes "
                                      "cannot start it")
             .with_hint("start the new one");
-    how.folder = std::filesystem::current_path().string();
+    how.folder = folder_at_start(); // where main begins on this host, too
+    if (how.folder.empty()) how.folder = std::filesystem::current_path().string();
     if (!flags.listen.empty()) how.listen = parse_head_address(flags.listen, 0);
     how.print = rt::print_to_standard_files(flags.prefix_output.value_or(true));
     return std::make_unique<leased_workers>(on, via, driver, std::move(how));

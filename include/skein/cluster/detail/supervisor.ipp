@@ -7,6 +7,7 @@
 #include <skein/core/check.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/event.hpp>
+#include <skein/core/loop.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
@@ -180,6 +181,7 @@ private:
         how.executable = options_.executable;
         how.argv = options_.argv;
         how.env = options_.env;
+        how.threads = options_.threads;
         auto starting = children_.start(std::move(how));
         auto& place = now->ranks[static_cast<std::size_t>(rank)];
         place.process = co_await starting;
@@ -211,6 +213,8 @@ private:
                 error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank,
                                                      self.process->pid(), status.describe()));
             if (!end.last_words.empty()) self.why->with_cause(end.last_words);
+            if (status.signal() == SIGPIPE)
+                self.why->with_cause("nobody reads its output any more");
             // Refused before it joined, output without a reader, a limit on files: so again next time.
             lasting_ = lasting_ || status.code() == exit_code::usage ||
                        status.signal() == SIGPIPE || status.signal() == SIGXFSZ;
@@ -335,6 +339,7 @@ namespace skein::cluster {
 
 SKEIN_INLINE supervisor_outcome supervise(supervisor_options options) {
     SKEIN_CHECK(options.workers > 0, "a job of {} workers", options.workers);
+    loop::refuse_inside("a job of ranks", "start it from main");
     net::real_loop loop;
     detail::job work(loop, std::move(options));
     return loop.run(work.run());

@@ -3,7 +3,10 @@
 // Tasks that a loop ends itself; the wall clock.
 
 #include <skein/core/clock.hpp>
+#include <skein/core/error.hpp>
 
+#include <string>
+#include <string_view>
 #include <utility>
 
 namespace skein {
@@ -20,6 +23,14 @@ SKEIN_INLINE self_owned run_adopted(task<void> work, std::size_t* running) {
 }
 
 } // namespace detail
+
+SKEIN_INLINE void loop::refuse_inside(std::string_view what, std::string_view hint) {
+    if (current_ == nullptr) return;
+    throw error(errc::not_supported,
+                "not supported: " + std::string(what) +
+                    " inside a running loop, in a task, an actor or the app of skein::run")
+        .with_hint(std::string(hint));
+}
 
 SKEIN_INLINE void loop::adopt(task<void> work) {
     ++outer_->adopted_;

@@ -100,7 +100,7 @@ SKEIN_INLINE void connection::end(std::optional<error> why) noexcept {
         try {
             told(failure_ ? &*failure_ : nullptr);
         } catch (const std::exception& e) {
-            logging::error("net", "closed handler failed", {{"what", e.what()}});
+            logging::error("net", "closed handler failed", {{"what", text_of(e)}});
         }
     }
 }

@@ -455,7 +455,7 @@ SKEIN_INLINE void link::end(std::optional<error> why, link_end how) noexcept {
         try {
             told(failure_ ? &*failure_ : nullptr);
         } catch (const std::exception& e) {
-            logging::error("net", "closed handler failed", {{"what", e.what()}});
+            logging::error("net", "closed handler failed", {{"what", text_of(e)}});
         }
     }
     if (parts_ == 0) release();

@@ -420,7 +420,7 @@ SKEIN_INLINE void requests::answer(std::uint64_t id,
         try {
             send(detail::failure_kind, id, wire::encode(e));
         } catch (const std::exception& again) {
-            abort(error(errc::internal, again.what()));
+            abort(error(errc::internal, text_of(again)));
         }
     }
 }
@@ -453,7 +453,7 @@ SKEIN_INLINE void requests::on_end(const error* why) noexcept {
         try {
             handler(failure_ ? &*failure_ : nullptr);
         } catch (const std::exception& e) {
-            logging::error("net", "closed handler failed", {{"what", e.what()}});
+            logging::error("net", "closed handler failed", {{"what", text_of(e)}});
         }
     }
     if (parts_ == 0) release();

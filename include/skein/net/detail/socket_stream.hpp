@@ -8,6 +8,7 @@
 
 #include <skein/core/check.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/fork_guard.hpp>
 #include <skein/core/wait.hpp>
 #include <skein/net/asio.hpp>
 #include <skein/net/stream.hpp>
@@ -127,6 +128,7 @@ public:
         std::error_code ignored;
         socket_.non_blocking(true, ignored);
         close_on_exec(socket_.native_handle());
+        unforked_ = fork_guard(socket_.native_handle());
         if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
             socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
         }
@@ -198,6 +200,7 @@ public:
     }
     void close() noexcept override {
         std::error_code ignored;
+        unforked_.reset();
         if (socket_.is_open()) socket_.close(ignored);
     }
     [[nodiscard]] std::string peer_name() const override { return peer_; }
@@ -285,6 +288,7 @@ private:
     }
 
     socket_type socket_;
+    fork_guard unforked_; // ends before the socket
     std::string peer_;
     bool more_likely_ = false;
     bool reading_ = false, writing_ = false;
@@ -297,7 +301,8 @@ class socket_listener final : public listener {
 
 public:
     socket_listener(acceptor_type acceptor, address local)
-        : acceptor_(std::move(acceptor)), local_(std::move(local)) {
+        : acceptor_(std::move(acceptor)), unforked_(acceptor_.native_handle()),
+          local_(std::move(local)) {
         struct stat info{};
         if (local_.kind == scheme::unix_path && ::lstat(local_.host.c_str(), &info) == 0) {
             device_ = info.st_dev;
@@ -332,6 +337,7 @@ public:
             info.st_dev == device_) {
             ::unlink(local_.host.c_str());
         }
+        unforked_.reset();
         acceptor_.close(ignored);
     }
 
@@ -340,6 +346,7 @@ private:
         return error(errc::closed, "listener at " + to_string(local_) + " is closed");
     }
     acceptor_type acceptor_;
+    fork_guard unforked_;
     address local_;
     dev_t device_ = 0;
     ino_t inode_ = 0;

@@ -196,6 +196,7 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
     }
     if (!wanted && taken()) return false;
     lock_ = std::move(lock.fd);
+    unshared_ = fork_guard(lock_.get());
     return true;
 }
 

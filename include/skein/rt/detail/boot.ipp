@@ -5,6 +5,7 @@
 #include <skein/core/error.hpp>
 #include <skein/rt/detail/boot_message.hpp>
 #include <skein/rt/detail/process.hpp>
+#include <skein/rt/detail/threads.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/wire/decode.hpp>
 
@@ -43,6 +44,7 @@ SKEIN_INLINE result<boot> read_boot(std::string_view number) {
         return error(errc::malformed, "the boot message of this process cannot be read")
             .with_hint(
                 fmt::format("{} is set by skein for its children only: unset it", boot_variable));
+    threads_of_start(got->threads);
     boot mine;
     mine.role = std::move(got->role);
     mine.name = std::move(got->name);

@@ -14,6 +14,7 @@ struct boot_message {
     byte_buffer message;
     std::int32_t socket = -1; ///< the number of the inherited socket, or -1
     std::int32_t memory = -1; ///< the same of the memory
+    std::int32_t threads = 0; ///< the OMP_NUM_THREADS that it was given; 0: none, or the user's
 };
 
 /// The numbers that inherited files have in a child.

@@ -6,6 +6,7 @@
 #include <skein/core/available_memory.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/check.hpp>
+#include <skein/core/fork_guard.hpp>
 #include <skein/core/race.hpp>
 #include <skein/core/this_process.hpp>
 #include <skein/core/timeout.hpp>
@@ -18,6 +19,7 @@
 #include <skein/rt/detail/boot_message.hpp>
 #include <skein/rt/detail/children.hpp>
 #include <skein/rt/detail/starter.hpp>
+#include <skein/rt/detail/threads.hpp>
 #include <skein/rt/process_wait.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -71,6 +73,7 @@ public:
           output_(std::move(output)) {
         if (!socket) return;
         socket_ = unique_fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
+        unforked_ = fork_guard(socket_.get());
         stream_ = net::adopt_unix_stream(on, socket.release(), name_);
     }
 
@@ -85,6 +88,7 @@ public:
             end_ = child_end{status, process_.last_words()};
             // A child that it left behind may hold the other end: an end behind the last byte.
             if (socket_) net::end_input(socket_.get());
+            unforked_.reset();
             socket_.reset();
         }
         co_return *end_;
@@ -130,6 +134,7 @@ private:
     std::string name_;
     child_process process_;
     unique_fd socket_; // once more
+    fork_guard unforked_;
     std::unique_ptr<net::stream> stream_;
     std::optional<child_end> end_;
     output_files output_;
@@ -152,6 +157,7 @@ SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
     text.message = how.message;
     if (how.socket) text.socket = socket_file;
     if (how.memory) text.memory = memory_file;
+    text.threads = how.threads;
     const auto bytes = wire::encode(text);
     auto [read_end, write_end] = make_pipe();
     if (::write(write_end.get(), bytes.data(), bytes.size()) != ssize_t(bytes.size()))
@@ -178,9 +184,22 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
     process_options plan;
     plan.executable = how.executable;
     plan.cwd = how.cwd;
+    // A main that goes to another folder does so once more in the child.
+    if (plan.cwd.empty() && has_left_start_folder()) plan.cwd = folder_at_start();
+    if (!plan.cwd.empty() && plan.executable.find('/') != plan.executable.npos &&
+        !plan.executable.starts_with('/'))
+        plan.executable = folder_at_start() + "/" + plan.executable;
     plan.argv = how.argv.empty() ? own_arguments() : how.argv;
     if (plan.argv.empty()) plan.argv.emplace_back("skein");
     plan.env = how.env;
+    if (!detail::threads_are_said(how.env)) {
+        if (how.threads > 0)
+            plan.env.emplace_back(threads_variable, std::to_string(how.threads));
+        else
+            plan.unset_env.emplace_back(threads_variable); // it was this process's own number
+    } else {
+        how.threads = 0;
+    }
     plan.own_group = true;
     const auto message = detail::boot_pipe(how);
     plan.fds.emplace_back(message.get(), detail::boot_file);

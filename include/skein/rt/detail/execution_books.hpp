@@ -49,6 +49,10 @@ struct runtime::execution {
             return head_.kind == detail::call_kind::method;
         }
         [[nodiscard]] bool has_terms() const noexcept { return head_.retries != 0; }
+        /// Of a task; an actor on a worker of all holds none.
+        [[nodiscard]] int cpus() const noexcept {
+            return head_.kind == detail::call_kind::task ? head_.cpus : 0;
+        }
         [[nodiscard]] actor_id target() const noexcept { return head_.target; }
         [[nodiscard]] const detail::lineage& who() const noexcept { return head_.who; }
         [[nodiscard]] wire::reader& arguments() noexcept { return in_; }
@@ -74,6 +78,7 @@ struct runtime::execution {
         [[nodiscard]] const function_record& fn() const noexcept { return *call_->fn; }
         [[nodiscard]] static bool is_method() noexcept { return true; }
         [[nodiscard]] static bool has_terms() noexcept { return false; }
+        [[nodiscard]] static int cpus() noexcept { return 0; }
         [[nodiscard]] actor_id target() const noexcept { return call_->target; }
         [[nodiscard]] const detail::lineage& who() const noexcept { return call_->who; }
         [[nodiscard]] wire::reader& arguments() noexcept { return none_; }

@@ -12,8 +12,10 @@
 #include <skein/net/socket_pair.hpp>
 #include <skein/rt/boot.hpp>
 #include <skein/rt/detail/space_books.hpp>
+#include <skein/rt/detail/threads.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/runtime.hpp>
+#include <skein/rt/standard_files.hpp>
 #include <skein/rt/worker_source.hpp>
 #include <skein/wire/decode.hpp>
 
@@ -42,9 +44,8 @@ SKEIN_INLINE std::string short_worker_name(std::string_view name) {
 SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
     net::real_network network(*loop);
     std::unique_ptr<net::stream> inherited;
-    // A pipe is at the other end of its output, which whole lines are to reach at once.
-    if (const auto order = wire::decode<worker_order>(mine.message); order && order->is_read)
-        (void)std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+    if (const auto order = wire::decode<worker_order>(mine.message))
+        threads_vary = order->is_shared;
     if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
     auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
                                    std::move(mine.memory));
@@ -112,6 +113,8 @@ SKEIN_INLINE int worker_main() {
         auto mine = take_boot(worker_role);
         if (!mine) throw error(errc::usage, "this process was not started as a worker");
         name_process(detail::short_worker_name(mine->name));
+        print_by_lines();
+        outlive_readers();
         ::setenv(in_job_variable, "1", 1); // what a task starts is no process of a launcher
         net::real_loop loop;
         runtime_options who;
@@ -123,8 +126,8 @@ SKEIN_INLINE int worker_main() {
         loop.run(detail::work(&loop, &self, std::move(*mine)));
         return exit_code::done;
     } catch (const std::exception& e) {
-        if (!leave_last_words(e.what()))
-            fmt::print(stderr, "error: {}\n", printable_lines(e.what()));
+        if (!leave_last_words(text_of(e)))
+            fmt::print(stderr, "error: {}\n", printable_lines(text_of(e)));
         return exit_code::failed;
     } catch (...) {
         static constexpr const char* why = "something that is not a std::exception was thrown";

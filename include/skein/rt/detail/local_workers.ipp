@@ -16,6 +16,8 @@
 #include <skein/rt/boot.hpp>
 #include <skein/rt/children.hpp>
 #include <skein/rt/detail/local_groups.hpp>
+#include <skein/rt/detail/local_life.hpp>
+#include <skein/rt/gpus.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/scheduler.hpp>
@@ -55,10 +57,10 @@ public:
         const int cores = children_.resources().cores;
         if (how_.count <= 0) how_.count = cores;
         cpus_ = static_cast<std::uint16_t>(std::max(1, cores / how_.count));
-        if (!how_.offers.gpu) {
-            how_.gpu_names = visible_gpus();
-            how_.offers.gpu = amount(static_cast<int>(how_.gpu_names.size()));
-        }
+        if (how_.gpu_names.empty())
+            how_.gpu_names = gpus_to_offer(
+                how_.offers.gpu ? std::optional(how_.offers.gpu) : std::nullopt, "the program");
+        how_.offers.gpu = amount(static_cast<int>(how_.gpu_names.size()));
         if (how_.offers.memory == 0) how_.offers.memory = children_.resources().memory_bytes;
         resources total = how_.offers;
         total.cpu = amount(std::max(cores, how_.count * cpus_));
@@ -100,7 +102,10 @@ public:
     }
     void end_now(const net::channel& worker) {
         for (auto* one : serving_)
-            if (one->wire.get() == &worker) one->process->kill();
+            if (one->wire.get() == &worker) {
+                one->is_unwanted = true;
+                one->process->kill();
+            }
     }
     bool want_beside(const net::channel& worker) {
         const auto found = std::find_if(serving_.begin(), serving_.end(), [&](const life* one) {
@@ -124,28 +129,8 @@ public:
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
 
 private:
-    /// A worker from its start to its end, as its tasks see it.
-    struct life {
-        std::string name;
-        std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
-        std::unique_ptr<child> process;
-        detail::claims page; ///< shared with it
-        std::shared_ptr<net::connection> wire;
-        std::uint16_t cpus = 0;
-        worker_room room;
-        std::vector<std::pair<std::string, std::string>> env;
-        std::string folder;   ///< empty: ours
-        request_id in_bundle; ///< what it holds of a placement group
-    };
-    /// Workers for one demand.
-    struct own_workers {
-        worker_demand what;
-        std::size_t alive = 0;   ///< that run or are being started
-        request_id asked;        ///< waits for room on the host
-        time_point idle_since{}; ///< since when `what` is as it is
-        int failures = 0;        ///< starts, in a row
-        bool leaving = false;    ///< one is being retired
-    };
+    using life = detail::local_life;
+    using own_workers = detail::own_workers;
 
     /// One place for a worker: starts it, serves it, starts another when it dies.
     task<void> keep_place(int number) {
@@ -202,8 +187,8 @@ private:
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
-                one->wire, [this, one](const peer&) { return farewell(one->process.get()); },
-                one->page, one->room);
+                one->wire, [this, one](const peer&) { return obituary(one); }, one->page,
+                one->room);
             co_await served;
         } catch (const error& e) {
             failed = e;
@@ -243,6 +228,7 @@ private:
         boot.cpus = one.cpus;
         boot.direct = how_.direct_calls;
         boot.is_read = static_cast<bool>(how_.print);
+        boot.is_shared = one.room.kind == 0 && one.cpus > 1;
         if (how_.over_tcp) {
             one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
             boot.address = net::to_string(one.listener->local());
@@ -258,7 +244,9 @@ private:
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
         how.env = std::move(one.env);
+        how.env.emplace_back(gpus_variable, gpus_by_name(one.gpus, how_.gpu_names));
         how.cwd = std::move(one.folder);
+        how.threads = one.room.kind == 0 ? 1 : one.cpus; // see use_threads()
         return how;
     }
 
@@ -322,11 +310,16 @@ private:
             r.tag = number;
             r.for_life = true;
             r.fail_if_infeasible = true;
+            if (const auto good = check_gpus_together(r.demand.gpu, how_.gpu_names); !good) {
+                driver_.refuse_demand(number, good.error());
+                continue;
+            }
             const auto asked = host_.submit(r);
             if (asked) {
                 kind.asked = *asked;
             } else {
-                driver_.refuse_demand(number, asked.error());
+                driver_.refuse_demand(number,
+                                      with_gpu_reason(asked.error(), r.demand.gpu, how_.gpu_names));
             }
         }
     }
@@ -434,8 +427,7 @@ private:
         one.room = {number, {label_}};
         one.env = kind.what.env.variables;
         one.folder = kind.what.env.folder;
-        if (how_.offers.gpu) // else there are none to be seen
-            one.env.emplace_back("CUDA_VISIBLE_DEVICES", gpus_by_name(g.gpus, how_.gpu_names));
+        one.gpus = g.gpus;
         own_.push_back(&one);
         lent_ += cores;
         std::optional<error> failed;
@@ -539,14 +531,21 @@ private:
         return std::clamp(left, duration::zero(), most);
     }
 
+    /// How it ended; said, if nobody wanted that. Its calls run again, or fail, and say so themselves.
+    task<std::string> obituary(life* one) {
+        auto leaving = farewell(one->process.get());
+        const auto end = co_await leaving;
+        if (!stopping_ && !one->is_unwanted && !end.status.success()) detail::say_lost(*one, end);
+        co_return end.status.describe();
+    }
+
     /// Waits for the end of a process whose link has ended; asks, then insists.
-    task<std::string> farewell(child* process) {
+    task<child_end> farewell(child* process) {
         const auto first =
             patience(stopping_ ? how_.times.farewell_stopping : how_.times.farewell_first);
         const auto all = patience(first + how_.times.shutdown_grace);
         auto stopped = rt::stop(*process, first, all - first);
-        const auto end = co_await stopped;
-        co_return end.status.describe();
+        co_return co_await stopped;
     }
 
     skein::loop& loop_;

@@ -13,7 +13,6 @@
 #include <cstring>
 
 #include <fcntl.h>
-#include <glob.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -53,37 +52,6 @@ SKEIN_INLINE std::string host_name() {
     char text[256] = {};
     ::gethostname(text, sizeof text - 1);
     return text;
-}
-
-SKEIN_INLINE std::vector<std::string> visible_gpus() {
-    ::glob_t found{};
-    const auto there =
-        ::glob("/dev/nvidia[0-9]*", 0, nullptr, &found) == 0 ? found.gl_pathc : std::size_t{0};
-    ::globfree(&found);
-    std::vector<std::string> names;
-    const auto most = std::min<std::size_t>(there, gpu_set::most);
-    const char* const seen = std::getenv("CUDA_VISIBLE_DEVICES");
-    if (seen == nullptr) {
-        for (std::size_t i = 0; i < most; ++i) names.push_back(std::to_string(i));
-        return names;
-    }
-    for (std::string_view left = seen; !left.empty() && names.size() < most;) {
-        const auto end = std::min(left.find(','), left.size());
-        const auto name = left.substr(0, end);
-        if (name.empty() || name == "-1") break; // -1 ends its list, as it does for CUDA
-        names.emplace_back(name);
-        left.remove_prefix(std::min(end + 1, left.size()));
-    }
-    return names;
-}
-
-SKEIN_INLINE std::string gpus_by_name(gpu_set gpus, const std::vector<std::string>& names) {
-    if (names.empty()) return to_string(gpus);
-    std::string out;
-    for (int i = 0; i < gpu_set::most; ++i)
-        if (gpus.has(i) && static_cast<std::size_t>(i) < names.size())
-            out += (out.empty() ? "" : ",") + names[static_cast<std::size_t>(i)];
-    return out;
 }
 
 SKEIN_INLINE std::string process_title(std::string_view program, std::string_view part) {

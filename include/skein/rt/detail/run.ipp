@@ -3,6 +3,7 @@
 // The bodies of rt/run.hpp: an app under the signals of its process.
 
 #include <skein/core/cancel.hpp>
+#include <skein/core/loop.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/stop_signals.hpp>
@@ -10,6 +11,7 @@
 #include <skein/net/real_loop.hpp>
 #include <skein/rt/detail/driver.hpp>
 #include <skein/rt/process.hpp>
+#include <skein/rt/runtime.hpp>
 
 #include <cstdio>
 #include <exception>
@@ -76,6 +78,10 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
 }
 
 SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
+    if (runtime::try_current() != nullptr) // else this is a worker whose life begins here
+        loop::refuse_inside("skein::run",
+                            "await the calls here, which have workers already; a session "
+                            "(skein/rt/session.hpp) has a thread and workers of its own");
     int stopped_by = 0;
     try {
         auto plan = plan_driver(argc, argv, how, app.takes_nothing);

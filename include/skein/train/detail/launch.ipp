@@ -9,6 +9,7 @@
 #include <skein/cluster/supervisor.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/constants.hpp>
+#include <skein/core/loop.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/stop_signals.hpp>
@@ -19,6 +20,7 @@
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/run_options.hpp>
+#include <skein/rt/standard_files.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/wire/json.hpp>
 
@@ -135,6 +137,18 @@ SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) 
     }
 }
 
+/// Its ranks would be this program started again, whose main is the driver's, and would never reach launch().
+SKEIN_INLINE void refuse_in_task(const run_config& config) {
+    const auto what = fmt::format("launch() with {} workers", config.workers);
+    const auto* const hint =
+        "train in this process alone, with workers = 1 or a Trainer on context::single(); start a "
+        "training of several workers from main, as a program of its own";
+    loop::refuse_inside(what, hint);
+    if (!rt::is_worker()) return;
+    throw error(errc::not_supported, "not supported: " + what + " in a task or an actor")
+        .with_hint(hint);
+}
+
 SKEIN_INLINE int run_supervised(const run_config& config) {
     cluster::supervisor_options options;
     options.workers = config.workers;
@@ -149,6 +163,7 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
         std::fflush(stderr);
     };
     options.on_stop = [&] { say_stopping(config); };
+    options.threads = std::max(config.threads, 1);
     try {
         validate(config, config.workers);
         (void)comm_model_of(config);
@@ -255,6 +270,7 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
     const bool supervised = cluster::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
     rt::name_process(fmt::format("rank{}", where.rank));
+    rt::print_by_lines(); // it may be killed
     std::unique_ptr<cluster::joined_group> world;
     try {
         const auto secret = cluster::group_token();
@@ -305,6 +321,7 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         return run_as_rank(where, config, body);
     }
     if (config.workers == 1) return detail::run_alone(config, body);
+    detail::refuse_in_task(config);
     return detail::run_supervised(config);
 }
 

@@ -137,7 +137,7 @@ struct user_code {
         } catch (const std::exception& e) {
             const auto* system = dynamic_cast<const std::system_error*>(&e);
             const auto* memory = dynamic_cast<const std::bad_alloc*>(&e);
-            throw failed(what, type_name(typeid(e)), e.what(),
+            throw failed(what, type_name(typeid(e)), text_of(e),
                          system != nullptr   ? errc::io
                          : memory != nullptr ? errc::exhausted
                                              : errc::invalid_argument);
