@@ -15,10 +15,13 @@
 #include <skein/core/crc32c.hpp>
 #include <skein/core/disk.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/known_names.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/posix_disk.hpp>
+#include <skein/core/read_number.hpp>
 #include <skein/core/scope.hpp>
+#include <skein/core/time.hpp>
 #include <skein/core/type_name.hpp>
 
 #include <skein/core/detail/available_cores.ipp>
@@ -27,8 +30,11 @@
 #include <skein/core/detail/crc32c.ipp>
 #include <skein/core/detail/disk.ipp>
 #include <skein/core/detail/error.ipp>
+#include <skein/core/detail/known_names.ipp>
 #include <skein/core/detail/log.ipp>
 #include <skein/core/detail/loop.ipp>
 #include <skein/core/detail/posix_disk.ipp>
+#include <skein/core/detail/read_number.ipp>
 #include <skein/core/detail/scope.ipp>
+#include <skein/core/detail/time.ipp>
 #include <skein/core/detail/type_name.ipp>

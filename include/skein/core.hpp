@@ -28,6 +28,7 @@
 #include <skein/core/function.hpp>
 #include <skein/core/ids.hpp>
 #include <skein/core/intrusive_list.hpp>
+#include <skein/core/known_names.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/mutex.hpp>
@@ -36,6 +37,7 @@
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/race.hpp>
 #include <skein/core/random.hpp>
+#include <skein/core/read_number.hpp>
 #include <skein/core/result.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/semaphore.hpp>

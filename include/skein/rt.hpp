@@ -12,6 +12,7 @@
 #include <skein/rt/failures.hpp>
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/method_group.hpp>
+#include <skein/rt/option_text.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/rt/output.hpp>
 #include <skein/rt/pending.hpp>

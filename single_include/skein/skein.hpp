@@ -24,6 +24,13 @@
 #define SKEIN_VERSION_PATCH 0
 #define SKEIN_VERSION_STRING "0.1.0"
 
+// Clang tells of a temporary that does not live as long as what borrows from it.
+#if defined(__clang__)
+#define SKEIN_LIFETIMEBOUND [[clang::lifetimebound]]
+#else
+#define SKEIN_LIFETIMEBOUND
+#endif
+
 #if !defined(__cpp_impl_coroutine)
 #error "skein needs C++20 coroutines: compile with -std=c++20 (g++ >= 12 or clang >= 16)"
 #endif
@@ -323,6 +330,15 @@ private:
     std::shared_ptr<parts> parts_;
 };
 
+/// Its what(); a text that says so, if that gives none.
+[[nodiscard]] inline const char* text_of(const std::exception& e) noexcept {
+    const char* const text = e.what();
+    return text != nullptr ? text : "an exception without a text";
+}
+
+/// A text for a message: the first 48 and the last 16 KiB, and how many bytes there were, if it is longer than 64 KiB.
+[[nodiscard]] std::string bounded_text(std::string_view text);
+
 /// The error inside e: itself if it is a skein::error, else `fallback` with its what().
 [[nodiscard]] error to_error(std::exception_ptr e, errc fallback = errc::unknown);
 
@@ -366,13 +382,23 @@ SKEIN_INLINE void error::render() {
     if (!p.hint.empty()) p.line += "; " + p.hint;
 }
 
+SKEIN_INLINE std::string bounded_text(std::string_view text) {
+    constexpr std::size_t head = std::size_t{48} << 10, tail = std::size_t{16} << 10;
+    if (text.size() <= head + tail) return std::string(text);
+    std::string out(text.substr(0, head));
+    out += " [... " + std::to_string(text.size() - head - tail) + " of " +
+           std::to_string(text.size()) + " bytes are left out ...] ";
+    out += text.substr(text.size() - tail);
+    return out;
+}
+
 SKEIN_INLINE error to_error(std::exception_ptr e, errc fallback) {
     try {
         std::rethrow_exception(std::move(e));
     } catch (const error& found) {
         return found;
     } catch (const std::exception& other) {
-        return error(fallback, other.what());
+        return error(fallback, bounded_text(text_of(other)));
     } catch (...) {
         return error(fallback, "an exception that is not a std::exception");
     }
@@ -504,7 +530,7 @@ enum class scheme : std::uint8_t {
 /// A value; equality and order are by fields. A plain aggregate, so that it can be sent.
 struct address {
     scheme kind = scheme::tcp;
-    std::string host;       ///< host name or numeric address; path or name for unix kinds
+    std::string host{};     ///< host name or numeric address; path or name for unix kinds
     std::uint16_t port = 0; ///< 0 for unix kinds
 
     auto operator<=>(const address&) const = default;
@@ -1239,10 +1265,10 @@ struct launch_environment {
     int world_size = 1;
     int local_rank = 0;
     int local_size = 1;
-    int attempt = 0;         ///< restarts so far, as far as the launcher says
-    std::string master_host; ///< where rank 0 can be reached; empty: this host
-    int master_port = 0;     ///< for rank 0's group server; 0: none given
-    std::string job_id;      ///< the same for all ranks; empty if the launcher has none
+    int attempt = 0;           ///< restarts so far, as far as the launcher says
+    std::string master_host{}; ///< where rank 0 can be reached; empty: this host
+    int master_port = 0;       ///< for rank 0's group server; 0: none given
+    std::string job_id{};      ///< the same for all ranks; empty if the launcher has none
 
     /// True when a launcher has formed a world: this process is one of its ranks.
     [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }
@@ -1681,8 +1707,8 @@ private:
 
 /// A resource that is only a name and a number, such as licences: ssd=1.
 struct custom_resource {
-    std::string name; ///< a letter, then letters, digits, '_', '-', '.'; at most 64
-    amount value;
+    std::string name{}; ///< a letter, then letters, digits, '_', '-', '.'; at most 64
+    amount value{};
     friend auto operator<=>(const custom_resource&, const custom_resource&) = default;
 };
 
@@ -1695,9 +1721,9 @@ struct resource_limits {
 
 /// Amounts of several resources. What is not named is zero.
 struct resources {
-    amount cpu, gpu;
-    std::uint64_t memory = 0;            ///< bytes
-    std::vector<custom_resource> custom; ///< in the order of their names, none twice, none zero
+    amount cpu{}, gpu{};
+    std::uint64_t memory = 0;              ///< bytes
+    std::vector<custom_resource> custom{}; ///< in the order of their names, none twice, none zero
 
     /// The amount of a custom resource.
     [[nodiscard]] amount of(std::string_view name) const noexcept;
@@ -2194,16 +2220,16 @@ void name_process(std::string_view part);
 
 /// What to start and how.
 struct process_options {
-    std::vector<std::string> argv;                        ///< argv[0] is the name the child sees
-    std::string executable;                               ///< what to execute; empty: argv[0]
-    std::vector<std::pair<std::string, std::string>> env; ///< added to or replacing ours
-    std::vector<std::string> unset_env;                   ///< names the child does not inherit
-    std::string cwd;                                      ///< empty: ours
+    std::vector<std::string> argv{};                        ///< argv[0] is the name the child sees
+    std::string executable{};                               ///< what to execute; empty: argv[0]
+    std::vector<std::pair<std::string, std::string>> env{}; ///< added to or replacing ours
+    std::vector<std::string> unset_env{};                   ///< names the child does not inherit
+    std::string cwd{};                                      ///< empty: ours
     /// {ours, the child's}: open files the child gets under these numbers. All others are closed.
-    std::vector<std::pair<int, int>> fds;
-    std::string stdout_file, stderr_file; ///< appended to; empty: see *_fd
-    int stdout_fd = -1, stderr_fd = -1;   ///< our descriptor to use; -1: inherited
-    bool keep_stdin = false;              ///< otherwise the child reads /dev/null
+    std::vector<std::pair<int, int>> fds{};
+    std::string stdout_file{}, stderr_file{}; ///< appended to; empty: see *_fd
+    int stdout_fd = -1, stderr_fd = -1;       ///< our descriptor to use; -1: inherited
+    bool keep_stdin = false;                  ///< otherwise the child reads /dev/null
     /// A process group of its own: no Ctrl-C from the terminal, and what the child leaves behind in
     /// the group is killed when its end is seen.
     bool own_group = false;
@@ -3265,7 +3291,8 @@ private:
 // A growing buffer that values are encoded into.
 //
 // The positions that padding refers to count from the first byte of the buffer, so a message and
-// what is appended to it later by the same writer are read back by one reader.
+// what is appended to it later by the same writer are read back by one reader. What a reader with the usual bounds would
+// refuse is refused here, where whoever gave the value still hears it.
 //
 //     wire::writer out;
 //     wire::encode(out, header);
@@ -3278,12 +3305,16 @@ private:
 #include <type_traits>
 #include <utility>
 
+#include <fmt/core.h>
+
 namespace skein::wire {
 
 /// Owns the bytes it has written until take().
 class writer {
 public:
     writer() = default;
+    /// For readers with other bounds.
+    explicit writer(const limits& bounds) : bounds_(bounds) {}
     /// Continues after what is in the buffer.
     explicit writer(byte_buffer start) : buffer_(std::move(start)), size_(buffer_.size()) {}
     writer(const writer&) = delete;
@@ -3294,6 +3325,7 @@ public:
     [[nodiscard]] byte_span bytes() const noexcept { return byte_span(buffer_.data(), size_); }
     /// Gives the buffer away; the writer is empty afterwards.
     [[nodiscard]] byte_buffer take() && {
+        charged_ = 0;
         buffer_.resize(std::exchange(size_, 0));
         return std::move(buffer_);
     }
@@ -3303,12 +3335,34 @@ public:
     }
     /// Starts anew and keeps the memory, unless it is that of a rare large message.
     void clear() noexcept {
-        size_ = 0;
+        size_ = charged_ = 0;
         if (buffer_.size() > kept_bytes) buffer_ = byte_buffer();
     }
     static constexpr std::size_t kept_bytes = std::size_t{1} << 20;
     /// The memory it holds.
     [[nodiscard]] std::size_t capacity() const noexcept { return buffer_.capacity(); }
+
+    /// Counts n elements of `each` bytes in memory, as their reader will.
+    ///   errors  too_large: more than limits::max_memory in one message
+    void charge(std::size_t n, std::size_t each) {
+        if (n > (bounds_.max_memory - charged_) / each) refuse_much(n, each);
+        charged_ += n * each;
+    }
+    /// A container, optional or variant whose values are being written, as their reader counts them.
+    ///   errors  too_large: deeper than limits::max_depth
+    class level {
+    public:
+        explicit level(writer& in) : in_(in) {
+            if (in.depth_ >= in.bounds_.max_depth) in.refuse_deep();
+            ++in.depth_;
+        }
+        level(const level&) = delete;
+        level& operator=(const level&) = delete;
+        ~level() { --in_.depth_; }
+
+    private:
+        writer& in_;
+    };
 
     /// Appends bytes as they are.
     void raw(byte_span bytes) {
@@ -3360,6 +3414,24 @@ private:
         buffer_.resize(std::max(size_ + bytes, std::max<std::size_t>(192, buffer_.size() * 2)));
     }
 
+    [[noreturn, gnu::cold, gnu::noinline]] void refuse_much(std::size_t n, std::size_t each) const {
+        throw error(errc::too_large,
+                    fmt::format("{} elements of {} bytes in memory are more than is left of the "
+                                "limit of {}, which who reads them has",
+                                n, each, bounds_.max_memory))
+            .with_hint("send it in parts, or as fewer and larger elements: text and vectors of "
+                       "numbers do not count");
+    }
+    [[noreturn, gnu::cold, gnu::noinline]] void refuse_deep() const {
+        throw error(errc::too_large,
+                    fmt::format("values nest deeper than the limit of {}, which who reads them has",
+                                bounds_.max_depth))
+            .with_hint("send trees and lists as a vector of nodes that name each other by index");
+    }
+
+    limits bounds_;
+    std::size_t depth_ = 0;
+    std::size_t charged_ = 0;
     byte_buffer buffer_; // size() is what may be written to, not what has been written
     std::size_t size_ = 0;
 };
@@ -3547,6 +3619,11 @@ consteval std::size_t least_size() {
 template <class T>
 inline constexpr std::size_t sequence_alignment = std::is_same_v<T, std::byte> ? 8 : alignof(T);
 
+/// What readers and writers count for one element of a map or set, and for an error.
+template <class T>
+inline constexpr std::size_t node_memory = sizeof(typename T::value_type) + 4 * sizeof(void*);
+inline constexpr std::size_t error_memory = 256; // what it keeps on the heap
+
 } // namespace detail
 
 /// A type that encode() and decode() know.
@@ -3672,9 +3749,8 @@ bool read_keyed(reader& in, T& value) {
     if (!in.count(least, n)) return false;
     const depth_guard deeper(in);
     if (!deeper.entered) return false;
-    constexpr std::size_t node = sizeof(typename T::value_type) + 4 * sizeof(void*);
     for (std::size_t i = 0; i < n; ++i) {
-        if (!in.charge(1, node)) return false;
+        if (!in.charge(1, node_memory<T>)) return false;
         auto k = fresh<key>();
         if (!read(in, k)) return false;
         bool is_new = false;
@@ -3706,8 +3782,7 @@ bool read_alternative(reader& in, std::size_t index, T& value) {
 inline bool read_error(reader& in, skein::error& value) {
     errc code{};
     std::string text, where, cause, hint;
-    constexpr std::size_t parts = 256; // what an error keeps on the heap
-    if (!in.charge(1, parts)) return false;
+    if (!in.charge(1, error_memory)) return false;
     if (!in.fixed(code) || !read(in, text) || !read(in, where) || !read(in, cause) ||
         !read(in, hint))
         return false;
@@ -4753,15 +4828,106 @@ private:
 //
 // A loop says what time it is: real loops read the system's monotonic clock once per turn, simulated
 // loops count virtual time from zero.
+//
+//     co_await skein::sleep_for(1.5s);
+//     how.deadline = std::chrono::hours::max();     // for ever, as every length that is longer than 292 years
 
 
 #include <chrono>
+#include <concepts>
 #include <cstdint>
+#include <type_traits>
 
 namespace skein {
 
 /// Lengths of time, in nanoseconds.
 using duration = std::chrono::nanoseconds;
+
+namespace detail {
+
+/// Throws invalid_argument.
+[[noreturn]] void refuse_no_number();
+
+/// What duration_cast<duration> gives, where that is within `duration`; else its nearest end.
+template <class Rep, class Period>
+[[nodiscard]] constexpr duration saturated(std::chrono::duration<Rep, Period> length) {
+    constexpr auto most = static_cast<long double>(INT64_MAX);
+    const auto count = length.count();
+    if constexpr (std::is_same_v<std::chrono::duration<Rep, Period>, duration>) {
+        return length;
+    } else if constexpr (std::is_integral_v<Rep>) {
+        __extension__ using wide = __int128;
+        constexpr wide up = wide{Period::num} * 1'000'000'000;
+        const auto about =
+            static_cast<long double>(count) * static_cast<long double>(up) / Period::den;
+        if (about >= most) return duration::max();
+        if (about <= -most) return duration::min();
+        return duration(static_cast<std::int64_t>(wide{count} * up / Period::den));
+    } else {
+        const auto about = static_cast<long double>(count) * static_cast<long double>(Period::num) *
+                           1e9L / static_cast<long double>(Period::den);
+        if (about != about) refuse_no_number();
+        if (about >= most) return duration::max();
+        if (about <= -most) return duration::min();
+        return duration(static_cast<std::int64_t>(about));
+    }
+}
+
+} // namespace detail
+
+/// A length of time as options and parameters take it: made of any chrono duration, whole or floating. What is longer
+/// than `duration` holds, infinity too, is as long as it holds: duration::max(), which options and waits take as
+/// for ever; the same below zero.
+///   errors  invalid_argument: a floating duration that is no number (NaN)
+class time_span : public duration {
+public:
+    constexpr time_span() noexcept : duration(0) {}
+    template <class Rep, class Period>
+    constexpr time_span(std::chrono::duration<Rep, Period> length) // NOLINT: as a duration
+        : duration(detail::saturated(length)) {}
+
+    // Its arithmetic saturates, too: twice for ever is for ever.
+    constexpr time_span& operator+=(duration more) noexcept {
+        std::int64_t sum = 0;
+        if (__builtin_add_overflow(count(), more.count(), &sum))
+            return *this = more.count() > 0 ? max() : min();
+        return *this = duration(sum);
+    }
+    constexpr time_span& operator-=(duration less) noexcept {
+        std::int64_t left = 0;
+        if (__builtin_sub_overflow(count(), less.count(), &left))
+            return *this = less.count() < 0 ? max() : min();
+        return *this = duration(left);
+    }
+    constexpr time_span& operator*=(std::int64_t times) noexcept {
+        std::int64_t product = 0;
+        if (__builtin_mul_overflow(count(), times, &product))
+            return *this = (count() > 0) == (times > 0) ? max() : min();
+        return *this = duration(product);
+    }
+    friend constexpr time_span operator+(time_span a, time_span b) noexcept { return a += b; }
+    template <class Rep, class Period>
+    friend constexpr time_span operator+(time_span a, std::chrono::duration<Rep, Period> b) {
+        return a += time_span(b);
+    }
+    template <class Rep, class Period>
+    friend constexpr time_span operator+(std::chrono::duration<Rep, Period> a, time_span b) {
+        return b += time_span(a);
+    }
+    friend constexpr time_span operator-(time_span a, time_span b) noexcept { return a -= b; }
+    template <class Rep, class Period>
+    friend constexpr time_span operator-(time_span a, std::chrono::duration<Rep, Period> b) {
+        return a -= time_span(b);
+    }
+    template <std::integral N>
+    friend constexpr time_span operator*(time_span a, N times) noexcept {
+        return a *= static_cast<std::int64_t>(times);
+    }
+    template <std::integral N>
+    friend constexpr time_span operator*(N times, time_span a) noexcept {
+        return a *= static_cast<std::int64_t>(times);
+    }
+};
 
 /// A tag for time points of loops. It has no now(): ask loop::now().
 struct monotonic_clock {
@@ -4783,12 +4949,39 @@ using time_point = monotonic_clock::time_point;
     return time_point(duration(sum));
 }
 
+/// The same: a saturated sum.
+[[nodiscard]] constexpr time_point operator+(time_point from, time_span length) noexcept {
+    return deadline_after(from, length);
+}
+
 /// Seconds as a double, for rates and messages.
 [[nodiscard]] constexpr double to_seconds(duration d) noexcept {
     return std::chrono::duration<double>(d).count();
 }
 
+/// `a` - `b`, or the nearest length that there is.
+[[nodiscard]] constexpr duration between(time_point b, time_point a) noexcept {
+    std::int64_t left = 0;
+    if (__builtin_sub_overflow(a.time_since_epoch().count(), b.time_since_epoch().count(), &left))
+        return a > b ? duration::max() : duration::min();
+    return duration(left);
+}
+
 } // namespace skein
+
+
+// ======== skein/core/detail/time.ipp
+// The bodies of core/time.hpp.
+
+
+namespace skein::detail {
+
+SKEIN_INLINE void refuse_no_number() {
+    throw error(errc::invalid_argument, "a length of time is no number (NaN)")
+        .with_hint("look at what it is computed from; for ever is skein::duration::max()");
+}
+
+} // namespace skein::detail
 
 
 // ======== skein/cluster/loss_listeners.hpp, continued
@@ -4835,7 +5028,7 @@ public:
     /// Says who is lost. Only the first call counts: what is lost later is mostly an echo.
     void tell(int rank, const error& why);
     /// Blocks until tell(), at most so long; false if nothing was told.
-    [[nodiscard]] bool wait(duration limit);
+    [[nodiscard]] bool wait(time_span limit);
 
 private:
     struct state;
@@ -4897,9 +5090,11 @@ SKEIN_INLINE void loss_listeners::tell(int rank, const error& why) {
     }
 }
 
-SKEIN_INLINE bool loss_listeners::wait(duration limit) {
+SKEIN_INLINE bool loss_listeners::wait(time_span limit) {
     std::unique_lock lock(state_->mutex);
-    return state_->told.wait_for(lock, limit, [&] { return state_->lost.has_value(); });
+    constexpr duration far = std::chrono::hours(24 * 365); // a clock counts no end of time
+    return state_->told.wait_for(lock, std::min<duration>(limit, far),
+                                 [&] { return state_->lost.has_value(); });
 }
 
 } // namespace skein::cluster
@@ -4957,8 +5152,8 @@ namespace skein::cluster {
 
 /// One of them. The text of a number is made by one function on all ranks (fmt's "{}").
 struct setting {
-    std::string name;
-    std::string value;
+    std::string name{};
+    std::string value{};
 
     friend bool operator==(const setting&, const setting&) = default;
 };
@@ -5003,19 +5198,23 @@ void encode_sequence(writer& out, const T* items, std::size_t n) {
         out.align(sequence_alignment<T>);
         out.raw({reinterpret_cast<const std::byte*>(items), n * sizeof(T)});
     } else {
+        out.charge(n, sizeof(T));
+        const writer::level deeper(out);
         for (std::size_t i = 0; i < n; ++i) encode(out, items[i]);
     }
 }
 
 inline void encode_error(writer& out, const skein::error& e) {
     out.fixed(e.code());
+    out.charge(1, error_memory);
     for (const auto* part : {&e.text(), &e.where(), &e.cause(), &e.hint()})
         encode_sequence(out, part->data(), part->size());
 }
 
 } // namespace detail
 
-/// Appends one value. Throws nothing but std::bad_alloc.
+/// Appends one value.
+///   errors  too_large: a reader with the limits of `out` would not take it; std::bad_alloc
 template <encodable T>
 void encode(writer& out, const T& value) {
     if constexpr (detail::custom<T>) {
@@ -5030,6 +5229,8 @@ void encode(writer& out, const T& value) {
         detail::encode_sequence(out, value.data(), value.size());
     } else if constexpr (std::is_same_v<T, std::vector<bool>>) {
         out.varint(value.size());
+        out.charge(value.size(), sizeof(bool));
+        const writer::level deeper(out);
         for (const bool item : value) encode(out, item);
     } else if constexpr (detail::is_a<T, std::vector>) {
         detail::encode_sequence(out, value.data(), value.size());
@@ -5037,24 +5238,33 @@ void encode(writer& out, const T& value) {
         for (const auto& item : value) encode(out, item);
     } else if constexpr (detail::is_map<T>) {
         out.varint(value.size());
+        out.charge(value.size(), detail::node_memory<T>);
+        const writer::level deeper(out);
         for (const auto& [key, mapped] : value) {
             encode(out, key);
             encode(out, mapped);
         }
     } else if constexpr (detail::is_set<T>) {
         out.varint(value.size());
+        out.charge(value.size(), detail::node_memory<T>);
+        const writer::level deeper(out);
         for (const auto& item : value) encode(out, item);
     } else if constexpr (detail::is_a<T, std::optional>) {
         encode(out, value.has_value());
-        if (value) encode(out, *value);
+        if (!value) return;
+        const writer::level deeper(out);
+        encode(out, *value);
     } else if constexpr (detail::is_a<T, result>) {
         encode(out, value.has_value());
-        if (!value)
+        if (!value) {
             detail::encode_error(out, value.error());
-        else if constexpr (!std::is_void_v<typename T::value_type>)
+        } else if constexpr (!std::is_void_v<typename T::value_type>) {
+            const writer::level deeper(out);
             encode(out, *value);
+        }
     } else if constexpr (detail::is_a<T, std::variant>) {
         static_assert(std::variant_size_v<T> <= 256, "a variant on the wire has at most 256 kinds");
+        const writer::level deeper(out);
         out.fixed(static_cast<std::uint8_t>(value.index()));
         std::visit([&](const auto& held) { encode(out, held); }, value);
     } else if constexpr (detail::is_tuple<T>) {
@@ -5066,8 +5276,8 @@ void encode(writer& out, const T& value) {
 
 /// One value as a message of its own.
 template <encodable T>
-[[nodiscard]] byte_buffer encode(const T& value) {
-    writer out;
+[[nodiscard]] byte_buffer encode(const T& value, const limits& bounds = {}) {
+    writer out(bounds);
     encode(out, value);
     return std::move(out).take();
 }
@@ -5162,7 +5372,13 @@ namespace skein {
 
 /// Waits and pauses of all layers; lan() gives those for hosts in one network.
 struct time_constants {
-    using ms = std::chrono::milliseconds;
+    /// So many milliseconds; any length of time can be assigned.
+    class ms : public time_span {
+    public:
+        constexpr explicit ms(std::int64_t n) noexcept : time_span(std::chrono::milliseconds(n)) {}
+        template <class Rep, class Period>
+        constexpr ms(std::chrono::duration<Rep, Period> length) : time_span(length) {} // NOLINT
+    };
 
     ms group_heartbeat{100};  ///< inside a training group
     ms agent_heartbeat{500};  ///< between head and agents, and idle connections
@@ -5735,6 +5951,21 @@ public:
     detail::task_awaiter<T> operator co_await() noexcept {
         SKEIN_CHECK(frame_ && !frame_.done(), "a task is awaited that was moved from or has ended");
         return detail::task_awaiter<T>(frame_);
+    }
+
+    /// Says what to write instead.
+    template <class Never = void>
+    [[noreturn]] T get() const {
+        static_assert(!std::is_void_v<Never>,
+                      "skein: a task has no get(): auto value = co_await std::move(task), inside a "
+                      "coroutine; a main runs one with skein::run(), a thread with session::run()");
+    }
+    /// Says what to write instead.
+    template <auto Method, class... A>
+    [[noreturn]] void call(A&&...) const {
+        static_assert(sizeof...(A) > 1'000'000,
+                      "skein: this is a task that gives a handle, not the handle: auto handle = "
+                      "co_await skein::actor<T>(...); then handle.call<&T::m>(...)");
     }
 
 private:
@@ -6848,8 +7079,8 @@ struct limits {
     std::size_t max_send_queue = limit::queue_bytes;    ///< send_ready() waits above this
     std::size_t max_receive_queue = limit::queue_bytes; ///< reading pauses above this
     std::size_t max_identity = std::size_t{256} << 10;  ///< encoded identity of the peer
-    duration handshake_deadline = time_constants::lan().handshake_timeout;
-    duration close_deadline = time_constants::lan().close_timeout; ///< flush at close, then cut
+    time_span handshake_deadline = time_constants::lan().handshake_timeout;
+    time_span close_deadline = time_constants::lan().close_timeout; ///< flush at close, then cut
 };
 
 /// When a silent peer is asked, suspected and given up.
@@ -6861,15 +7092,15 @@ enum class keep_alive_mode : std::uint8_t {
 /// How long a peer may be silent before it is asked, suspected and given up.
 struct keep_alive {
     keep_alive_mode mode = keep_alive_mode::automatic;
-    duration ping_after = time_constants::lan().agent_heartbeat; ///< of silence
-    duration suspect_after = time_constants::lan().suspect_after;
-    duration dead_after = time_constants::lan().dead_after;
+    time_span ping_after = time_constants::lan().agent_heartbeat; ///< of silence
+    time_span suspect_after = time_constants::lan().suspect_after;
+    time_span dead_after = time_constants::lan().dead_after;
     /// While we read nothing (paused, or the receive queue is full) a peer is judged by what it takes: given
     /// up when bytes wait for it and it has taken none for so long.
-    duration stalled_after = time_constants::lan().stalled_after;
+    time_span stalled_after = time_constants::lan().stalled_after;
     /// Of a peer that may be silent because it computes: given up when its host has confirmed nothing of what we
     /// have sent for so long, see stream::unconfirmed(). Looked at once in ping_after.
-    duration unconfirmed_after = duration::max();
+    time_span unconfirmed_after = duration::max();
 };
 
 } // namespace skein::net
@@ -6919,12 +7150,12 @@ struct group_outcome {
 struct group_options {
     int world_size = 1;
     int generation = 0;
-    std::string job; ///< a rank of another job is refused, and so is one of another generation
+    std::string job{}; ///< a rank of another job is refused, and so is one of another generation
     /// What all ranks must have alike. The server's own count; if it has none, those of the rank that
     /// joins first. A rank of this job that has others ends the group.
-    std::vector<setting> settings;
-    net::token secret;
-    duration join_deadline = time_constants::lan().rendezvous_timeout;
+    std::vector<setting> settings{};
+    net::token secret{};
+    time_span join_deadline = time_constants::lan().rendezvous_timeout;
     std::size_t max_blob = std::size_t{16} << 20; ///< bytes of one rank's blob in an exchange
     net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
                           time_constants::lan().suspect_after, time_constants::lan().dead_after};
@@ -7244,7 +7475,7 @@ struct frame {
     std::uint16_t kind = 0;
     std::uint16_t flags = 0; ///< the high bit belongs to the connection, 15 are the user's
     std::uint64_t id = 0;
-    byte_buffer body;
+    byte_buffer body{};
 };
 
 /// Kinds from here on belong to the connection itself.
@@ -7345,13 +7576,13 @@ namespace skein::net {
 
 /// Who a peer says it is; exchanged in the handshake, after both have proven the token.
 struct identity {
-    std::string name;
+    std::string name{};
     std::uint64_t build_id = 0;      ///< of the program
     std::uint64_t registry_hash = 0; ///< of its remote functions and message types
     std::int64_t pid = 0;
-    std::string host;
-    std::string purpose; ///< what the connection is for; both sides must say the same
-    byte_buffer extra;   ///< the upper layer's own bytes, at most limits::max_identity in all
+    std::string host{};
+    std::string purpose{}; ///< what the connection is for; both sides must say the same
+    byte_buffer extra{};   ///< the upper layer's own bytes, at most limits::max_identity in all
 };
 
 /// "name (pid 7 at host)", without what the identity does not tell.
@@ -7359,10 +7590,10 @@ struct identity {
 
 /// How a connection is made; both sides give one.
 struct connection_options {
-    token secret;
-    identity self;
-    limits bounds;
-    keep_alive alive;
+    token secret{};
+    identity self{};
+    limits bounds{};
+    keep_alive alive{};
     bool require_same_build = false; ///< refuse a peer of another build_id or registry_hash
     bool checksum_bodies = true;     ///< CRC32C of bodies we send (headers always have one)
 };
@@ -8001,7 +8232,7 @@ private:
 };
 
 /// Suspends for at least the given time.
-[[nodiscard]] inline sleep_awaiter sleep_for(duration length) noexcept {
+[[nodiscard]] inline sleep_awaiter sleep_for(time_span length) noexcept {
     return {true, length, {}};
 }
 /// Suspends until the loop's time is at least `until`.
@@ -8852,13 +9083,13 @@ template <class T>
         const bool ours = e.code() == errc::cancelled && timer.passed;
         if (!ours || (outer != nullptr && outer->requested())) throw;
         throw error(errc::timeout,
-                    fmt::format("no answer within {:.3g} s", to_seconds(until - begin)));
+                    fmt::format("no answer within {:.3g} s", to_seconds(between(begin, until))));
     }
 }
 
 /// The same with a length from now on.
 template <class T>
-[[nodiscard]] task<T> with_timeout(task<T> work, duration limit) {
+[[nodiscard]] task<T> with_timeout(task<T> work, time_span limit) {
     auto timed = with_deadline(std::move(work), deadline_after(loop::current().exact_now(), limit));
     co_return co_await timed;
 }
@@ -9672,9 +9903,9 @@ struct acceptor_options {
     std::size_t places_per_address = 32; ///< of them, from one remote address (one /64 of IPv6)
     bool same_user_only = true;          ///< Unix sockets: drop streams of other users
     /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own limit.
-    std::optional<duration> deadline = time_constants::lan().handshake_timeout;
+    std::optional<time_span> deadline = time_constants::lan().handshake_timeout;
     /// No stream is dropped for the sake of another one before it has had this long.
-    duration grace = time_constants::lan().accept_grace;
+    time_span grace = time_constants::lan().accept_grace;
 };
 
 /// One stream's place among those that are not authenticated. Lives as long as its handler runs.
@@ -10341,10 +10572,11 @@ namespace skein::net {
 struct reconnect_policy {
     int max_tries = 8;                    ///< 0: as many as fit in before `until`
     time_point until = time_point::max(); ///< no try and no pause goes on after it
-    duration first_delay = time_constants::lan().reconnect_first; ///< doubles
-    duration most_delay = time_constants::lan().reconnect_most;
+    time_span first_delay = time_constants::lan().reconnect_first; ///< doubles
+    time_span most_delay = time_constants::lan().reconnect_most;
     double jitter = 0.5; ///< of the delay, drawn: many peers must not come at once
-    duration connect_timeout = time_constants::lan().connect_timeout; ///< of one, without handshake
+    time_span connect_timeout =
+        time_constants::lan().connect_timeout; ///< of one, without handshake
     bool (*worth_another)(errc) noexcept = &is_transient;
 
     /// The pause after the given failed try (from 1 on).
@@ -10377,7 +10609,7 @@ namespace detail {
 
 /// One try: a stream, within its own limit, and the handshake.
 task<authenticated_stream> dial_once(network* via, const address* to,
-                                     const connection_options* options, duration connect_timeout);
+                                     const connection_options* options, time_span connect_timeout);
 
 } // namespace detail
 
@@ -10399,11 +10631,10 @@ task<authenticated_stream> dial_once(network* via, const address* to,
 namespace skein::net {
 
 SKEIN_INLINE duration reconnect_policy::delay(int tries, random_source& random) const {
-    duration d = first_delay;
+    time_span d = first_delay;
     for (int i = 1; i < tries && d < most_delay; ++i) d *= 2;
     d = std::min(d, most_delay);
-    const double part = 1.0 - jitter * random.unit();
-    return duration(static_cast<std::int64_t>(static_cast<double>(d.count()) * part));
+    return time_span(std::chrono::duration<double, std::nano>(d) * (1.0 - jitter * random.unit()));
 }
 
 SKEIN_INLINE bool reconnect_policy::is_transient(errc code) noexcept {
@@ -10420,7 +10651,7 @@ namespace detail {
 /// One try: the way has the policy's limit, the handshake that of the options.
 SKEIN_INLINE task<authenticated_stream> dial_once(network* via, const address* to,
                                                   const connection_options* options,
-                                                  duration connect_timeout) {
+                                                  time_span connect_timeout) {
     authenticated_stream made;
     auto connecting = with_timeout(via->connect(*to), connect_timeout);
     made.stream = co_await connecting;
@@ -10693,10 +10924,10 @@ namespace skein::cluster {
 
 /// How long a rank waits for the others, and what it compares with them.
 struct joined_group_options {
-    duration join_deadline = time_constants::lan().rendezvous_timeout;
+    time_span join_deadline = time_constants::lan().rendezvous_timeout;
     /// How long exchange() waits for the slowest rank.
-    duration exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
-    std::vector<setting> settings; ///< what all ranks must have alike; see group_options
+    time_span exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    std::vector<setting> settings{}; ///< what all ranks must have alike; see group_options
     /// While the ranks meet: when this becomes readable (stop_signals::fd()), joining is given up.
     int stop_fd = -1;
 };
@@ -10724,7 +10955,7 @@ public:
 
     /// Blocks until another rank is known to be lost or to have failed, at most so long; false if not.
     /// What went wrong elsewhere is often seen first as a broken collective here.
-    [[nodiscard]] bool wait_lost(duration limit);
+    [[nodiscard]] bool wait_lost(time_span limit);
 
     /// This rank is done. Rank 0 of an unsupervised world returns when all ranks are.
     void leave();
@@ -12264,7 +12495,7 @@ SKEIN_INLINE std::vector<byte_buffer> joined_group::exchange(std::string_view ke
 SKEIN_INLINE subscription joined_group::on_lost(loss_listeners::listener lost) {
     return impl_->losses.add(std::move(lost));
 }
-SKEIN_INLINE bool joined_group::wait_lost(duration limit) { return impl_->losses.wait(limit); }
+SKEIN_INLINE bool joined_group::wait_lost(time_span limit) { return impl_->losses.wait(limit); }
 SKEIN_INLINE void joined_group::leave() { impl_->leave(std::nullopt); }
 SKEIN_INLINE void joined_group::fail(const error& why) { impl_->leave(why); }
 
@@ -12291,19 +12522,19 @@ namespace skein::cluster {
 /// How many ranks a supervisor starts, with what, and how patient it is with them.
 struct supervisor_options {
     int workers = 2;
-    int max_failures = 3;                                       ///< restarts before it gives up
-    duration backoff = time_constants::lan().job_restart_first; ///< before a restart; doubles
-    duration stop_grace = time_constants::lan().stop_grace;     ///< from a stop request to the kill
-    duration crash_grace = time_constants::lan().crash_grace;   ///< for the others to leave
-    duration join_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    int max_failures = 3;                                        ///< restarts before it gives up
+    time_span backoff = time_constants::lan().job_restart_first; ///< before a restart; doubles
+    time_span stop_grace = time_constants::lan().stop_grace;   ///< from a stop request to the kill
+    time_span crash_grace = time_constants::lan().crash_grace; ///< for the others to leave
+    time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout;
     std::string executable = "/proc/self/exe";
-    std::vector<std::string> argv; ///< of each rank; empty: this process's own
-    std::vector<std::pair<std::string, std::string>> env; ///< added to each rank's environment
+    std::vector<std::string> argv{}; ///< of each rank; empty: this process's own
+    std::vector<std::pair<std::string, std::string>> env{}; ///< added to each rank's environment
     net::keep_alive alive = group_options{}.alive;
     /// Told of each restart: the failure and how many restarts there have been, this one included.
-    std::function<void(const error& why, int restart, int max_failures)> on_restart;
+    std::function<void(const error& why, int restart, int max_failures)> on_restart{};
     /// Told of the first stop request, when it comes.
-    std::function<void()> on_stop;
+    std::function<void()> on_stop{};
 };
 
 /// How the job ended.
@@ -12494,18 +12725,18 @@ inline constexpr std::size_t most_boot_bytes = std::size_t{32} << 10;
 
 /// What is started.
 struct child_options {
-    std::string role;                          ///< what the child asks rt::take_boot() for
-    std::string name;                          ///< as messages name it: "worker-2"
-    byte_buffer message;                       ///< for the child alone; at most most_boot_bytes
+    std::string role{};                        ///< what the child asks rt::take_boot() for
+    std::string name{};                        ///< as messages name it: "worker-2"
+    byte_buffer message{};                     ///< for the child alone; at most most_boot_bytes
     bool socket = true;                        ///< a connected socket between it and us
-    shared_memory memory;                      ///< memory that it shares with us; may be none
+    shared_memory memory{};                    ///< memory that it shares with us; may be none
     std::string executable = "/proc/self/exe"; ///< this program
-    std::vector<std::string> argv;             ///< empty: those of this process
-    std::string cwd; ///< its working directory; empty: that of this process
+    std::vector<std::string> argv{};           ///< empty: those of this process
+    std::string cwd{}; ///< its working directory; empty: that of this process
     /// What it writes to its standard output and error is for child::read_output(); else these are ours.
     bool reads_output = false;
     /// Added to what it inherits. Other users of the host may read it: no secrets.
-    std::vector<std::pair<std::string, std::string>> env;
+    std::vector<std::pair<std::string, std::string>> env{};
 };
 
 /// How a child ended.
@@ -12620,14 +12851,14 @@ private:
 /// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
 /// `before_killing` more.
 ///   errors  cancelled: the child may still run
-[[nodiscard]] task<child_end> stop(child& which, duration before_asking, duration before_killing);
+[[nodiscard]] task<child_end> stop(child& which, time_span before_asking, time_span before_killing);
 
 /// When something that failed is started again, and after how long.
 struct restart_rules {
-    int most = 3;                                                     ///< restarts in a row
-    duration first_pause = time_constants::lan().child_restart_first; ///< before the first restart
+    int most = 3;                                                      ///< restarts in a row
+    time_span first_pause = time_constants::lan().child_restart_first; ///< before the first restart
     int factor = 2; ///< of each pause to the one before
-    duration longest_pause = time_constants::lan().child_restart_most;
+    time_span longest_pause = time_constants::lan().child_restart_most;
     bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
 };
 /// Counts failures in a row and says when to try again, by restart_rules.
@@ -12691,9 +12922,53 @@ struct cgroup_files {
 // ======== skein/core/detail/available_cores.ipp
 // The bodies of core/available_cores.hpp.
 
+
+// ======== skein/core/read_number.hpp
+// Numbers out of text that a program wrote: the same in every locale. std::strtod, std::stod and streams read "0.5" as 0
+// once a program has called setlocale() for a language that writes 0,5.
+//
+//     const auto best = read_double(saved);       // nothing, if that is no number
+
+
+#include <optional>
+#include <string_view>
+
+namespace skein {
+
+/// The number that fmt, JSON or "{:a}" wrote: "0.5", "-1e-3", "0x1.8p+1", "inf", "nan". The whole text, or nothing.
+[[nodiscard]] std::optional<double> read_double(std::string_view text) noexcept;
+
+} // namespace skein
+
+
+// ======== skein/core/detail/read_number.ipp
+// The bodies of core/read_number.hpp.
+
+#include <charconv>
+#include <system_error>
+
+namespace skein {
+
+SKEIN_INLINE std::optional<double> read_double(std::string_view text) noexcept {
+    const bool is_negative = text.starts_with('-');
+    if (is_negative) text.remove_prefix(1);
+    if (text.starts_with('-')) return std::nullopt;
+    const bool is_hex = text.starts_with("0x") || text.starts_with("0X"); // from_chars takes none
+    if (is_hex) text.remove_prefix(2);
+    double value = 0;
+    const auto* const end = text.data() + text.size();
+    const auto read = std::from_chars(text.data(), end, value,
+                                      is_hex ? std::chars_format::hex : std::chars_format::general);
+    if (read.ec != std::errc() || read.ptr != end) return std::nullopt;
+    return is_negative ? -value : value;
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/available_cores.ipp, continued
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <fstream>
 #include <limits>
 
@@ -12714,7 +12989,7 @@ SKEIN_INLINE double cgroup_quota(const std::string& folder) {
         std::ifstream(folder + "/cpu.cfs_quota_us") >> quota;
         std::ifstream(folder + "/cpu.cfs_period_us") >> period;
     }
-    const double part = quota.empty() || quota == "max" ? -1 : std::atof(quota.c_str());
+    const double part = read_double(quota).value_or(-1); // "max": none
     return part > 0 && period > 0 ? part / period : std::numeric_limits<double>::infinity();
 }
 
@@ -13486,7 +13761,7 @@ SKEIN_INLINE host_resources local_children::resources() {
     return {available_cores(), available_memory()};
 }
 
-SKEIN_INLINE task<child_end> stop(child& which, duration before_asking, duration before_killing) {
+SKEIN_INLINE task<child_end> stop(child& which, time_span before_asking, time_span before_killing) {
     for (const bool insist : {false, true}) {
         auto in_time = with_timeout(which.ended(), insist ? before_killing : before_asking);
         auto asked = as_result(std::move(in_time));
@@ -13505,7 +13780,7 @@ SKEIN_INLINE task<child_end> stop(child& which, duration before_asking, duration
 SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) noexcept {
     ++failures_;
     if (failures_ > rules_.most || rules_.is_lasting(why.code())) return std::nullopt;
-    duration pause = rules_.first_pause;
+    time_span pause = rules_.first_pause;
     for (int i = 1; i < failures_ && pause < rules_.longest_pause; ++i) pause *= rules_.factor;
     return std::min(pause, rules_.longest_pause);
 }
@@ -14492,6 +14767,74 @@ SKEIN_INLINE result<void> disk::remove_tree(const std::string& path) {
 
 } // namespace skein
 
+// ======== skein/core/known_names.hpp
+// The names that there are, for an error about one that there is not.
+//
+//     throw error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
+//                                              known_names(actors, "none has a name")));
+//
+// gives: there is no actor named "tabel"; there are: "log", "table" and 3 more
+
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace skein {
+
+/// Gathers names in the order in which they are to be shown.
+class name_list {
+public:
+    static constexpr std::size_t shown = 8;
+
+    /// One more; control characters of it become '?'.
+    void add(std::string_view name);
+    /// `there are: "a", "b" and 3 more`; without any name `none`.
+    [[nodiscard]] std::string text(std::string_view none) const;
+
+private:
+    std::string list_;
+    std::size_t count_ = 0;
+};
+
+/// The names of a range of texts, or the keys of a map.
+template <class Names>
+[[nodiscard]] std::string known_names(const Names& names,
+                                      std::string_view none = "there are none") {
+    name_list list;
+    for (const auto& one : names) {
+        if constexpr (requires { one.first; })
+            list.add(one.first);
+        else
+            list.add(one);
+    }
+    return list.text(none);
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/known_names.ipp
+// The bodies of core/known_names.hpp.
+
+namespace skein {
+
+SKEIN_INLINE void name_list::add(std::string_view name) {
+    if (++count_ > shown) return;
+    list_ += count_ == 1 ? "\"" : ", \"";
+    for (const char c : name) list_ += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+    list_ += '"';
+}
+
+SKEIN_INLINE std::string name_list::text(std::string_view none) const {
+    if (count_ == 0) return std::string(none);
+    auto out = "there are: " + list_;
+    if (count_ > shown) out += " and " + std::to_string(count_ - shown) + " more";
+    return out;
+}
+
+} // namespace skein
+
 // ======== skein/core/mutex.hpp
 // mutex: mutual exclusion between tasks of one loop, first come first served. For state that must stay
 // consistent across awaits; a thread is never blocked.
@@ -15031,6 +15374,7 @@ namespace skein {
 
 #include <cstdlib>
 #include <memory>
+#include <string_view>
 
 #include <cxxabi.h>
 
@@ -15040,7 +15384,13 @@ SKEIN_INLINE std::string readable_name(const char* mangled) {
     int status = 0;
     const std::unique_ptr<char, void (*)(void*)> text(
         abi::__cxa_demangle(mangled, nullptr, nullptr, &status), &std::free);
-    return status == 0 ? std::string(text.get()) : std::string(mangled);
+    if (status != 0) return mangled;
+    // The compiler's mark of functions that have to do with std::string says nothing to people.
+    constexpr std::string_view mark = "[abi:cxx11]";
+    std::string name(text.get());
+    for (auto at = name.find(mark); at != name.npos; at = name.find(mark, at))
+        name.erase(at, mark.size());
+    return name;
 }
 
 } // namespace skein
@@ -15484,21 +15834,21 @@ struct link_options {
         0;                    ///< of this process, never 0 and never reused; 0: drawn for each link
     std::uint64_t expect = 0; ///< the incarnation to be reached; 0: whoever answers
     resume_mode resume = resume_mode::automatic;
-    duration resume_within = time_constants::lan().dead_after; ///< after a break
+    time_span resume_within = time_constants::lan().dead_after; ///< after a break
     /// The same when both sides have nothing more to say (close() was called): nobody waits for a result.
-    duration part_within = time_constants::lan().dead_after;
+    time_span part_within = time_constants::lan().dead_after;
     /// The side that dials gives up when it is refused for so long: nobody listens there any more. Of a peer
     /// that cannot be started again under its incarnation that is the end.
-    duration refused_within = duration::max();
+    time_span refused_within = duration::max();
     std::size_t window_messages = 65'536;             ///< send_ready() waits while more are kept
     std::size_t window_bytes = std::size_t{16} << 20; ///< the same in bytes
     std::size_t most_messages = std::size_t{1} << 20; ///< send() refuses above
     std::size_t most_bytes = limit::queue_bytes; ///< the same in bytes; one message may exceed it
-    std::size_t queue_bytes = std::size_t{1} << 20;     ///< handed to the connection at a time
-    std::uint64_t ack_messages = 256;                   ///< confirmed at the latest
-    std::size_t ack_bytes = std::size_t{256} << 10;     ///< the same in bytes
-    duration ack_after = std::chrono::milliseconds(50); ///< the same in time
-    duration attempt_timeout =
+    std::size_t queue_bytes = std::size_t{1} << 20;      ///< handed to the connection at a time
+    std::uint64_t ack_messages = 256;                    ///< confirmed at the latest
+    std::size_t ack_bytes = std::size_t{256} << 10;      ///< the same in bytes
+    time_span ack_after = std::chrono::milliseconds(50); ///< the same in time
+    time_span attempt_timeout =
         std::chrono::seconds(1);               ///< of one dial and one hello, after a break
     reconnect_policy first = {.max_tries = 1}; ///< of connect()
 };
@@ -16279,9 +16629,9 @@ SKEIN_INLINE task<void> link::close() {
         paused_ = full_ = false;
         if (connected_) connection_->resume_reading();
     }
-    const duration limit =
+    const time_span limit =
         options_.bounds.close_deadline +
-        (resumes_ ? std::min(how_.resume_within, how_.part_within) : duration(0));
+        (resumes_ ? std::min(how_.resume_within, how_.part_within) : time_span());
     try {
         auto ending = with_timeout(wait_closed(), limit);
         co_await ending;
@@ -16616,7 +16966,8 @@ SKEIN_INLINE void link::take_answer(const detail::link_answer& a, connection::ha
 SKEIN_INLINE task<void> link::dial_again(core self) {
     link& l = *self;
     reconnect_policy pauses = l.how_.first;
-    pauses.most_delay = std::min(pauses.most_delay, detail::short_life(l.how_.resume_within));
+    pauses.most_delay =
+        std::min<duration>(pauses.most_delay, detail::short_life(l.how_.resume_within));
     bool was_connected = true;
     std::optional<time_point> refused_since;
     for (int tries = 1; l.state_ != state::ended && !l.connected_; ++tries) {
@@ -17599,7 +17950,7 @@ private:
 
 /// What a caller may say about one call.
 struct request_call_options {
-    std::optional<duration> deadline;       ///< from now on; travels, and ends the handler too
+    std::optional<time_span> deadline{};    ///< from now on; travels, and ends the handler too
     const request_keys::key* key = nullptr; ///< repeats with the same key run once
     std::uint64_t generation = 0; ///< refused by a service that knows a newer one; 0: none
 };
@@ -18951,7 +19302,7 @@ SKEIN_INLINE void requests::release() noexcept {
 //     auto t = co_await skein::actor<counts>.with({.name = "table", .space = "prod", .detached = true})(10);
 //     auto same = co_await skein::get_actor<counts>("table", {.space = "prod"});   // in another program
 //
-// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
+// Trivially destructible on purpose, as call_options are; .with() copies its texts.
 
 
 // ======== skein/rt/options.hpp
@@ -18964,7 +19315,9 @@ SKEIN_INLINE void requests::release() noexcept {
 // custom resources, more cpus than a worker has, or an environment, a worker is started that has exactly this; it serves further
 // tasks with the same demand, and ends when there have been none for a moment.
 //
-// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
+// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12. Its texts are
+// borrowed until .with(), which copies them: f = remote<&score>.with({...}) may be kept. The struct itself may not be
+// kept longer than the texts it names.
 
 
 // ======== skein/rt/failures.hpp
@@ -19205,6 +19558,98 @@ SKEIN_INLINE bool known_failures::has(const failure& why) const {
 } // namespace rt
 } // namespace skein
 
+// ======== skein/rt/option_text.hpp
+// The texts among the options of calls and actors, and how options are kept.
+//
+//     auto f = skein::remote<&score>.with({.resources = fmt::format("{}=1", disk), .name = title(7)});
+//     auto r = f(row);                                     // the texts of f are its own
+//
+// A struct of options borrows its texts and is trivially destructible, so that braces in an expression with co_await
+// are safe on g++ 12; .with() copies them once, for all calls that follow.
+
+
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+/// A text in a struct of options: what a string_view is, but that braces do not make one of a pointer and a number.
+/// It borrows: what it was made of stays until the options are given to .with() or to what takes them.
+class option_text {
+public:
+    constexpr option_text() noexcept = default;
+    template <class Text>
+        requires(std::convertible_to<const Text&, std::string_view> &&
+                 !std::same_as<std::nullptr_t, Text> && !std::same_as<option_text, Text>)
+    constexpr option_text(const Text& text SKEIN_LIFETIMEBOUND) noexcept // NOLINT: as a text
+        : text_(text) {}
+    template <class First, class Second, class... More>
+    constexpr option_text(First&&, Second&&, More&&...) noexcept {
+        static_assert(std::is_void_v<First>,
+                      "skein: an option takes one text, not a list in braces: .resources = "
+                      "\"ssd=1,licence=2\", .env = \"A=1\\nB=2\"");
+    }
+
+    [[nodiscard]] constexpr std::string_view view() const noexcept { return text_; }
+    constexpr operator std::string_view() const noexcept { return text_; } // NOLINT: as a text
+    [[nodiscard]] constexpr std::size_t size() const noexcept { return text_.size(); }
+    [[nodiscard]] constexpr bool empty() const noexcept { return text_.empty(); }
+
+private:
+    std::string_view text_;
+};
+
+namespace rt::detail {
+
+/// Options as .with() keeps them: their texts are in memory of their own, which copies share.
+template <class Options>
+class owned_options {
+public:
+    owned_options() = default;
+    explicit owned_options(const Options& given) : how_(given) {
+        std::size_t bytes = 0;
+        each_text(how_, [&](const option_text& text) { bytes += text.size(); });
+        if (bytes == 0) return;
+        auto all = std::make_shared<std::string>();
+        all->reserve(bytes); // views of what is there stay valid
+        each_text(how_, [&](option_text& text) {
+            const auto begin = all->size();
+            all->append(text.view());
+            text = std::string_view(*all).substr(begin);
+        });
+        texts_ = std::move(all);
+    }
+    [[nodiscard]] const Options& operator*() const noexcept { return how_; }
+    [[nodiscard]] const Options* operator->() const noexcept { return &how_; }
+
+private:
+    template <class Do>
+    static void each_text(Options& of, Do what) {
+        what(of.resources);
+        what(of.env);
+        what(of.cwd);
+        what(of.name);
+        if constexpr (requires { of.space; }) what(of.space);
+    }
+    Options how_;
+    std::shared_ptr<const std::string> texts_;
+};
+
+/// The options where none were given.
+template <class Options>
+struct default_options {
+    static constexpr Options how{};
+    [[nodiscard]] constexpr const Options& operator*() const noexcept { return how; }
+};
+
+} // namespace rt::detail
+} // namespace skein
+
 
 // ======== skein/rt/options.hpp, continued
 #include <concepts>
@@ -19225,12 +19670,24 @@ struct quantity {
     double value;
 };
 
-/// Where a task may run or an actor live; borrows its text. Made by label(), node_named(), group_named(), and from an
+/// Where a task may run or an actor live; has its text in itself. Made by label(), node_named(), group_named(), and from an
 /// actor_handle, a shared_actor or a placement_group; `spread` and `anywhere` are two.
 class location {
 public:
-    constexpr location() noexcept = default; ///< any
-    [[nodiscard]] constexpr std::string_view text() const noexcept { return text_; }
+    constexpr location() noexcept { clear(); } ///< any
+    constexpr location(const location& other) noexcept { copy(other); }
+    constexpr location& operator=(const location& other) noexcept {
+        if (this != &other) copy(other);
+        return *this;
+    }
+    template <class Text>
+        requires(std::convertible_to<const Text&, std::string_view>)
+    constexpr location(const Text&) noexcept { // NOLINT: to say this
+        static_assert(std::is_void_v<Text>,
+                      "skein: .on takes a place, not a text: skein::label(\"zone=a\"), "
+                      "skein::node_named(\"n1\") or skein::group_named(\"ingest\")");
+    }
+    [[nodiscard]] constexpr std::string_view text() const noexcept { return {text_, size_}; }
     [[nodiscard]] constexpr bool is_any() const noexcept {
         return kind_ == kind::any || kind_ == kind::anywhere;
     }
@@ -19259,12 +19716,6 @@ public:
     [[nodiscard]] constexpr location with_children() const noexcept {
         auto copy = *this;
         copy.children_ = true;
-        return copy;
-    }
-    /// The same with a text of its own, for whoever keeps it longer than the expression that made it.
-    [[nodiscard]] constexpr location with_text(std::string_view text) const noexcept {
-        auto copy = *this;
-        copy.text_ = text;
         return copy;
     }
 
@@ -19301,13 +19752,36 @@ private:
         actor,
         spread
     };
-    constexpr location(std::string_view text, kind what) noexcept : text_(text), kind_(what) {}
-    std::string_view text_;
+    /// Of a label or name; a longer one is cut there, and is refused where it is used.
+    static constexpr std::size_t most_text = 257;
+    constexpr location(std::string_view text, kind what) noexcept
+        : size_(static_cast<std::uint16_t>(text.size() < most_text ? text.size() : most_text)),
+          kind_(what) {
+        clear();
+        for (std::size_t i = 0; i < size_; ++i) text_[i] = text[i];
+    }
+    /// What is constant has no byte without a value; elsewhere those behind the text have none.
+    constexpr void clear() noexcept {
+        if (std::is_constant_evaluated())
+            for (char& c : text_) c = 0;
+    }
+    constexpr void copy(const location& other) noexcept {
+        clear();
+        size_ = other.size_;
+        kind_ = other.kind_;
+        children_ = other.children_;
+        bundle_ = other.bundle_;
+        number_ = other.number_;
+        incarnation_ = other.incarnation_;
+        for (std::size_t i = 0; i < size_; ++i) text_[i] = other.text_[i];
+    }
+    std::uint16_t size_ = 0;
     kind kind_ = kind::any;
     bool children_ = false;
     int bundle_ = -1;
     std::uint64_t number_ = 0;      ///< of a group or an actor
     std::uint64_t incarnation_ = 0; ///< of an actor's number
+    char text_[most_text];          // NOLINT: as far as size_ says
 };
 /// Nodes with this label, compared whole: "zone=a".
 [[nodiscard]] constexpr location label(std::string_view text) noexcept {
@@ -19337,20 +19811,20 @@ struct call_options {
     quantity cpus = 1;        ///< cores a task occupies on its worker; 0: waits only, runs at once
     quantity gpus = 0;        ///< the worker sees these alone; more than one: a whole number
     std::uint64_t memory = 0; ///< bytes; counted, not enforced
-    std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
+    option_text resources{};  ///< custom ones: "ssd=1,licence=0.5"
     /// Which nodes: by label or name, all in turn (spread), that of an actor; or a placement group. With methods: it is
     /// where the actor is.
     location on{};
     /// Variables of its process beside those that it inherits, one a line: "OMP_NUM_THREADS=4\nTITLE=two words".
-    std::string_view env{};
-    std::string_view cwd{}; ///< working directory of its process: an absolute path, where that runs
-    int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
+    option_text env{};
+    option_text cwd{}; ///< working directory of its process: an absolute path, where that runs
+    int retries = -1;  ///< times a task runs again after its worker died; -1: 3. Actors: always 0
     /// Failures after which a task runs again, too, at the end of its line; they count as .retries do.
     failures retry_on{};
     /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
     /// of a budget may be: at once, and the call is not sent.
-    duration deadline = no_deadline;
-    std::string_view name{}; ///< shown in errors instead of the function's name; copied at submit
+    time_span deadline = no_deadline;
+    option_text name{}; ///< shown in errors instead of the function's name
 };
 static_assert(std::is_trivially_destructible_v<call_options>);
 
@@ -19371,12 +19845,12 @@ namespace skein {
 struct actor_options {
     quantity cpus = 0; ///< cores that it holds; with nothing at all it shares a worker with others
     quantity gpus = 0; ///< its process sees these alone; more than one: a whole number
-    std::uint64_t memory = 0;     ///< bytes; counted, not enforced
-    std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
+    std::uint64_t memory = 0; ///< bytes; counted, not enforced
+    option_text resources{};  ///< custom ones: "ssd=1,licence=0.5"
     location
         on{}; ///< where it lives, see call_options; alone: in a process of its own that holds nothing
-    std::string_view env{}; ///< variables of its process, and its folder: see call_options
-    std::string_view cwd{};
+    option_text env{}; ///< variables of its process, and its folder: see call_options
+    option_text cwd{};
     int restarts = 0; ///< times it is made again after its worker died; -1: for ever
     /// With restarts: times a call that was under way is sent again. 0: it fails with worker_lost; else it may run
     /// more than once.
@@ -19385,9 +19859,9 @@ struct actor_options {
     int max_pending = 0;    ///< calls of one process without an outcome; one more fails; 0: any
     /// Coroutine methods under way at a time, of those that are in no method_group; 0: any.
     int max_concurrency = 0;
-    std::string_view name{};    ///< unique among the actors of the program; copied at submit
+    option_text name{};         ///< unique among the actors of the program
     bool get_if_exists = false; ///< gives the actor that has the name already, if there is one
-    std::string_view space{};   ///< the namespace of a detached actor
+    option_text space{};        ///< the namespace of a detached actor
     /// It outlives its program, on a cluster: get_actor finds it by name and namespace.
     bool detached = false;
 };
@@ -19395,7 +19869,7 @@ static_assert(std::is_trivially_destructible_v<actor_options>);
 
 /// Where get_actor looks for a name.
 struct actor_search {
-    std::string_view space{}; ///< a namespace of the cluster; empty: the actors of this program
+    option_text space{}; ///< a namespace of the cluster; empty: the actors of this program
 };
 static_assert(std::is_trivially_destructible_v<actor_search>);
 
@@ -19509,6 +19983,7 @@ inline void put_actor(wire::writer& to, actor_id id) {
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <typeinfo>
 #include <vector>
 
@@ -19623,9 +20098,11 @@ struct actor_box {
     const std::type_info& type;
     std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
     actor_id id;
+    std::string name;             ///< "": it has none
     const char* over = nullptr;   ///< why no more calls start: "was killed"
     bool lasts = false;           ///< it is made again elsewhere: its calls go through the driver
     call_id last;                 ///< the actor ends after this one, which has called leave_actor()
+    std::size_t made_from = 0;    ///< bytes of the message that made it, without a saved state
     std::uint32_t save_every = 0; ///< calls; 0: nobody keeps its state
     std::uint32_t not_saved = 0;  ///< calls since it was saved
     start_gate gate;              ///< .max_concurrency: of the methods that are in no group
@@ -20584,6 +21061,7 @@ public:
 
     runtime* owner = nullptr;
     actor_id id;
+    std::string name{};                          ///< "": it has none, or it is not known here
     peer* on = nullptr;                          ///< where its calls go
     std::vector<counted_ptr<call_base>> waiting; ///< in order; [first_, end)
     std::size_t first = 0;
@@ -21209,6 +21687,14 @@ public:
         rt::detail::cancel_call(*state_, true);
     }
 
+    /// Says what to write instead.
+    template <class Never = void>
+    [[noreturn]] T get() const {
+        static_assert(!std::is_void_v<Never>,
+                      "skein: a ref has no get(): auto value = co_await ref, inside a coroutine; "
+                      "threads make calls through a skein::session, and get() a pending");
+    }
+
     [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
         return state_;
     }
@@ -21231,7 +21717,7 @@ template <class T>
 
 /// Waits at most so long. The call itself goes on; use .with({.deadline = ...}) to bound the call.
 template <class T>
-[[nodiscard]] task<T> with_timeout(ref<T> r, duration limit) {
+[[nodiscard]] task<T> with_timeout(ref<T> r, time_span limit) {
     return with_timeout(as_task(std::move(r)), limit);
 }
 
@@ -21588,6 +22074,8 @@ public:
     [[nodiscard]] std::size_t guests() const noexcept;
     /// Actors that live in this process.
     [[nodiscard]] std::size_t actors() const noexcept;
+    /// As messages name it: actor "table", or actor 7 where its name is not known.
+    [[nodiscard]] std::string actor_title(actor_id id) const;
     /// Coroutines that run here for other processes.
     [[nodiscard]] std::size_t running() const noexcept;
     [[nodiscard]] bool is_driver() const noexcept;
@@ -21980,8 +22468,12 @@ namespace detail {
     return id;
 }
 
-/// Why the calls of an actor that has ended fail: "actor 7 was killed".
-[[nodiscard]] failure ended(actor_id id, std::string_view how);
+/// Why the calls of an actor that has ended fail: "actor "table" was killed".
+[[nodiscard]] failure ended(std::string_view title, std::string_view how);
+/// As messages name an actor: by its name if it has one.
+[[nodiscard]] std::string actor_title(actor_id id, std::string_view name);
+/// "once", "3 times"
+[[nodiscard]] std::string times(std::int64_t n);
 
 /// What it takes to make an actor again.
 struct actor_plan {
@@ -22392,10 +22884,10 @@ SKEIN_INLINE failure decode_failure(byte_span body) {
 
 /// Puts "function on worker-1 (pid 7 at host)" in front of an error's where.
 SKEIN_INLINE error located(const error& e, const std::string& place) {
-    error out(e.code(), e.text());
-    out.with_where(e.where().empty() ? place : place + ": " + e.where());
-    if (!e.cause().empty()) out.with_cause(e.cause());
-    if (!e.hint().empty()) out.with_hint(e.hint());
+    error out(e.code(), bounded_text(e.text()));
+    out.with_where(e.where().empty() ? place : bounded_text(place + ": " + e.where()));
+    if (!e.cause().empty()) out.with_cause(bounded_text(e.cause()));
+    if (!e.hint().empty()) out.with_hint(bounded_text(e.hint()));
     return out;
 }
 
@@ -22417,11 +22909,11 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
         return {located(e, place), std::move(from)};
     } catch (const error& e) {
         from->type = readable_name(typeid(e).name());
-        from->text = e.what();
+        from->text = bounded_text(text_of(e));
         return {located(e, place), std::move(from)};
     } catch (const std::exception& e) {
         from->type = readable_name(typeid(e).name());
-        from->text = e.what();
+        from->text = bounded_text(text_of(e));
     } catch (...) {
         const auto* type = abi::__cxa_current_exception_type();
         from->type = type != nullptr ? readable_name(type->name()) : "unknown";
@@ -22509,8 +23001,8 @@ struct task_environment {
     static constexpr std::size_t most_bytes = std::size_t{8} << 10; ///< of all variables
     static constexpr std::size_t most_folder_bytes = 4000;
 
-    std::vector<std::pair<std::string, std::string>> variables; ///< by name, each once
-    std::string folder; ///< its working directory; empty: that of the other workers
+    std::vector<std::pair<std::string, std::string>> variables{}; ///< by name, each once
+    std::string folder{}; ///< its working directory; empty: that of the other workers
 
     [[nodiscard]] bool empty() const noexcept { return variables.empty() && folder.empty(); }
     friend bool operator==(const task_environment&, const task_environment&) = default;
@@ -22798,9 +23290,9 @@ private:
 
 /// What submit() takes.
 struct request {
-    job_id job;       ///< whose share it counts for
-    resources demand; ///< nothing at all is granted at once, on the place with fewest grants
-    rt::constraint where;
+    job_id job{};       ///< whose share it counts for
+    resources demand{}; ///< nothing at all is granted at once, on the place with fewest grants
+    rt::constraint where{};
     std::uint64_t tag = 0; ///< the caller's own; comes back with everything said about the request
     bool for_life = false; ///< an actor: nobody may count on its end
     /// What no place could ever hold is refused. Otherwise it waits until one comes that can.
@@ -22852,10 +23344,10 @@ enum class group_strategy : std::uint8_t {
 
 /// Room that is taken together or not at all, for requests to come.
 struct group_request {
-    job_id job;
+    job_id job{};
     group_strategy strategy = group_strategy::pack;
-    std::vector<resources> bundles; ///< 1 to 4096
-    std::uint64_t tag = 0;          ///< the caller's own; not 0: errors call the group so
+    std::vector<resources> bundles{}; ///< 1 to 4096
+    std::uint64_t tag = 0;            ///< the caller's own; not 0: errors call the group so
     bool fail_if_infeasible = false;
 };
 
@@ -23792,6 +24284,8 @@ struct schedule_books {
     [[nodiscard]] std::string best_place(const class_record& c, bool ever) const;
     [[nodiscard]] std::string totals_text(const constraint& where) const;
     [[nodiscard]] std::optional<error> nobody_matches(const class_record& c) const;
+    [[nodiscard]] std::string names_there() const;
+    [[nodiscard]] std::string labels_there() const;
     [[nodiscard]] std::string amount_text(std::uint32_t dim, std::int64_t n) const;
     [[nodiscard]] resources used_of(const place_record& p) const;
     [[nodiscard]] std::string why(request_id id) const;
@@ -25671,6 +26165,7 @@ SKEIN_INLINE void schedule_books::drop_hopeless(std::uint32_t p) {
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -25771,6 +26266,24 @@ SKEIN_INLINE std::string schedule_books::totals_text(const constraint& where) co
     return n > most ? fmt::format("{}; {} more", s, n - most) : s;
 }
 
+/// For an error about a name that there is not.
+SKEIN_INLINE std::string schedule_books::names_there() const {
+    std::set<std::string_view> all;
+    for (const auto& place : all_places)
+        for (const std::string_view label : place.labels)
+            if (is_open(place) && label.starts_with(node_names))
+                all.insert(label.substr(std::string_view(node_names).size()));
+    return known_names(all, "none is there");
+}
+/// The same of labels.
+SKEIN_INLINE std::string schedule_books::labels_there() const {
+    std::set<std::string_view> all;
+    for (const auto& place : all_places)
+        for (const std::string_view label : place.labels)
+            if (is_open(place) && !label.starts_with(node_names)) all.insert(label);
+    return known_names(all, "none has one");
+}
+
 /// Why there is no place for a constraint, with what to do; nothing: there are some, whatever they have.
 SKEIN_INLINE std::optional<error> schedule_books::nobody_matches(const class_record& c) const {
     const auto& where = constraints[c.where].where;
@@ -25791,10 +26304,10 @@ SKEIN_INLINE std::optional<error> schedule_books::nobody_matches(const class_rec
         return because(by_name ? "it is drained" : "all that are there are drained",
                        fmt::format("take a drain back, or add a {}", word));
     if (by_name)
-        return because(fmt::format("no {} of that name is there", word),
+        return because(fmt::format("no {} of that name is there; {}", word, names_there()),
                        "name one that is there, or add it");
     if (label != nullptr)
-        return because(fmt::format("no {} has that label", word),
+        return because(fmt::format("no {} has that label; {}", word, labels_there()),
                        fmt::format("name another label, or add a {} that has it", word));
     return because(fmt::format("no {}{} is there", is_anywhere(where) ? "" : "such ", word),
                    "add one that has it");
@@ -26008,9 +26521,9 @@ class runtime;
 /// Tasks with one demand wait for workers of their own.
 struct worker_demand {
     std::uint32_t kind =
-        0;             ///< the driver's number for the demand; comes back with the workers for it
-    resources need;    ///< of each worker
-    std::string label; ///< of their node: "zone=a", "node=n1"; empty: any
+        0;               ///< the driver's number for the demand; comes back with the workers for it
+    resources need{};    ///< of each worker
+    std::string label{}; ///< of their node: "zone=a", "node=n1"; empty: any
     std::uint64_t group =
         0; ///< the placement group whose room they take, then the label is no node's; 0: none
     int bundle = -1;        ///< of that group; -1: any
@@ -26022,7 +26535,7 @@ struct worker_demand {
 struct worker_group {
     std::uint64_t number = 0; ///< the driver's
     group_strategy strategy = group_strategy::pack;
-    std::vector<resources> bundles;
+    std::vector<resources> bundles{};
 };
 
 /// The label of a demand that takes the nodes in turn. No label of a node has an @ in it.
@@ -26114,16 +26627,16 @@ public:
 struct cluster_flags {
     std::string
         address;        ///< --address A: of the head, or "local"; empty: the environment, else none
-    std::string join;   ///< --join A: this process is a node's agent
+    std::string join{}; ///< --join A: this process is a node's agent
     bool head = false;  ///< --head: this process is the head
-    std::string listen; ///< --listen A: where the head listens
-    std::string token_file; ///< --token-file F
-    std::string state;      ///< --state DIR: where the head keeps its log
-    int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
-    std::string program;    ///< argv[0]
+    std::string listen{};     ///< --listen A: where the head listens
+    std::string token_file{}; ///< --token-file F
+    std::string state{};      ///< --state DIR: where the head keeps its log
+    int workers = 0;          ///< --workers N; 0: as many as the cluster has cores
+    std::string program{};    ///< argv[0]
     /// Lines of workers say which worker it was. On a cluster they do if nothing is said; on one host they are not read
     /// then.
-    std::optional<bool> prefix_output;
+    std::optional<bool> prefix_output{};
 };
 
 /// Set for workers, and for what a process of a job starts: none of them is a part of what a launcher has started.
@@ -26373,9 +26886,9 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
         if (!custom) return custom.error();
         need = std::move(*custom);
         if (need.cpu || need.gpu || need.memory != 0)
-            return error(
-                       errc::invalid_argument,
-                       fmt::format(".resources = \"{}\" names cpus, gpus or memory", how.resources))
+            return error(errc::invalid_argument,
+                         fmt::format(".resources = \"{}\" names cpus, gpus or memory",
+                                     how.resources.view()))
                 .with_hint("they have options of their own: .cpus, .gpus, .memory");
     }
     try {
@@ -27440,7 +27953,7 @@ SKEIN_INLINE void keep_options(runtime& by, call_base& call, const call_options&
         call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
     }
     if (!how.retry_on.empty()) keep_failures(call, how.retry_on.text());
-    if (!how.name.empty()) call.extra().name = how.name;
+    if (!how.name.empty()) call.extra().name = how.name.view();
     if (how.deadline != no_deadline) call.extra().limit = how.deadline;
 }
 
@@ -27905,9 +28418,10 @@ namespace detail {
 
 [[gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_one_more(call_base& call) {
     error why(errc::exhausted,
-              fmt::format("{} did not run: {} calls of actor {} have no outcome yet, as many as "
+              fmt::format("{} did not run: {} calls of {} have no outcome yet, as many as "
                           ".max_pending allows",
-                          call.name(), call.lane->max_pending, call.lane->id));
+                          call.name(), call.lane->max_pending,
+                          detail::actor_title(call.lane->id, call.lane->name)));
     why.with_hint("wait for some of them first, or raise .max_pending");
     call.fail({std::move(why), nullptr});
 }
@@ -28120,8 +28634,9 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
         std::string_view root = bad->what.text();
         if (const auto at = root.rfind(because); at != root.npos)
             root.remove_prefix(at + because.size());
-        error why(bad->what.code(), fmt::format("{} {}{}", call->name(), because, root));
-        if (!bad->what.where().empty()) why.with_where(bad->what.where());
+        const auto& of = bad->what.where(); // the call that gives the argument, and its worker
+        error why(bad->what.code(), fmt::format("{} {}{}{}{}", call->name(), because, of,
+                                                of.empty() ? "" : ": ", root));
         if (!bad->what.cause().empty()) why.with_cause(bad->what.cause());
         if (!bad->what.hint().empty()) why.with_hint(bad->what.hint());
         call->fail({std::move(why), bad->from});
@@ -28153,7 +28668,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         auto* const found = books_->actors.find(call->target);
         if (found == nullptr)
             return refuse(*call,
-                          error(errc::not_found, fmt::format("actor {} is gone", call->target))
+                          error(errc::not_found, actor_title(call->target) + " is gone")
                               .with_hint("its last handle was dropped, it was killed or left, or "
                                          "its worker died"));
         if (found->where == nullptr) return found->waiting.push_back(std::move(call));
@@ -28211,7 +28726,7 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
                               call->name() + " did not run: " + lane.lost->what.text()),
                         nullptr});
         } else {
-            refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
+            refuse(*call, error(errc::not_found, actor_title(lane.id) + " is gone"));
         }
     }
     if (lane.first == lane.waiting.size()) lane.arguments.clear();
@@ -28300,6 +28815,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
         lane->moving = found->where == nullptr;
         lane->lasts = found->lasts();
         if (found->plan) lane->max_pending = found->plan->terms.max_pending;
+        if (found->plan) lane->name = found->plan->terms.name;
     }
     return counted_ptr<detail::actor_state>(lane);
 }
@@ -28359,7 +28875,7 @@ SKEIN_INLINE std::unique_ptr<actor_terms> terms_of(const actor_options& how) {
     terms->snapshot_every = static_cast<std::uint32_t>(how.snapshot_every);
     terms->max_pending = static_cast<std::uint32_t>(how.max_pending);
     terms->max_concurrency = static_cast<std::uint32_t>(how.max_concurrency);
-    terms->name = std::string(how.name);
+    terms->name = how.name.view();
     terms->get_if_exists = how.get_if_exists;
     terms->is_detached = how.detached;
     return terms;
@@ -28510,9 +29026,10 @@ SKEIN_INLINE void runtime::create_failed(actor_id id, const failure& why) {
     if (entry == nullptr || entry->where != nullptr) return;
     entry->making = {}; // it ends by itself
     const auto again = entry->plan ? entry->plan->made_again : 0;
-    std::string text = fmt::format("actor {} could not be made{}: {}", id,
+    std::string text = fmt::format("{} could not be made{}: {}", actor_title(id),
                                    again > 0 ? " again" : "", why.what.text());
-    if (again > 0) text += fmt::format("; it was made again {} times, this one included", again);
+    if (again > 0)
+        text += fmt::format("; it was made again {}, this time included", detail::times(again));
     const failure told{error(why.what.code(), std::move(text)), why.from};
     end_actor(id, 0, &told);
 }
@@ -28520,18 +29037,8 @@ SKEIN_INLINE void runtime::create_failed(actor_id id, const failure& why) {
 // ---- names -------------------------------------------------------------------------------------
 
 SKEIN_INLINE error runtime::no_such_actor(std::string_view name) const {
-    constexpr std::size_t shown = 5;
-    const auto& names = books_->actors.names;
-    std::string list;
-    std::size_t n = 0;
-    for (const auto& [other, id] : names) {
-        if (n++ == shown) break;
-        list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", other);
-    }
-    if (names.size() > shown) list += fmt::format(" and {} more", names.size() - shown);
-    return error(errc::not_found,
-                 fmt::format("there is no actor named \"{}\"; {}{}", name,
-                             names.empty() ? "none has a name" : "there are: ", list))
+    return error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
+                                              known_names(books_->actors.names, "none has a name")))
         .with_hint("an actor has its name from .with({.name = ...}) until it ends");
 }
 
@@ -28612,7 +29119,7 @@ SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) 
     if (entry->where != &from)
         throw error(errc::malformed,
                     fmt::format("{} ends actor {}, which is not there", from.who, id));
-    const auto why = detail::ended(id, "has left");
+    const auto why = detail::ended(actor_title(id), "has left");
     end_actor(id, 0, &why);
 }
 
@@ -28659,23 +29166,23 @@ inline constexpr const char* worker_role = "worker";
 
 /// The boot message of a worker.
 struct worker_order {
-    byte_buffer token;   ///< net::token::size bytes
-    std::string address; ///< where to connect; empty: the inherited socket is the link
+    byte_buffer token{};   ///< net::token::size bytes
+    std::string address{}; ///< where to connect; empty: the inherited socket is the link
     std::uint16_t cpus = 1;
     bool direct = true;   ///< it calls actors on other workers without the driver, and is called so
     bool resumes = false; ///< the driver awaits a link, which survives broken connections
     bool is_read = false; ///< somebody reads what it prints: by lines
-    std::string head_host; ///< of its cluster, as its agent reaches it
+    std::string head_host{}; ///< of its cluster, as its agent reaches it
 };
 
 /// What one side says to the other.
 struct worker_link {
-    net::token secret;
+    net::token secret{};
     std::uint16_t cpus = 0;     ///< of the worker; the driver says 0
     bool in_memory = false;     ///< a socket pair: bytes need no checksum
     bool shares_memory = false; ///< the driver gave it a page
     /// For the other side to load its program, or to compute.
-    duration start = duration::zero();
+    time_span start = duration::zero();
 };
 
 /// The options of the connection between them, for both sides.
@@ -29910,7 +30417,7 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     const bool at_worker = verdict == detail::whereabouts::at_worker;
     if (verdict == detail::whereabouts::gone ||
         (at_worker && is_own && books_->boxes.find(id) == nullptr))
-        return close_lane(id, detail::ended(id, "is gone"));
+        return close_lane(id, detail::ended(actor_title(id), "is gone"));
     if (!at_worker || is_own) {
         lane->on = at_worker ? &here() : books_->upstream;
         lane->moving = lane->asked = false;
@@ -30239,11 +30746,29 @@ namespace skein::rt {
 
 namespace detail {
 
-SKEIN_INLINE failure ended(actor_id id, std::string_view how) {
-    return {error(errc::not_found, fmt::format("actor {} {}", id, how)), nullptr};
+SKEIN_INLINE std::string actor_title(actor_id id, std::string_view name) {
+    return name.empty() ? fmt::format("actor {}", id) : fmt::format("actor \"{}\"", name);
+}
+
+SKEIN_INLINE std::string times(std::int64_t n) {
+    return n == 1 ? std::string("once") : fmt::format("{} times", n);
+}
+
+SKEIN_INLINE failure ended(std::string_view title, std::string_view how) {
+    return {error(errc::not_found, fmt::format("{} {}", title, how)), nullptr};
 }
 
 } // namespace detail
+
+SKEIN_INLINE std::string runtime::actor_title(actor_id id) const {
+    const auto lane = books_->lanes.find(id);
+    if (lane != books_->lanes.end() && !lane->second->name.empty())
+        return detail::actor_title(id, lane->second->name);
+    if (const auto* const entry = books_->actors.find(id); entry != nullptr && entry->plan)
+        return detail::actor_title(id, entry->plan->terms.name);
+    const auto* const box = books_->boxes.find(id);
+    return detail::actor_title(id, box != nullptr ? std::string_view((*box)->name) : "");
+}
 
 /// Driver: forgets an actor. tell: what its worker hears, 0: nothing. why: what calls that wait hear.
 SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const failure* why) {
@@ -30258,13 +30783,13 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     if (lane) {
         credits::leave(*books_, *lane);
         lane->moving = false;
-        lane->lost = why != nullptr ? *why : detail::ended(id, "is gone");
+        lane->lost = why != nullptr ? *why : detail::ended(actor_title(id), "is gone");
     }
     if (entry.where != nullptr) {
         if (tell != 0) send_actor(*entry.where, tell, id);
         actor_left(*entry.where);
     }
-    const auto& told = why != nullptr ? *why : detail::ended(id, "is gone");
+    const auto& told = why != nullptr ? *why : detail::ended(actor_title(id), "is gone");
     if (tell == detail::message_kill) // what its worker has not begun
         for (std::size_t i = 0; i < books_->slots.size(); ++i) {
             const auto call = books_->slots[i].call;
@@ -30294,14 +30819,14 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
 SKEIN_INLINE void runtime::kill_actor(actor_id id) {
     if (books_->awaits_keeper) {
         books_->kills.push_back(id);
-        return close_lane(id, detail::ended(id, "was killed"));
+        return close_lane(id, detail::ended(actor_title(id), "was killed"));
     }
     if (books_->upstream != nullptr) {
         tell_driver_first();
         send_actor(*books_->upstream, detail::message_kill, id);
-        return close_lane(id, detail::ended(id, "was killed"));
+        return close_lane(id, detail::ended(actor_title(id), "was killed"));
     }
-    const auto why = detail::ended(id, "was killed");
+    const auto why = detail::ended(actor_title(id), "was killed");
     end_actor(id, detail::message_kill, &why);
 }
 
@@ -30332,6 +30857,21 @@ SKEIN_INLINE void runtime::leave_actor() {
     if (!(*found)->last) (*found)->last = context->who.id;
 }
 
+namespace detail {
+
+/// Its caller hears it now; those of later calls would, when the state is read.
+SKEIN_INLINE error state_not_kept(const actor_box& box, const error& why) {
+    error out(
+        why.code(),
+        fmt::format("the call was made, but what {}::save() gives after it cannot be kept: {}",
+                    type_name(box.type), why.text()));
+    out.with_hint("if its worker dies, the actor is made again as it was when it was last saved; " +
+                  why.hint());
+    return out;
+}
+
+} // namespace detail
+
 SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool changes) {
     if (box.last && box.last == detail::call_context::current()->who.id && box.over == nullptr) {
         box.over = "has left";
@@ -30346,7 +30886,19 @@ SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool c
         return;
     box.not_saved = 0;
     wire::writer state;
-    box.save(state);
+    try {
+        box.save(state);
+    } catch (const error& e) {
+        if (e.code() != errc::too_large) throw; // save() has thrown
+        throw detail::state_not_kept(box, e);
+    }
+    constexpr std::size_t head = std::size_t{64} << 10; // of the message that makes it again
+    if (state.size() + box.made_from + head > limit::frame_bytes)
+        throw detail::state_not_kept(
+            box, error(errc::too_large,
+                       fmt::format("it has {} bytes and the actor's arguments {}, together more "
+                                   "than one message takes",
+                                   state.size(), box.made_from)));
     wire::writer body;
     detail::put_actor(body, box.id);
     body.raw(state.bytes());
@@ -30361,7 +30913,8 @@ SKEIN_INLINE void runtime::method_failed(peer& to, detail::actor_box& box, bool 
         method_ended(to, box, changes);
     } catch (...) {
         try {
-            logging::warn("rt", fmt::format("the state of actor {} was not saved: {}", box.id,
+            logging::warn("rt", fmt::format("the state of {} was not saved: {}",
+                                            detail::actor_title(box.id, box.name),
                                             to_error(std::current_exception()).what()));
         } catch (...) { // no memory for a line
         }
@@ -30371,6 +30924,7 @@ SKEIN_INLINE void runtime::method_failed(peer& to, detail::actor_box& box, bool 
 SKEIN_INLINE result<void> runtime::set_terms(detail::actor_box& box,
                                              const detail::actor_terms& terms, byte_span snapshot) {
     box.gate.limit = terms.max_concurrency;
+    box.name = terms.name;
     box.lasts = terms.restarts != 0;
     if (terms.restarts != 0 && box.is_restorable()) box.save_every = terms.snapshot_every;
     if (!terms.has_snapshot) return {};
@@ -30382,11 +30936,11 @@ SKEIN_INLINE result<void> runtime::set_terms(detail::actor_box& box,
 
 SKEIN_INLINE void runtime::reply_over(peer& to, slot_id id, const function_record& fn,
                                       const detail::actor_box& box) {
-    reply_failure(
-        to, id,
-        {error(errc::not_found, fmt::format("{} did not run: actor {} {}", fn.name, box.id,
-                                            box.over != nullptr ? box.over : "is gone")),
-         nullptr});
+    reply_failure(to, id,
+                  {error(errc::not_found, fmt::format("{} did not run: {} {}", fn.name,
+                                                      detail::actor_title(box.id, box.name),
+                                                      box.over != nullptr ? box.over : "is gone")),
+                   nullptr});
 }
 
 namespace detail {
@@ -30673,8 +31227,8 @@ SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head,
 }
 
 [[gnu::cold, gnu::noinline]] SKEIN_INLINE failure actor_is_gone(const function_record& fn,
-                                                                actor_id actor) {
-    error gone(errc::not_found, fmt::format("{} did not run: actor {} is gone", fn.name, actor));
+                                                                std::string_view actor) {
+    error gone(errc::not_found, fmt::format("{} did not run: {} is gone", fn.name, actor));
     gone.with_hint("its last handle was dropped, or it was killed, or has left");
     return {std::move(gone), nullptr};
 }
@@ -30758,7 +31312,7 @@ SKEIN_INLINE counted_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id
                                                              actor_id actor) {
     const auto* const found = books_->boxes.find(actor);
     if (found == nullptr) [[unlikely]] {
-        reply_failure(from, id, detail::actor_is_gone(fn, actor));
+        reply_failure(from, id, detail::actor_is_gone(fn, actor_title(actor)));
         return {};
     }
     if (&(*found)->type != fn.actor && (*found)->type != *fn.actor) [[unlikely]]
@@ -30896,8 +31450,9 @@ namespace detail {
 }
 
 [[nodiscard]] inline error cannot_follow(const call_base& call, const error& why) {
-    error said(why.code(), fmt::format("{} {}: it is to run where actor {} is: {}", call.name(),
-                                       call.progress(), call.rare->beside, why.text()));
+    error said(why.code(),
+               fmt::format("{} {}: it is to run where {} is: {}", call.name(), call.progress(),
+                           call.owner->actor_title(call.rare->beside), why.text()));
     if (!why.hint().empty()) said.with_hint(why.hint());
     return said;
 }
@@ -30996,7 +31551,7 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
         const bool is_told = lane != books.lanes.end() && lane->second->lost;
         const auto why =
             is_told ? lane->second->lost->what
-                    : error(errc::not_found, fmt::format("actor {} is not known here", id))
+                    : error(errc::not_found, self.actor_title(id) + " is not known here")
                           .with_hint("it has ended, or it lives in a namespace or program other "
                                      "than that of the call");
         self.refuse(*call, detail::cannot_follow(*call, why));
@@ -31168,7 +31723,7 @@ SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
     const bool is_over = books_->closing || books_->given_up;
     if (call.retries_left == 0 || is_over) {
         auto hint = why.what.hint().empty() ? std::string() : why.what.hint() + "; ";
-        hint += attempts == 1 ? "it failed once" : fmt::format("it failed {} times", attempts);
+        hint += "it failed " + detail::times(attempts);
         hint += call.retries_left == 0 ? ", and has no retries left"
                                        : ", and runs no more: its program takes no more tasks";
         why.what.with_hint(std::move(hint));
@@ -31534,18 +32089,9 @@ SKEIN_INLINE std::string named_group_label(const location& on) {
 // ---- names -------------------------------------------------------------------------------------
 
 SKEIN_INLINE error runtime::group_desk::no_such(const runtime& self, std::string_view name) {
-    constexpr std::size_t shown = 5;
-    const auto& names = self.books_->groups.names;
-    std::string list;
-    std::size_t n = 0;
-    for (const auto& [other, number] : names) {
-        if (n++ == shown) break;
-        list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", other);
-    }
-    if (names.size() > shown) list += fmt::format(" and {} more", names.size() - shown);
     return error(errc::not_found,
-                 fmt::format("there is no placement group named \"{}\"; {}{}", name,
-                             names.empty() ? "none has a name" : "there are: ", list))
+                 fmt::format("there is no placement group named \"{}\"; {}", name,
+                             known_names(self.books_->groups.names, "none has a name")))
         .with_hint("a group has its name from its options until it is removed, or nobody holds it");
 }
 
@@ -32265,8 +32811,9 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
         if (entry.group.get() == &group) inside.push_back(id);
     std::sort(inside.begin(), inside.end());
     for (const auto id : inside) {
-        const failure told{error(why.code(), fmt::format("actor {} has ended: {}", id, why.text())),
-                           nullptr};
+        const failure told{
+            error(why.code(), fmt::format("{} has ended: {}", self.actor_title(id), why.text())),
+            nullptr};
         self.end_actor(id, detail::message_kill, &told);
     }
     refuse(self, group.number, why);
@@ -32487,15 +33034,15 @@ SKEIN_INLINE void encode_handle(wire::writer& to, const counted_ptr<actor_state>
     const bool is_foreign = owner != reader;
     if (is_foreign && (owner == nullptr || space_books::keeper_of(*owner) == 0))
         throw error(errc::not_supported,
-                    fmt::format("not supported: a handle to actor {} travels to another program "
+                    fmt::format("not supported: a handle to {} travels to another program "
                                 "or namespace, where it is not known",
-                                lane->id))
+                                actor_title(lane->id, lane->name)))
             .with_hint("an actor that others call is made .detached in a .space");
     if (is_foreign && !lane->is_detached)
         throw error(errc::not_supported,
-                    fmt::format("not supported: a handle to actor {} of namespace \"{}\", which is "
+                    fmt::format("not supported: a handle to {} of namespace \"{}\", which is "
                                 "not detached, leaves its namespace",
-                                lane->id, space_books::name_of(*owner)))
+                                actor_title(lane->id, lane->name), space_books::name_of(*owner)))
             .with_hint("make it .detached: then it does not end with its last handle");
     put_actor(to, lane->id);
     to.fixed(std::min(lane->max_pending, most_pending) | (lane->is_detached ? detached_handle : 0) |
@@ -33767,8 +34314,8 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
             continue;
         }
         if (wanted)
-            into.notes[id] = fmt::format("; the actor was made again {} times, as .restarts allows",
-                                         entry.plan->made_again);
+            into.notes[id] = fmt::format("; {} was made again {}, as .restarts allows",
+                                         actor_title(id), detail::times(entry.plan->made_again));
         if (entry.plan) actors.names.erase(entry.plan->terms.name);
         std::move(entry.beside.begin(), entry.beside.end(), std::back_inserter(into.stranded));
         if (entry.is_followed) books_->leases.take_followers(id, into.stranded);
@@ -34974,6 +35521,17 @@ void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
     if (box != nullptr) self.method_ended(to, *box, !is_const_method<decltype(F)>);
 }
 
+/// Appends a result; one that its reader would refuse is refused here.
+template <class R>
+void encode_result(wire::writer& to, const R& value) {
+    try {
+        wire::encode(to, value);
+    } catch (const error& e) {
+        if (e.code() != errc::too_large) throw; // a codec has thrown
+        throw error(e.code(), "its result cannot be sent: " + e.text()).with_hint(e.hint());
+    }
+}
+
 /// Replies with a value. A method's goes to this process as it is, if that is as good as decoding its bytes.
 template <class T, class R>
 void reply_value(runtime& self, peer& to, slot_id id, R&& value) {
@@ -34984,7 +35542,7 @@ void reply_value(runtime& self, peer& to, slot_id id, R&& value) {
         };
         if (self.reply_here(to, id, finish)) return;
     }
-    self.reply(to, id, [&](wire::writer& w) { wire::encode(w, value); });
+    self.reply(to, id, [&](wire::writer& w) { encode_result(w, value); });
 }
 template <class T>
 void reply_nothing(runtime& self, peer& to, slot_id id) {
@@ -35450,42 +36008,27 @@ auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, 
 
 namespace skein::rt::detail {
 
-/// A copy whose texts are its own.
+/// A copy whose texts are its own; a class with a constructor, for g++ 12.
 struct space_options {
-    explicit space_options(const actor_options& given)
-        : how(given), name(given.name), space(given.space), resources(given.resources),
-          env(given.env), cwd(given.cwd), on(given.on.text()) {}
+    explicit space_options(const actor_options& given) : how(given) {}
 
     ///   errors  invalid_argument
     void check() const {
-        if (!how.detached)
+        if (!how->detached)
             throw error(errc::invalid_argument,
                         "an actor with a .space is to be .detached = true: a namespace holds "
                         "actors that outlive their program")
                 .with_hint("names of other actors belong to their program: leave .space away");
-        if (space.empty() || name.empty())
+        if (how->space.empty() || how->name.empty())
             throw error(errc::invalid_argument,
                         "a detached actor needs a .name and a .space: nobody would find it again");
-        if (how.on.is_group() || how.on.is_named_group())
+        if (how->on.is_group() || how->on.is_named_group())
             throw error(errc::not_supported,
                         "not supported: a detached actor in a placement group, "
                         "which ends with its program")
                 .with_hint("ask for .cpus, .gpus, .resources, or a node");
     }
-    /// Views of this object.
-    [[nodiscard]] actor_options options() const {
-        auto out = how;
-        out.name = name;
-        out.space = space;
-        out.resources = resources;
-        out.env = env;
-        out.cwd = cwd;
-        out.on = how.on.with_text(on);
-        return out;
-    }
-
-    actor_options how;
-    std::string name, space, resources, env, cwd, on;
+    owned_options<actor_options> how;
 };
 
 } // namespace skein::rt::detail
@@ -35559,6 +36102,8 @@ void invoke_create(incoming_call& call) {
                 return counted_ptr<actor_box>(new box_of<T>(std::in_place, std::move(a)...));
             },
             arguments);
+        const auto all = call.arguments.position() + call.arguments.remaining();
+        if (call.has_terms) box->made_from = all - saved.size();
         if (call.has_terms)
             if (auto set = call.self.set_terms(*box, terms, saved); !set)
                 return call.refuse(set.error());
@@ -35660,9 +36205,9 @@ using kept_argument = std::conditional_t<unwrap_ref<std::remove_cvref_t<A>>::is_
 template <class T, class... A>
 task<actor_handle<T>> create_detached(space_options how, A... args) {
     how.check();
-    auto entering = runtime::current().enter_space(how.space);
+    auto entering = runtime::current().enter_space(std::string(how.how->space.view()));
     auto* const by = co_await entering;
-    auto making = create<T>(*by, how.options(), std::move(args)...);
+    auto making = create<T>(*by, *how.how, std::move(args)...);
     co_return co_await std::move(making);
 }
 
@@ -35719,6 +36264,8 @@ template <class T>
 
 
 #include <concepts>
+#include <coroutine>
+#include <type_traits>
 #include <utility>
 
 namespace skein {
@@ -35731,19 +36278,34 @@ class shared_actor;
 template <auto F>
 class session_function;
 
-/// remote<&f> with its options; call it like f.
-template <auto F>
+namespace rt::detail {
+
+template <class T>
+void is_a_handle(const actor_handle<T>&);
+template <class T>
+void is_a_handle(const shared_actor<T>&);
+/// The first of some arguments is a handle.
+template <class... A>
+inline constexpr bool is_through_handle = false;
+template <class First, class... A>
+inline constexpr bool is_through_handle<First, A...> =
+    requires(const std::remove_cvref_t<First>& a) { is_a_handle(a); };
+
+} // namespace rt::detail
+
+/// remote<&f> with its options; call it like f, as often as you like.
+template <auto F, class Options = rt::detail::default_options<call_options>>
 class remote_function {
-    using traits = rt::detail::signature<decltype(F)>;
+    using kept = rt::detail::owned_options<call_options>;
 
 public:
     constexpr remote_function() noexcept = default;
+    constexpr remote_function(rt::runtime* by, Options how) noexcept
+        : how_(std::move(how)), by_(by) {}
 
-    /// The same function with options for the call that follows.
-    [[nodiscard]] constexpr remote_function with(call_options how) const noexcept {
-        remote_function copy = *this;
-        copy.how_ = how;
-        return copy;
+    /// The same function with options for its calls. Their texts are copied: it may be kept.
+    [[nodiscard]] auto with(const call_options& how) const {
+        return remote_function<F, kept>(by_, kept(how));
     }
     /// The same function, submitted to this runtime instead of the thread's current one.
     [[nodiscard]] constexpr remote_function on(rt::runtime& by) const noexcept {
@@ -35754,7 +36316,7 @@ public:
     /// The same function for threads: submitted through a session, it gives a pending (rt/session.hpp).
     template <std::same_as<session> Session>
     [[nodiscard]] auto on(Session& by) const {
-        return session_function<F>(by, how_);
+        return session_function<F>(by, kept(*how_));
     }
 
     /// Submits the call and returns at once.
@@ -35763,24 +36325,42 @@ public:
     template <class... A>
         requires(!rt::detail::signature<decltype(F)>::is_member)
     [[nodiscard]] auto operator()(A&&... args) const {
-        return rt::detail::call_function<F>(by_ != nullptr ? *by_ : rt::runtime::current(), how_,
+        return rt::detail::call_function<F>(by_ != nullptr ? *by_ : rt::runtime::current(), *how_,
                                             std::forward<A>(args)...);
     }
     /// A method: its ref may be dropped, as that of actor_handle::call().
     template <class T, class... A>
         requires(rt::detail::signature<decltype(F)>::is_member)
     auto operator()(const actor_handle<T>& actor, A&&... args) const {
-        return rt::detail::call_method<F, T>(how_, actor.lane(), std::forward<A>(args)...);
+        return rt::detail::call_method<F, T>(*how_, actor.lane(), std::forward<A>(args)...);
     }
     /// The same through a handle that threads share; gives a pending.
     template <class T, class... A>
         requires(rt::detail::signature<decltype(F)>::is_member)
     auto operator()(const shared_actor<T>& actor, A&&... args) const {
-        return actor.template call_with<F>(how_, std::forward<A>(args)...);
+        return actor.template call_with<F>(*how_, std::forward<A>(args)...);
+    }
+
+    /// Says what to write instead.
+    template <class... A>
+        requires(rt::detail::signature<decltype(F)>::is_member &&
+                 !rt::detail::is_through_handle<A...>)
+    [[noreturn]] void operator()(A&&...) const {
+        static_assert(sizeof...(A) > 1'000'000,
+                      "skein: a method is called through its actor: handle.call<&T::m>(args...), "
+                      "or remote<&T::m>.with({...})(handle, args...); the handle is what co_await "
+                      "skein::actor<T>(...) gives");
+    }
+    /// Says what to write instead.
+    template <class Never = void>
+    [[noreturn]] std::suspend_never operator co_await() const {
+        static_assert(!std::is_void_v<Never>,
+                      "skein: this is a function with options, not a call: auto ref = "
+                      "skein::remote<&f>.with({...})(args...); then co_await ref");
     }
 
 private:
-    call_options how_;
+    Options how_;
     rt::runtime* by_ = nullptr;
 };
 
@@ -35829,6 +36409,14 @@ public:
         static constexpr call_options none; // made once: it is large
         return rt::detail::call_method<M, T>(none, lane_, std::forward<A>(args)...);
     }
+    /// Says what to write instead.
+    template <class Never = void>
+    const T* operator->() const {
+        static_assert(!std::is_void_v<Never>,
+                      "skein: an actor lives in another process: handle.call<&T::m>(args...) calls "
+                      "it there and gives a ref");
+        return nullptr;
+    }
     /// Calls through handles of this process that have no outcome yet.
     [[nodiscard]] std::size_t pending() const noexcept { return lane_ ? lane_->pending : 0; }
     /// True once this process knows that the actor is gone; a worker learns it from the calls that fail.
@@ -35848,16 +36436,17 @@ private:
 };
 
 /// Makes actors of type T: actor<T>(args...), actor<T>.with({...})(args...).
-template <class T>
+template <class T, class Options = rt::detail::default_options<actor_options>>
 class actor_maker {
+    using kept = rt::detail::owned_options<actor_options>;
+
 public:
     constexpr actor_maker() noexcept = default;
+    constexpr explicit actor_maker(Options how) noexcept : how_(std::move(how)) {}
 
-    /// The same with options for the actor that follows.
-    [[nodiscard]] constexpr actor_maker with(actor_options how) const noexcept {
-        actor_maker copy = *this;
-        copy.how_ = how;
-        return copy;
+    /// The same with options for its actors. Their texts are copied: it may be kept.
+    [[nodiscard]] auto with(const actor_options& how) const {
+        return actor_maker<T, kept>(kept(how));
     }
     /// Makes a T on the worker with the fewest actors, from these arguments (aggregates too).
     /// Submitted at once; suspends until the constructor has returned.
@@ -35866,16 +36455,16 @@ public:
     ///           the one of that name is of another type); those of get_actor with a namespace
     template <class... A>
     [[nodiscard]] task<actor_handle<T>> operator()(A&&... args) const {
-        return rt::detail::make_actor<T>(how_, std::forward<A>(args)...);
+        return rt::detail::make_actor<T>(*how_, std::forward<A>(args)...);
     }
     /// The same for threads: called like this one it blocks, and gives a handle that threads share (rt/session.hpp).
     template <std::same_as<session> Session>
     [[nodiscard]] auto on(Session& by) const {
-        return session_actor_maker<T>(by, how_);
+        return session_actor_maker<T>(by, kept(*how_));
     }
 
 private:
-    actor_options how_;
+    Options how_;
 };
 
 /// Makes a T on some worker: co_await actor<T>(args...).
@@ -36044,12 +36633,12 @@ task<waited_refs<T>> wait_for_refs(std::vector<ref<T>> refs, std::size_t n, dura
 ///   errors  cancelled: ends the wait, not the calls
 template <class T>
 [[nodiscard]] task<waited_refs<T>> wait(std::vector<ref<T>> refs, std::size_t n,
-                                        duration limit = no_deadline) {
+                                        time_span limit = no_deadline) {
     return rt::detail::wait_for_refs(std::move(refs), n, limit);
 }
 template <class T>
 [[nodiscard]] task<waited_refs<T>> wait(std::span<const ref<T>> refs, std::size_t n,
-                                        duration limit = no_deadline) {
+                                        time_span limit = no_deadline) {
     return rt::detail::wait_for_refs(std::vector<ref<T>>(refs.begin(), refs.end()), n, limit);
 }
 
@@ -36196,14 +36785,14 @@ class child;
 /// A line that a process has written, without its end.
 struct output_line {
     bool is_error = false; ///< to its standard error
-    std::string text;
+    std::string text{};
 };
 
 /// Lines of one worker, in the order in which they were read.
 struct worker_lines {
-    std::string worker, node;   ///< "worker-3"; "node-2", empty: this host
-    std::uint64_t left_out = 0; ///< lines before these that nobody will see
-    std::vector<output_line> lines;
+    std::string worker{}, node{}; ///< "worker-3"; "node-2", empty: this host
+    std::uint64_t left_out = 0;   ///< lines before these that nobody will see
+    std::vector<output_line> lines{};
 };
 
 /// Where lines go: what prints them, and suspends until it has.
@@ -36265,7 +36854,7 @@ struct output_style {
 /// A piece of text for one of the two outputs.
 struct output_text {
     bool is_error = false;
-    std::string text; ///< whole lines
+    std::string text{}; ///< whole lines
 };
 /// The text that is printed for these lines.
 [[nodiscard]] std::vector<output_text> format_lines(const std::vector<worker_lines>& all,
@@ -36688,12 +37277,12 @@ struct local_workers_options {
     bool direct_calls = true; ///< workers call the actors of each other without the driver
     /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus and memory that are not named are those
     /// that are there.
-    resources offers;
+    resources offers{};
     /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
-    std::vector<std::string> gpu_names;
+    std::vector<std::string> gpu_names{};
     /// Prints what workers print; empty: their output is that of this process.
-    print_lines print;
-    time_constants times;
+    print_lines print{};
+    time_constants times{};
 };
 
 /// The worker processes of one driver. Its serve() must have ended before it is destroyed.
@@ -37812,6 +38401,7 @@ SKEIN_INLINE error session_closed(const function_record* fn, const char* progres
 // ======== skein/rt/pending.hpp, continued
 #include <atomic>
 #include <condition_variable>
+#include <coroutine>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -37941,7 +38531,7 @@ public:
     ///   errors  invalid_argument: on the session's own thread, which would wait for itself
     void wait() const { here().wait(); }
     /// The same, for so long at most. False: there is none yet.
-    [[nodiscard]] bool wait_for(duration limit) const { return here().wait_for(limit); }
+    [[nodiscard]] bool wait_for(time_span limit) const { return here().wait_for(limit); }
 
     /// Blocks this thread until there is an outcome; gives a copy of the value.
     ///   errors  what co_await of a ref throws: remote_error, worker_lost, timeout (.deadline), cancelled; closed: the
@@ -37957,11 +38547,11 @@ public:
     }
     /// The same, for so long at most. The call itself goes on; `.deadline` bounds the call.
     ///   errors  also timeout
-    T get_for(duration limit) const& {
+    T get_for(time_span limit) const& {
         here().wait_within(limit);
         return copy();
     }
-    T get_for(duration limit) && {
+    T get_for(time_span limit) && {
         here().wait_within(limit);
         return take();
     }
@@ -37971,6 +38561,14 @@ public:
     /// The same as ref::cancel_by_force().
     ///   errors  not_supported: a call of an actor, see kill()
     void cancel_by_force() const { here().cancel(true); }
+
+    /// Says what to write instead.
+    template <class Never = void>
+    [[noreturn]] std::suspend_never operator co_await() const {
+        static_assert(!std::is_void_v<Never>,
+                      "skein: a pending is for threads: get() waits for it; a coroutine calls "
+                      "skein::remote<&f>(...) itself, and awaits the ref");
+    }
 
     /// What its copies share.
     [[nodiscard]] const std::shared_ptr<state>& shared() const noexcept { return state_; }
@@ -38111,7 +38709,7 @@ using rt::group_strategy;
 /// What a program may say about one placement group.
 struct placement_options {
     group_strategy strategy = group_strategy::pack;
-    std::string_view name{}; ///< unique among the groups of the program; copied; at most 255 bytes
+    option_text name{}; ///< unique among the groups of the program; copied; at most 255 bytes
     /// Gives the group that has the name already, if there is one; its bundles are those that it was made with.
     bool get_if_exists = false;
 };
@@ -38223,10 +38821,10 @@ namespace skein {
 
 /// Defaults of run() and session; flags and environment win.
 struct run_options {
-    int workers = 0;        ///< 0: one per core
-    std::string address;    ///< of the head of a cluster, or "local"; empty: workers of this host
-    std::string token_file; ///< the cluster's token; empty: as without --token-file
-    rt::local_workers_options processes;
+    int workers = 0;          ///< 0: one per core
+    std::string address{};    ///< of the head of a cluster, or "local"; empty: workers of this host
+    std::string token_file{}; ///< the cluster's token; empty: as without --token-file
+    rt::local_workers_options processes{};
 };
 
 /// The first line of a main that does what a worker must not do before it comes to run() or its session: in a process
@@ -38779,7 +39377,7 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
         fmt::print(stderr, "error: {}\n", e.what());
         return e.code() == errc::usage ? exit_code::usage : exit_code::failed;
     } catch (const std::exception& e) {
-        fmt::print(stderr, "error: {}\n", e.what());
+        fmt::print(stderr, "error: {}\n", bounded_text(text_of(e)));
     } catch (...) {
         fmt::print(stderr, "error: the app threw something that is not a std::exception\n");
     }
@@ -38952,40 +39550,29 @@ consteval bool check_shared_result() {
 
 // ---- the calling thread ------------------------------------------------------------------------
 
-/// Options that outlive the statement they were written in. Empty: none were.
+/// Options on their way to the loop. Empty: none were given.
 template <class Options>
 class kept_options {
 public:
     kept_options() noexcept = default;
-    explicit kept_options(Options how) : parts_(std::make_unique<parts>(std::move(how))) {
-        auto& mine = parts_->how;
-        for (auto* text : {&mine.resources, &mine.env, &mine.cwd, &mine.name}) *text = keep(*text);
-        mine.on = mine.on.with_text(keep(mine.on.text()));
-        if constexpr (requires { mine.deadline; })
-            if (mine.deadline != no_deadline) parts_->made = system_clock().now();
+    explicit kept_options(owned_options<Options> how)
+        : parts_(std::make_unique<parts>(std::move(how))) {
+        if (parts_->how->deadline != no_deadline) parts_->made = system_clock().now();
     }
-    /// On the loop: what is left of a deadline counts from the call.
+    /// On the loop, views of this: what is left of a deadline counts from the call.
     [[nodiscard]] Options take() const {
         if (!parts_) return {};
-        Options how = parts_->how;
-        if constexpr (requires { how.deadline; })
-            if (how.deadline != no_deadline)
-                how.deadline -= loop::current().exact_now() - parts_->made;
+        Options how = *parts_->how;
+        if (how.deadline != no_deadline) how.deadline -= loop::current().exact_now() - parts_->made;
         return how;
     }
 
 private:
     struct parts {
-        explicit parts(Options h) : how(std::move(h)) {}
-        Options how;
-        std::vector<std::unique_ptr<std::string>> texts;
+        explicit parts(owned_options<Options> h) : how(std::move(h)) {}
+        owned_options<Options> how;
         time_point made{};
     };
-    std::string_view keep(std::string_view text) {
-        if (text.empty()) return {};
-        parts_->texts.push_back(std::make_unique<std::string>(text));
-        return *parts_->texts.back();
-    }
     std::unique_ptr<parts> parts_;
 };
 
@@ -39200,17 +39787,14 @@ public:
     /// in the order in which they were made. The pending may be dropped.
     template <auto M, class... A>
     auto call(A&&... args) const {
-        return call_with<M>(call_options(), std::forward<A>(args)...);
+        return submit<M>({}, std::forward<A>(args)...);
     }
     /// The same with options: remote<&T::m>.with({...})(actor, args...) calls it.
     template <auto M, class... A>
     auto call_with(const call_options& how, A&&... args) const {
-        static_assert(std::is_member_function_pointer_v<decltype(M)>,
-                      "skein: call<&T::m> needs a member function of the actor's own type");
-        SKEIN_CHECK(cell_, "a method is called through an empty shared_actor");
-        return rt::detail::submit_from_thread<M, T>(cell_->door,
-                                                    rt::detail::kept_options<call_options>(how),
-                                                    cell_, std::forward<A>(args)...);
+        using owned = rt::detail::owned_options<call_options>;
+        return submit<M>(rt::detail::kept_options<call_options>(owned(how)),
+                         std::forward<A>(args)...);
     }
     /// Copies of one handle are equal.
     friend bool operator==(const shared_actor&, const shared_actor&) = default;
@@ -39221,6 +39805,14 @@ public:
     }
 
 private:
+    template <auto M, class... A>
+    auto submit(rt::detail::kept_options<call_options> how, A&&... args) const {
+        static_assert(std::is_member_function_pointer_v<decltype(M)>,
+                      "skein: call<&T::m> needs a member function of the actor's own type");
+        SKEIN_CHECK(cell_, "a method is called through an empty shared_actor");
+        return rt::detail::submit_from_thread<M, T>(cell_->door, std::move(how), cell_,
+                                                    std::forward<A>(args)...);
+    }
     std::shared_ptr<rt::detail::actor_cell> cell_;
 };
 
@@ -39370,7 +39962,8 @@ private:
 template <auto F>
 class session_function {
 public:
-    session_function(session& by, const call_options& how) : door_(by.door()), how_(how) {}
+    session_function(session& by, rt::detail::owned_options<call_options> how)
+        : door_(by.door()), how_(std::move(how)) {}
 
     /// Submits the call and returns at once.
     template <class... A>
@@ -39383,24 +39976,25 @@ public:
 
 private:
     std::shared_ptr<rt::detail::session_door> door_;
-    call_options how_;
+    rt::detail::owned_options<call_options> how_;
 };
 
 /// actor<T>.with({...}).on(session): call it with the constructor's arguments, from any thread.
 template <class T>
 class session_actor_maker {
 public:
-    session_actor_maker(session& by, const actor_options& how) noexcept : by_(by), how_(how) {}
+    session_actor_maker(session& by, rt::detail::owned_options<actor_options> how) noexcept
+        : by_(by), how_(std::move(how)) {}
 
     /// Makes the actor; blocks until its constructor has returned.
     template <class... A>
     [[nodiscard]] shared_actor<T> operator()(A&&... args) const {
-        return by_.make<T>(how_, std::forward<A>(args)...);
+        return by_.make<T>(*how_, std::forward<A>(args)...);
     }
 
 private:
     session& by_;
-    actor_options how_;
+    rt::detail::owned_options<actor_options> how_;
 };
 
 } // namespace skein

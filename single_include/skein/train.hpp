@@ -649,7 +649,7 @@ namespace skein::dist {
 struct collective_options {
     /// From the start of a collective on this rank: a rank that has not done its part by then is
     /// named in errc::timeout on all ranks. Lost processes are noticed at once, not by this.
-    duration deadline = time_constants::lan().collective_timeout;
+    time_span deadline = time_constants::lan().collective_timeout;
 };
 
 /// A collective that stopped on the thread which began it. `rest` blocks the thread that resumes it.
@@ -733,7 +733,7 @@ public:
     /// Any thread. Fails the running and every later collective on all ranks it can reach.
     virtual void abort(error why) noexcept = 0;
     /// Of the collectives that begin after it.
-    virtual void set_deadline(duration limit) = 0;
+    virtual void set_deadline(time_span limit) = 0;
     /// What the collectives that begin after it are for. Messages have none to agree on.
     virtual void set_tag(collective_tag tag) = 0;
     /// Null: everything runs on the loop's thread.
@@ -864,7 +864,7 @@ public:
     /// before they go away, after abort() when nobody may wait for peers any more.
     void drain() noexcept;
     /// For the operations submitted after it.
-    void set_deadline(duration limit);
+    void set_deadline(time_span limit);
     [[nodiscard]] comm_stats stats() const;
     /// The loop it runs on, for other work that should share the thread.
     [[nodiscard]] net::loop_thread& worker() noexcept { return *worker_; }
@@ -1386,7 +1386,7 @@ SKEIN_INLINE task<void> comm_thread::apply_deadline(communicator& comm, duration
     co_return;
 }
 
-SKEIN_INLINE void comm_thread::set_deadline(duration limit) {
+SKEIN_INLINE void comm_thread::set_deadline(time_span limit) {
     auto ordered = submit(0, [limit](communicator& c) { return apply_deadline(c, limit); });
     (void)ordered;
 }
@@ -1421,7 +1421,7 @@ namespace skein::dist {
 
 /// Hosts in the order of their first rank, ranks ascending.
 struct placement {
-    std::vector<std::vector<int>> hosts;
+    std::vector<std::vector<int>> hosts{};
     int my_host = 0;
     int my_place = 0; ///< index in hosts[my_host]; 0 leads
 
@@ -1680,7 +1680,7 @@ public:
     [[nodiscard]] int rank() const noexcept override;
     [[nodiscard]] int world_size() const noexcept override;
     [[nodiscard]] std::string name() const override;
-    void set_deadline(duration limit) noexcept override;
+    void set_deadline(time_span limit) noexcept override;
     void set_tag(collective_tag tag) override;
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
@@ -2669,7 +2669,7 @@ public:
     [[nodiscard]] int size() const noexcept { return static_cast<int>(group_.size()); }
     [[nodiscard]] int position() const noexcept { return position_; }
     [[nodiscard]] loop& on() const noexcept { return here_; }
-    void set_deadline(duration limit) noexcept { deadline_ = limit; }
+    void set_deadline(time_span limit) noexcept { deadline_ = limit; }
     void set_tag(collective_tag tag) { tag_ = tag.pack(); }
     void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
     void on_failure(unique_function<void(const error&)> listener) {
@@ -2748,7 +2748,7 @@ private:
     std::vector<int> group_; // world ranks
     int position_;
     ring_options pieces_;
-    duration deadline_;
+    time_span deadline_;
     int divisor_;
     loop& here_;
     net::stream* out_ = nullptr; // to the next; its other direction carries notices to us
@@ -2819,7 +2819,7 @@ private:
 SKEIN_INLINE task<void> ring_communicator::core::finish_in_time(task<void> body) {
     late_watch watch(*this);
     const time_point until = deadline_after(here_.now(), deadline_);
-    const duration grace =
+    const time_span grace =
         std::min<duration>(deadline_ / 4 + times.ring_grace_least, times.ring_grace_most);
     if (doing_.kind != detail::op_kind::message) here_.set_timer(watch, until);
 
@@ -3667,7 +3667,7 @@ SKEIN_INLINE int ring_communicator::world_size() const noexcept { return core_->
 SKEIN_INLINE std::string ring_communicator::name() const {
     return fmt::format("ring x{}", core_->size());
 }
-SKEIN_INLINE void ring_communicator::set_deadline(duration limit) noexcept {
+SKEIN_INLINE void ring_communicator::set_deadline(time_span limit) noexcept {
     core_->set_deadline(limit);
 }
 SKEIN_INLINE void ring_communicator::set_tag(collective_tag tag) { core_->set_tag(tag); }
@@ -3909,7 +3909,7 @@ public:
     [[nodiscard]] int rank() const noexcept override { return rank_; }
     [[nodiscard]] int world_size() const noexcept override { return size_; }
     [[nodiscard]] std::string name() const override;
-    void set_deadline(duration limit) noexcept override { deadline_ = limit; }
+    void set_deadline(time_span limit) noexcept override { deadline_ = limit; }
     void set_tag(collective_tag tag) override { tag_ = tag.pack(); }
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
@@ -4006,7 +4006,7 @@ private:
     detail::shm_layout layout_;
     int rank_, size_;
     std::vector<int> labels_;
-    duration deadline_;
+    time_span deadline_;
     std::vector<unique_fd> watched_; // pidfd of each member, or none
     std::vector<const void*> sources_;
     std::shared_ptr<detail::memory_table> memory_ = std::make_shared<detail::memory_table>();
@@ -5033,7 +5033,7 @@ struct comm_options {
     /// The name or address under which other hosts reach this one. Empty: loopback when all ranks
     /// share this machine's network, else rendezvous::host().
     std::string advertise = {};
-    duration connect_deadline = time_constants::lan().rendezvous_timeout;
+    time_span connect_deadline = time_constants::lan().rendezvous_timeout;
     /// What errors call the ranks of this group: their ranks in a larger world, ascending. Empty:
     /// 0, 1, ... split() sets it.
     std::vector<int> labels = {};
@@ -5046,7 +5046,7 @@ struct comm_site {
     net::loop_thread& worker; ///< what is made lives on its loop
     placement where;
     bool one_network = true; ///< all ranks have the same loopback
-    std::string key;         ///< what the keys of the model's exchanges begin with
+    std::string key{};       ///< what the keys of the model's exchanges begin with
 
     [[nodiscard]] int ranks() const;
     /// What errors call a rank, or several.
@@ -5208,7 +5208,7 @@ public:
     [[nodiscard]] int rank() const noexcept override { return rank_; }
     [[nodiscard]] int world_size() const noexcept override { return size_; }
     [[nodiscard]] std::string name() const override;
-    void set_deadline(duration limit) override { deadline_ = limit; }
+    void set_deadline(time_span limit) override { deadline_ = limit; }
     void set_tag(collective_tag tag) override;
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
@@ -5244,7 +5244,7 @@ private:
     void begin(detail::signature what);
     [[nodiscard]] int label(int rank) const { return labels_[static_cast<std::size_t>(rank)]; }
     [[nodiscard]] std::string rank_and_call() const;
-    [[nodiscard]] duration patience() const;
+    [[nodiscard]] time_span patience() const;
     void wait_inside();
     void wait_for_leader();
 
@@ -5280,7 +5280,7 @@ private:
     std::unique_ptr<shm_communicator> inside_;
     std::unique_ptr<ring_communicator> between_;
     std::shared_ptr<links> net_;
-    duration deadline_;
+    time_span deadline_;
     detail::signature doing_;
     std::uint64_t tag_ = 0;
     std::optional<error> failed_;
@@ -5607,7 +5607,7 @@ SKEIN_INLINE std::string hierarchical_communicator::rank_and_call() const {
     return fmt::format("rank {}, {}", label(rank_), detail::describe(doing_));
 }
 
-SKEIN_INLINE duration hierarchical_communicator::patience() const {
+SKEIN_INLINE time_span hierarchical_communicator::patience() const {
     return deadline_ / 2 + time_constants::lan().ring_grace_least;
 }
 
@@ -5818,7 +5818,7 @@ public:
     task<void> recv(buffer_view io, int from) override;
     task<void> close() override;
     void abort(error why) noexcept override;
-    void set_deadline(duration) noexcept override {}
+    void set_deadline(time_span) noexcept override {}
     void set_tag(collective_tag) noexcept override {}
 
 private:
@@ -6539,8 +6539,8 @@ namespace skein::report {
 struct tb_event {
     double wall_time = 0.0; ///< seconds since 1970
     std::int64_t step = 0;
-    std::string file_version; ///< only the first event of a file
-    std::vector<std::pair<std::string, float>> scalars;
+    std::string file_version{}; ///< only the first event of a file
+    std::vector<std::pair<std::string, float>> scalars{};
 
     friend bool operator==(const tb_event&, const tb_event&) = default;
 };
@@ -6882,7 +6882,7 @@ using skein::to_string; // the overload below must not hide those of the core
 
 /// One merged number, ready for a file or a screen.
 struct metric_value {
-    std::string name;
+    std::string name{};
     double value = 0.0;
 
     friend bool operator==(const metric_value&, const metric_value&) = default;
@@ -7316,9 +7316,9 @@ enum class progress_mode : std::uint8_t {
 /// What the reader of one line needs. Missing numbers are left out.
 struct progress_update {
     std::uint64_t step = 0; ///< finished steps
-    std::optional<double> loss;
-    std::optional<double> tokens_per_s;
-    std::optional<double> step_seconds; ///< newest average time of a step
+    std::optional<double> loss{};
+    std::optional<double> tokens_per_s{};
+    std::optional<double> step_seconds{}; ///< newest average time of a step
     std::vector<std::pair<std::string, double>>
         more{}; ///< e.g. {"lr", 6e-4}; shown if there is room
     std::vector<std::pair<std::string, double>> also{}; ///< for programs: JSON lines only
@@ -7326,16 +7326,16 @@ struct progress_update {
 
 /// What a progress line says of its run, and how often it is written.
 struct progress_options {
-    std::string name;        ///< in front of the line
+    std::string name{};      ///< in front of the line
     std::uint64_t total = 0; ///< steps of the whole run; 0: unknown
     bool samples = false;    ///< update.tokens_per_s counts samples: say "samples/s"
     std::uint64_t first = 0; ///< the step the run (re)started at, for the ETA
     progress_mode mode = progress_mode::automatic;
-    std::chrono::milliseconds terminal_interval{100};
-    std::chrono::milliseconds plain_interval{10'000};
-    std::function<void(std::string_view)> write; ///< default: stderr, at once
-    std::function<int()> columns;                ///< width of the terminal; default: asks stderr
-    std::function<double()> clock;               ///< seconds, monotonic; default: the real one
+    time_span terminal_interval = std::chrono::milliseconds(100);
+    time_span plain_interval = std::chrono::milliseconds(10'000);
+    std::function<void(std::string_view)> write{}; ///< default: stderr, at once
+    std::function<int()> columns{};                ///< width of the terminal; default: asks stderr
+    std::function<double()> clock{};               ///< seconds, monotonic; default: the real one
 };
 
 /// Owned by rank 0; one thread.
@@ -7788,13 +7788,13 @@ struct curve_point {
 
 /// One line of a plot.
 struct curve {
-    std::string label;
-    std::vector<curve_point> points; ///< by ascending x
+    std::string label{};
+    std::vector<curve_point> points{}; ///< by ascending x
 };
 
 /// What a plot says beside its curves, and its size.
 struct plot_options {
-    std::string title;
+    std::string title{};
     std::string x_label = "step";
     std::string y_label = "loss";
     int width = 760, height = 420; ///< pixels
@@ -8053,15 +8053,15 @@ namespace skein::report {
 /// is equal byte for byte.
 struct metrics_row {
     std::uint64_t step = 0;
-    std::vector<metric_value> values;
-    std::vector<metric_value> timings;
+    std::vector<metric_value> values{};
+    std::vector<metric_value> timings{};
 };
 
 /// How a run's folder is opened.
 struct run_dir_options {
     bool resume = false; ///< go on in an existing folder; else a taken name gets ".2", ".3", ...
     /// How long a folder to resume may be in use: a run that was just killed needs a moment to end.
-    std::chrono::milliseconds patience{2000};
+    time_span patience = std::chrono::milliseconds(2000);
     /// Seconds since 1970 for event files; default: the system's clock. For tests.
     double (*wall_time)() = nullptr;
 };
@@ -8201,8 +8201,7 @@ struct run_lock {
 
 /// Tries to lock a folder; a busy one is tried again until `patience` is over, for a run that was
 /// killed a moment ago and whose last process is on its way out.
-[[nodiscard]] SKEIN_INLINE run_lock lock_run(const std::string& folder,
-                                             std::chrono::milliseconds patience) {
+[[nodiscard]] SKEIN_INLINE run_lock lock_run(const std::string& folder, time_span patience) {
     const auto path = join_path(folder, ".lock");
     const auto end = system_clock().now() + patience;
     run_lock out;
@@ -8408,7 +8407,7 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
             throw unusable(*whose);
         }
 
-    auto lock = detail::lock_run(path_, wanted ? options_.patience : std::chrono::milliseconds(0));
+    auto lock = detail::lock_run(path_, wanted ? options_.patience : time_span());
     switch (lock.outcome) {
     case detail::lock_outcome::failed:
         throw unusable(errno_error(lock.number, "lock", join_path(path_, ".lock")));
@@ -8772,28 +8771,28 @@ namespace skein::report {
 
 /// What the last screen is made of.
 struct run_summary {
-    std::string name;        ///< in use
-    std::string asked;       ///< the name that was asked for, when it was taken; or empty
-    std::string path;        ///< "runs/gpt"
+    std::string name{};      ///< in use
+    std::string asked{};     ///< the name that was asked for, when it was taken; or empty
+    std::string path{};      ///< "runs/gpt"
     std::uint64_t steps = 0; ///< finished
     std::uint64_t total = 0; ///< asked for
     std::uint64_t first = 0; ///< where this start of the program began
     double seconds = 0.0;    ///< of this start
-    std::optional<double> tokens_per_s;
-    bool samples = false;                 ///< tokens_per_s counts samples
-    std::optional<double> peak_rss_bytes; ///< largest of the ranks
+    std::optional<double> tokens_per_s{};
+    bool samples = false;                   ///< tokens_per_s counts samples
+    std::optional<double> peak_rss_bytes{}; ///< largest of the ranks
     int workers = 1;
     int restarts = 0;
-    std::vector<metric_value> results; ///< e.g. {"loss", 1.83}, {"val_loss", 1.91}
-    std::uint64_t val_step = 0;        ///< the step of "val_loss"; 0: the last one
-    std::string checkpoint;            ///< the newest, or empty
-    std::string command;               ///< how the program was called; empty: no resume line
+    std::vector<metric_value> results{}; ///< e.g. {"loss", 1.83}, {"val_loss", 1.91}
+    std::uint64_t val_step = 0;          ///< the step of "val_loss"; 0: the last one
+    std::string checkpoint{};            ///< the newest, or empty
+    std::string command{};               ///< how the program was called; empty: no resume line
     /// What goes on, and what gives the steps; empty when the program has no such flags.
     std::string resume_flag = "--resume", steps_flag = "--steps", name_flag = "--run";
-    std::string launcher; ///< what started the ranks, or empty: the program itself
-    std::string stopped;  ///< "by SIGINT": why it ended early, or empty
+    std::string launcher{}; ///< what started the ranks, or empty: the program itself
+    std::string stopped{};  ///< "by SIGINT": why it ended early, or empty
     /// Only for summary_json(): members of the program's own, at its end.
-    std::vector<std::pair<std::string, std::string>> texts;
+    std::vector<std::pair<std::string, std::string>> texts{};
 };
 
 /// A word as one types it into a shell: in quotes when it needs them.
@@ -9209,10 +9208,10 @@ namespace skein::train {
 
 /// A named tensor and its bytes (row-major, little-endian), owned by someone else.
 struct tensor_view {
-    std::string name;
-    std::string dtype;               ///< as in the format: F32, BF16, F64, I64, U8, ...
-    std::vector<std::int64_t> shape; ///< empty for a scalar
-    byte_span bytes;
+    std::string name{};
+    std::string dtype{};               ///< as in the format: F32, BF16, F64, I64, U8, ...
+    std::vector<std::int64_t> shape{}; ///< empty for a scalar
+    byte_span bytes{};
 };
 
 /// What a header says of one tensor.
@@ -9779,7 +9778,7 @@ using exchange_function = std::function<std::vector<byte_buffer>(byte_span mine)
 struct checkpoint_world {
     int rank = 0;
     int size = 1;
-    exchange_function exchange; ///< needed when size > 1; collective, called in the same order
+    exchange_function exchange{}; ///< needed when size > 1; collective, called in the same order
 };
 
 /// Which checkpoints are kept, and how they are checked.
@@ -9788,8 +9787,8 @@ struct checkpoint_options {
     std::size_t keep_best = 0;       ///< besides those, the best by `metric`
     std::string metric = "val_loss"; ///< name in checkpoint_state::metrics
     bool lower_is_better = true;
-    std::size_t chunk_bytes = 1u << 20;           ///< bytes covered by one checksum
-    std::function<void(const std::string&)> warn; ///< default: a warning in the log
+    std::size_t chunk_bytes = 1u << 20;             ///< bytes covered by one checksum
+    std::function<void(const std::string&)> warn{}; ///< default: a warning in the log
 };
 
 /// A tensor to save, and what this rank has of it: all, or a run of rows along dimension 0. A tensor of no
@@ -9797,10 +9796,10 @@ struct checkpoint_options {
 struct tensor_part {
     static constexpr std::int64_t whole = -1; ///< as `rows`: all of them
 
-    std::string name;
-    std::string dtype;               ///< as in safetensors: F32, BF16, ...
-    std::vector<std::int64_t> shape; ///< of the whole tensor
-    byte_span bytes;                 ///< of the rows below
+    std::string name{};
+    std::string dtype{};               ///< as in safetensors: F32, BF16, ...
+    std::vector<std::int64_t> shape{}; ///< of the whole tensor
+    byte_span bytes{};                 ///< of the rows below
     std::int64_t first_row = 0;
     std::int64_t rows = whole;
     /// True: every rank has these bytes, all rows; one of them writes them. False: each rank writes its own
@@ -9813,11 +9812,11 @@ struct tensor_part {
 /// only its share. `step` is the number of finished optimizer steps.
 struct checkpoint_state {
     std::uint64_t step = 0;
-    std::vector<tensor_part> tensors; ///< bytes must stay unchanged during save()
+    std::vector<tensor_part> tensors{}; ///< bytes must stay unchanged during save()
     /// Sampler position, RNG, schedule...: the text of one JSON object; rank 0's is kept.
     std::string extra = "{}";
-    std::map<std::string, double> metrics; ///< for keep_best and for people; rank 0's is kept
-    std::string config_hash;               ///< tells a resume with another model; rank 0's is kept
+    std::map<std::string, double> metrics{}; ///< for keep_best and for people; rank 0's is kept
+    std::string config_hash{}; ///< tells a resume with another model; rank 0's is kept
 };
 
 /// What a finished save tells.
@@ -11437,10 +11436,10 @@ struct run_config {
     // Failures
     int workers = 1;      ///< local processes, when no launcher has set up a world already
     int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
-    std::chrono::nanoseconds restart_backoff = time_constants::lan().job_restart_first; ///< doubles
-    std::chrono::nanoseconds collective_timeout = time_constants::lan().collective_timeout;
+    time_span restart_backoff = time_constants::lan().job_restart_first; ///< doubles
+    time_span collective_timeout = time_constants::lan().collective_timeout;
     /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
-    std::chrono::nanoseconds stop_grace = time_constants::lan().training_stop_grace;
+    time_span stop_grace = time_constants::lan().training_stop_grace;
     std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
 
     // What it says
@@ -16031,8 +16030,8 @@ namespace skein {
 /// What a loss function may return in place of a mean. A weight of 0 (everything masked) is fine as long as
 /// some rank has more in every step.
 struct weighted_loss {
-    at::Tensor sum;    ///< one number, with a gradient
-    at::Tensor weight; ///< one number, at least 0; no gradient goes through it
+    at::Tensor sum{};    ///< one number, with a gradient
+    at::Tensor weight{}; ///< one number, at least 0; no gradient goes through it
 };
 
 } // namespace skein
@@ -16984,7 +16983,7 @@ struct optimizer_options {
         : how(std::forward<O>(optimizer)), more(std::move(extras)) {}
 
     any_optimizer how;
-    optimizer_extras more;
+    optimizer_extras more{};
 };
 
 /// The settings that all ranks must have alike, but for what the groups match: see

@@ -4,6 +4,7 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <stdexcept>
+#include <string>
 
 using skein::errc;
 using skein::error;
@@ -39,4 +40,21 @@ TEST_CASE("every code has a name of its own") {
     CHECK(to_string(errc::peer_lost) == "peer_lost");
     for (int code = 2; code <= 25; ++code) CHECK(to_string(static_cast<errc>(code)) != "unknown");
     CHECK(to_string(static_cast<errc>(9999)) == "unknown");
+}
+
+TEST_CASE("an exception without a text has one, and a very long text is cut and says so") {
+    struct silent : std::exception {
+        const char* what() const noexcept override { return nullptr; }
+    };
+    CHECK(skein::to_error(std::make_exception_ptr(silent())).text() ==
+          "an exception without a text");
+    const std::string longest(std::size_t{64} << 10, 'x');
+    CHECK(skein::bounded_text(longest) == longest);
+    const auto cut = skein::bounded_text("begin" + longest + longest + "end");
+    CHECK(cut.size() < longest.size() + 100);
+    CHECK(cut.starts_with("beginx"));
+    CHECK(cut.ends_with("xend"));
+    CHECK(cut.find("65544 of 131080 bytes are left out") != cut.npos);
+    const auto e = skein::to_error(std::make_exception_ptr(std::runtime_error(longest + "!")));
+    CHECK(e.text().find("bytes are left out") != std::string::npos);
 }

@@ -22,3 +22,14 @@ TEST_CASE("what is no mangled name comes back as it is") {
     CHECK(skein::readable_name("not mangled") == "not mangled");
     CHECK(skein::readable_name("") == "");
 }
+
+namespace {
+std::string text_giver(int) { return {}; }
+template <auto F>
+struct names {};
+} // namespace
+
+TEST_CASE("a name has no mark of the compiler's") {
+    CHECK(skein::readable_name("_Z5countB5cxx11i") == "count(int)");
+    CHECK(skein::type_name(typeid(names<&text_giver>)).find("[abi") == std::string::npos);
+}

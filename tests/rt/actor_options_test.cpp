@@ -4,6 +4,11 @@
 
 #include <skein/rt/actor.hpp>
 
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
 #include <catch2/catch_test_macros.hpp>
 
 namespace actor_options_test {
@@ -90,7 +95,126 @@ TEST_CASE("an actor that is made again has the state of its last answered call",
         auto asked = failure_of(l.call<&ledger::all>());
         const auto lost = co_await asked;
         CHECK(lost.code() == errc::worker_lost);
-        CHECK(lost.text().find("made again 1 times") != std::string::npos);
+        CHECK(lost.text().find("was made again once") != std::string::npos);
+    });
+}
+
+// ---- what cannot be kept ------------------------------------------------------------------------
+
+struct nest {
+    int value = 0;
+    std::vector<nest> inside;
+};
+
+struct nest_keeper {
+    nest kept;
+    int grow() {
+        nest above;
+        above.inside.push_back(std::move(kept));
+        kept = std::move(above);
+        return depth();
+    }
+    int depth() const {
+        int d = 1;
+        for (const auto* at = &kept; !at->inside.empty(); at = &at->inside[0]) ++d;
+        return d;
+    }
+    nest whole() const { return kept; }
+    int worker() const { return static_cast<int>(rt::runtime::current().name().pid / 100) - 1; }
+    nest save() const { return kept; }
+    void load(nest n) { kept = std::move(n); }
+};
+
+TEST_CASE("the call that makes a state too deep to be read is the one that fails",
+          "[O2][rt][actor_options]") {
+    in_sim(31, 2, [](sim_cluster& c) -> task<void> {
+        auto k = co_await actor<nest_keeper>.with({.restarts = -1})();
+        int answered = 0;
+        std::optional<error> why;
+        for (int i = 0; i < 80 && !why; ++i) {
+            auto asked = as_result(k.call<&nest_keeper::grow>());
+            const auto outcome = co_await asked;
+            if (outcome)
+                answered = *outcome;
+            else
+                why = outcome.error();
+        }
+        REQUIRE(why);
+        CHECK(why->code() == errc::too_large);
+        const std::string text = why->what();
+        CHECK(text.find("nest_keeper::grow") != text.npos);
+        CHECK(text.find("nest_keeper::save()") != text.npos);
+        CHECK(text.find("limit of 64") != text.npos);
+        auto killed = kill_worker_of(&c, k);
+        co_await killed;
+        const int kept = co_await k.call<&nest_keeper::depth>();
+        CHECK(kept == answered); // all that was answered is there
+    });
+}
+
+nest nested_by(int depth) {
+    nest_keeper k;
+    for (int i = 1; i < depth; ++i) k.grow();
+    return k.kept;
+}
+
+TEST_CASE("a result that its reader would refuse fails with its function's name",
+          "[rt][actor_options]") {
+    in_sim(32, 2, [](sim_cluster&) -> task<void> {
+        auto fits = remote<&nested_by>(64);
+        const auto deep = co_await fits;
+        CHECK(deep.inside.size() == 1);
+        auto asked = failure_of(remote<&nested_by>(65));
+        const auto why = co_await asked;
+        CHECK(why.code() == errc::too_large);
+        const std::string text = why.what();
+        CHECK(text.find("nested_by") != text.npos);
+        CHECK(text.find("its result cannot be sent") != text.npos);
+        auto passed =
+            failure_of(remote<+[](nest n) { return int(n.inside.size()); }>(nested_by(70)));
+        const auto refused = co_await passed;
+        CHECK(refused.code() == errc::too_large);
+        CHECK(refused.text().find("its arguments cannot be encoded") != std::string::npos);
+    });
+}
+
+TEST_CASE("messages name an actor by its name", "[rt][actor_options]") {
+    in_sim(33, 2, [](sim_cluster& c) -> task<void> {
+        auto l = co_await actor<ledger>.with({.restarts = 1, .name = "totals"})();
+        auto first = kill_worker_of(&c, l);
+        co_await first;
+        (void)co_await l.call<&ledger::note>(1);
+        auto second = kill_worker_of(&c, l);
+        co_await second;
+        auto asked = failure_of(l.call<&ledger::all>());
+        const auto lost = co_await asked;
+        CHECK(lost.text().find("actor \"totals\" was made again once") != std::string::npos);
+
+        auto other = co_await actor<ledger>.with({.name = "sums"})();
+        const auto copy = other;
+        kill(other);
+        auto called = failure_of(copy.call<&ledger::all>());
+        const auto gone = co_await called;
+        CHECK(gone.text().find("actor \"sums\" was killed") != std::string::npos);
+        auto sought = as_result(get_actor<ledger>("total"));
+        const auto none = co_await sought;
+        CHECK_FALSE(none);
+    });
+}
+
+std::string spell(int) { throw std::out_of_range("no such number"); }
+int length(std::string text) { return static_cast<int>(text.size()); }
+
+TEST_CASE("the call that did not run is the first word of why its argument failed",
+          "[rt][actor_options]") {
+    in_sim(34, 1, [](sim_cluster&) -> task<void> {
+        auto asked = failure_of(remote<&length>(remote<&spell>(3)));
+        const auto why = co_await asked;
+        const std::string text = why.what();
+        CHECK(text.find("length(") < text.find("did not run: its argument failed: "));
+        CHECK(text.find("its argument failed: ") < text.find("spell(int) on "));
+        CHECK(text.find("no such number") != text.npos);
+        CHECK(text.find("[abi") == text.npos);
     });
 }
 

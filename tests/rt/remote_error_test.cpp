@@ -54,6 +54,20 @@ TEST_CASE("something that is no exception class arrives as its type", "[rt][remo
     CHECK(got.from->type == "int");
 }
 
+TEST_CASE("a very long text travels cut, and says so", "[rt][remote_error]") {
+    const std::string book(std::size_t{4} << 20, 'x');
+    const auto foreign = through_the_wire(std::make_exception_ptr(std::runtime_error(book)));
+    const auto own = through_the_wire(
+        std::make_exception_ptr(error(errc::io, book).with_cause(book).with_hint("the end")));
+    for (const auto* got : {&foreign, &own}) {
+        const std::string shown = got->what.what();
+        CHECK(shown.size() < std::size_t{256} << 10);
+        CHECK(shown.find("bytes are left out") != shown.npos);
+        CHECK(got->from->text.size() < std::size_t{65} << 10);
+    }
+    CHECK(own.what.hint() == "the end");
+}
+
 TEST_CASE("a failure that cannot be read is malformed, not a crash", "[rt][remote_error]") {
     wire::writer out;
     rt::detail::encode_failure(out, {error(errc::io, "text"), nullptr});

@@ -989,11 +989,12 @@ TEST_CASE(
         return s.why(id);
     };
     const auto nobody = why("cpu=1", constraint::labelled("node=nobody"));
-    CHECK(has(nobody, "asks for cpu=1 on nobody: no node of that name is there; name one that is"));
+    CHECK(has(nobody, "asks for cpu=1 on nobody: no node of that name is there; there are: "
+                      "\"worker-1\"; name one that is"));
     CHECK_FALSE(has(nobody, "lower the demand"));
     const auto zone = why("cpu=1", constraint::labelled("zone=b"));
-    CHECK(
-        has(zone, "on nodes labelled zone=b: no node has that label; name another label, or add"));
+    CHECK(has(zone, "on nodes labelled zone=b: no node has that label; there are: \"zone=a\"; "
+                    "name another label, or add"));
     CHECK(has(why("cpu=9", constraint::labelled("zone=a")),
               "no node could ever hold it: worker-1 has most, cpu=8; lower the demand, or add a "
               "node that has it"));

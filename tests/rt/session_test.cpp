@@ -15,6 +15,8 @@
 #include <optional>
 #include <thread>
 
+#include <fmt/format.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
@@ -166,6 +168,36 @@ TEST_CASE("actors of a session have options, names and arguments as others have"
 }
 
 actor_handle<counter> no_counter() { return {}; }
+
+TEST_CASE("options through a session own their texts, too", "[T15][rt][session]") {
+    session cluster(with_workers(1));
+    const auto named = [&](int n) {
+        return remote<&twice>
+            .with({.deadline = std::chrono::hours::min(),
+                   .name = fmt::format("the call of a long name with the number {}", n)})
+            .on(cluster);
+    };
+    auto f = named(3);
+    const auto other = named(4);
+    try {
+        (void)f(1).get();
+        FAIL("it has no time");
+    } catch (const error& e) {
+        CHECK(e.code() == errc::timeout);
+        CHECK_THAT(e.what(), ContainsSubstring("the call of a long name with the number 3"));
+    }
+    auto made = [&] {
+        return actor<counter>
+            .with({.name = fmt::format("the counter of a long name with the number {}", 1)})
+            .on(cluster);
+    }();
+    const auto kept = made();
+    const auto found = cluster.get_actor<counter>("the counter of a long name with the number 1");
+    CHECK(found.id() == kept.id());
+    const auto patient = cluster.submit<&twice>(4);
+    CHECK(patient.wait_for(std::chrono::years(300)));
+    CHECK(patient.get_for(std::chrono::hours::max()) == 8);
+}
 
 TEST_CASE("an empty handle is a result like another", "[T9][rt][session]") {
     session cluster(with_workers(1));

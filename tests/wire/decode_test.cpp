@@ -137,12 +137,12 @@ TEST_CASE("values that nest deeper than the limit are refused") {
         above.children.push_back(std::move(deep));
         deep = std::move(above);
     }
-    const auto bytes = wire::encode(deep);
+    wire::limits wide;
+    wide.max_depth = 200;
+    const auto bytes = wire::encode(deep, wide);
     const auto refused = wire::decode<tree>(bytes);
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code() == errc::too_large);
-    wire::limits wide;
-    wide.max_depth = 200;
     const auto back = wire::decode<tree>(bytes, wide);
     REQUIRE(back);
     CHECK(*back == deep);

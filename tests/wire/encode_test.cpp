@@ -1,9 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/wire/encode.hpp>
 
+#include <skein/wire/decode.hpp>
+
+#include <optional>
+#include <string>
+#include <vector>
+
 #include <catch2/catch_test_macros.hpp>
 
 #include "messages.hpp"
+
+namespace {
+struct chain {
+    int value = 0;
+    std::vector<chain> next;
+};
+} // namespace
 
 namespace wire = skein::wire;
 using namespace wire_test;
@@ -62,4 +75,53 @@ TEST_CASE("several values may follow each other in one writer") {
     wire::encode(out, std::uint8_t{1});
     wire::encode(out, std::string("x"));
     CHECK(skein::to_hex(out.bytes()) == "010178");
+}
+
+namespace {
+
+struct wide { // 88 bytes in memory, 4 on the wire when empty
+    std::string name;
+    std::vector<std::string> more;
+    std::optional<std::string> maybe;
+};
+chain nested(int depth) {
+    chain top;
+    for (int i = 1; i < depth; ++i) {
+        chain above;
+        above.next.push_back(std::move(top));
+        top = std::move(above);
+    }
+    return top;
+}
+template <class T>
+bool reader_takes(const T& value) {
+    return wire::decode<T>(wire::encode(value)).has_value();
+}
+template <class F>
+bool is_too_large(F f) {
+    try {
+        f();
+    } catch (const skein::error& e) {
+        return e.code() == skein::errc::too_large;
+    }
+    return false;
+}
+
+} // namespace
+
+TEST_CASE("what readers refuse is refused by the writer, at the same place") {
+    CHECK(reader_takes(nested(64)));
+    CHECK(is_too_large([] { (void)wire::encode(nested(65)); }));
+    const std::size_t fits = (std::size_t{1} << 30) / sizeof(wide);
+    wire::writer out;
+    out.charge(fits, sizeof(wide));
+    CHECK(is_too_large([&] { out.charge(1, sizeof(wide)); }));
+    out.clear();
+    wire::encode(out, std::vector<wide>(3)); // the next message counts for itself
+    CHECK(out.size() > 0);
+    skein::wire::writer one_more;
+    try {
+        wire::encode(one_more, nested(65));
+    } catch (const skein::error&) {}
+    wire::encode(one_more, nested(64)); // a level is left also by throwing
 }

@@ -47,24 +47,24 @@ namespace skein::cluster {
 
 /// Whom an agent joins, and what its node offers.
 struct agent_options {
-    net::address head;
-    net::token secret;
-    std::string name; ///< empty: the head calls it by its host
-    std::string host;
+    net::address head{};
+    net::token secret{};
+    std::string name{}; ///< empty: the head calls it by its host
+    std::string host{};
     std::int64_t pid = 0;
     std::uint64_t incarnation = 0; ///< of this start of this process; 0: drawn
     /// cpus and memory of zero: what rt::children::resources() says.
-    rt::resources offers;
-    std::vector<std::string> labels;
+    rt::resources offers{};
+    std::vector<std::string> labels{};
     /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
-    std::vector<std::string> gpu_names;
+    std::vector<std::string> gpu_names{};
     std::size_t most_workers = 4096;
-    duration join_within = std::chrono::seconds(60);  ///< the first time
-    duration orphan_grace = std::chrono::seconds(30); ///< then workers end
+    time_span join_within = std::chrono::seconds(60);  ///< the first time
+    time_span orphan_grace = std::chrono::seconds(30); ///< then workers end
     bool leaves_alone = false; ///< then it ends, too, instead of looking for its head for ever
-    duration stop_grace =
+    time_span stop_grace =
         time_constants::lan().shutdown_grace; ///< of a worker, from SIGTERM to the kill
-    time_constants times;
+    time_constants times{};
     logging::level news = logging::level::info; ///< at which the course of things is logged
     /// Told of each welcome: the node's name.
     unique_function<void(const std::string& name)> on_joined;

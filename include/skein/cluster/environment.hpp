@@ -23,10 +23,10 @@ struct launch_environment {
     int world_size = 1;
     int local_rank = 0;
     int local_size = 1;
-    int attempt = 0;         ///< restarts so far, as far as the launcher says
-    std::string master_host; ///< where rank 0 can be reached; empty: this host
-    int master_port = 0;     ///< for rank 0's group server; 0: none given
-    std::string job_id;      ///< the same for all ranks; empty if the launcher has none
+    int attempt = 0;           ///< restarts so far, as far as the launcher says
+    std::string master_host{}; ///< where rank 0 can be reached; empty: this host
+    int master_port = 0;       ///< for rank 0's group server; 0: none given
+    std::string job_id{};      ///< the same for all ranks; empty if the launcher has none
 
     /// True when a launcher has formed a world: this process is one of its ranks.
     [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }

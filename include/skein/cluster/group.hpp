@@ -70,12 +70,12 @@ struct group_outcome {
 struct group_options {
     int world_size = 1;
     int generation = 0;
-    std::string job; ///< a rank of another job is refused, and so is one of another generation
+    std::string job{}; ///< a rank of another job is refused, and so is one of another generation
     /// What all ranks must have alike. The server's own count; if it has none, those of the rank that
     /// joins first. A rank of this job that has others ends the group.
-    std::vector<setting> settings;
-    net::token secret;
-    duration join_deadline = time_constants::lan().rendezvous_timeout;
+    std::vector<setting> settings{};
+    net::token secret{};
+    time_span join_deadline = time_constants::lan().rendezvous_timeout;
     std::size_t max_blob = std::size_t{16} << 20; ///< bytes of one rank's blob in an exchange
     net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
                           time_constants::lan().suspect_after, time_constants::lan().dead_after};

@@ -46,22 +46,22 @@ class head_log;
 /// How a head listens, and how patient it is.
 struct head_options {
     net::address listen = net::address::tcp("127.0.0.1", default_port);
-    net::token secret; ///< that all of the cluster share
-    std::string name = "head", host;
+    net::token secret{}; ///< that all of the cluster share
+    std::string name = "head", host{};
     std::int64_t pid = 0;
     std::uint64_t incarnation = 0; ///< of this start of this process; 0: drawn
     /// For a node's link to resume after a break; one that falls silent breaks after net::keep_alive::dead_after.
-    duration node_grace = time_constants::lan().dead_after;
-    duration driver_grace = std::chrono::seconds(10);
-    duration look_every = std::chrono::milliseconds(250); ///< for what has run out
+    time_span node_grace = time_constants::lan().dead_after;
+    time_span driver_grace = std::chrono::seconds(10);
+    time_span look_every = std::chrono::milliseconds(250); ///< for what has run out
     /// A driver keeps a lease so long at least, before it is asked to give it back to others.
-    duration share_quantum = std::chrono::seconds(2);
+    time_span share_quantum = std::chrono::seconds(2);
     /// One that was asked back and is kept, for its worker has actors, is not asked for again so long.
-    duration keep_grace = std::chrono::seconds(30);
+    time_span keep_grace = std::chrono::seconds(30);
     /// One that was asked back counts as coming so long; then it is asked for again.
-    duration recall_grace = std::chrono::seconds(5);
+    time_span recall_grace = std::chrono::seconds(5);
     std::size_t most_leases = std::size_t{1} << 16; ///< of one driver
-    time_constants times;                           ///< of namespaces
+    time_constants times{};                         ///< of namespaces
     logging::level news = logging::level::info;     ///< at which it is logged who comes and goes
     /// What it remembers over its own end, see head_log.hpp; nullptr: nothing. The head's own from now on: it opens
     /// it, blocking, and has a thread write to it later.

@@ -47,8 +47,8 @@ using rt::in_job_variable;
 
 /// What one of `local_size` processes on a host offers of it.
 struct job_share {
-    rt::resources offers;
-    std::vector<std::string> gpu_names;
+    rt::resources offers{};
+    std::vector<std::string> gpu_names{};
 };
 /// `all`: what this process may use. Of cores to which the launcher has bound it, all; of memory and of what it has in
 /// common with its neighbours, its share, but at least one core.
@@ -65,7 +65,7 @@ public:
     ///   errors  those of head and of meeting_point(); timeout: some have not come within `patience`, with the hosts of
     ///           those that have
     led_job(const launch_environment& where, const std::string& token_file,
-            duration patience = std::chrono::seconds(60));
+            time_span patience = std::chrono::seconds(60));
     led_job(const led_job&) = delete;
     led_job& operator=(const led_job&) = delete;
     /// Ends the cluster: all nodes leave, their processes end. Blocks until they have.

@@ -20,10 +20,10 @@ namespace skein::cluster {
 
 /// How long a rank waits for the others, and what it compares with them.
 struct joined_group_options {
-    duration join_deadline = time_constants::lan().rendezvous_timeout;
+    time_span join_deadline = time_constants::lan().rendezvous_timeout;
     /// How long exchange() waits for the slowest rank.
-    duration exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
-    std::vector<setting> settings; ///< what all ranks must have alike; see group_options
+    time_span exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    std::vector<setting> settings{}; ///< what all ranks must have alike; see group_options
     /// While the ranks meet: when this becomes readable (stop_signals::fd()), joining is given up.
     int stop_fd = -1;
 };
@@ -51,7 +51,7 @@ public:
 
     /// Blocks until another rank is known to be lost or to have failed, at most so long; false if not.
     /// What went wrong elsewhere is often seen first as a broken collective here.
-    [[nodiscard]] bool wait_lost(duration limit);
+    [[nodiscard]] bool wait_lost(time_span limit);
 
     /// This rank is done. Rank 0 of an unsupervised world returns when all ranks are.
     void leave();

@@ -35,21 +35,21 @@ namespace skein::cluster {
 
 /// The boot message of a keeper.
 struct keeper_order {
-    byte_buffer token;             ///< of the cluster: it is a driver
-    std::string head;              ///< as the agent reaches it
-    std::string space;             ///< the namespace
+    byte_buffer token{};           ///< of the cluster: it is a driver
+    std::string head{};            ///< as the agent reaches it
+    std::string space{};           ///< the namespace
     std::uint64_t incarnation = 0; ///< by which the head knows it
     std::uint64_t node = 0;        ///< that of its agent
-    std::string executable, program, folder;
+    std::string executable{}, program{}, folder{};
 };
 
 /// Which namespace, and as which process.
 struct keeper_options {
-    keeper_order order;
-    std::string host;
+    keeper_order order{};
+    std::string host{};
     std::int64_t pid = 0;
-    net::address listen; ///< where workers and guests connect; see leased_workers_options
-    time_constants times;
+    net::address listen{}; ///< where workers and guests connect; see leased_workers_options
+    time_constants times{};
 };
 
 /// Belongs to one loop. Its serve() must have ended before it is destroyed.

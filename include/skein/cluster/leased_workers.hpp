@@ -45,31 +45,31 @@ namespace skein::cluster {
 
 /// Which cluster, and what a driver wants of it.
 struct leased_workers_options {
-    net::address head;
-    net::token secret;
+    net::address head{};
+    net::token secret{};
     int workers = 0; ///< 0: as many as the cluster has room for, more when nodes join
     int most_workers = 4096;
-    rt::resources demand; ///< of each; empty: one cpu
+    rt::resources demand{}; ///< of each; empty: one cpu
     std::uint32_t weight = 1;
-    std::string name;              ///< of the job, for people
-    std::string executable;        ///< absolute; the agents start it, and it must be this build
+    std::string name{};            ///< of the job, for people
+    std::string executable{};      ///< absolute; the agents start it, and it must be this build
     std::string program = "skein"; ///< argv[0] that `ps` shows
-    std::string folder;            ///< the workers' working directory, on each node
+    std::string folder{};          ///< the workers' working directory, on each node
     /// Where workers connect. Port 0: any. Empty host: this host alone when the head listens there alone, else all
     /// addresses.
-    net::address listen;
+    net::address listen{};
     /// The address that workers are told; empty: the host by which the head knows this one, and the port.
-    std::string advertise;
-    duration join_within = std::chrono::seconds(10); ///< the first time
+    std::string advertise{};
+    time_span join_within = std::chrono::seconds(10); ///< the first time
     /// No worker has started for so long, and three or more have failed to: the calls fail.
-    duration start_within = std::chrono::seconds(20);
-    time_constants times;
+    time_span start_within = std::chrono::seconds(20);
+    time_constants times{};
     /// Prints what workers print; empty: that appears where their agents were started.
-    rt::print_lines print;
+    rt::print_lines print{};
     /// It is the keeper of this namespace: other programs are its guests, and each worker is for one demand.
-    std::string space;
+    std::string space{};
     std::uint64_t space_node = 0; ///< the incarnation of the agent that holds the keeper's process
-    std::function<void()> on_give_up; ///< told once, when no worker comes any more
+    std::function<void()> on_give_up{}; ///< told once, when no worker comes any more
 };
 
 /// Belongs to the driver's loop. Its serve() must have ended before it is destroyed.

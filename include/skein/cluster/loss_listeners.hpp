@@ -55,7 +55,7 @@ public:
     /// Says who is lost. Only the first call counts: what is lost later is mostly an echo.
     void tell(int rank, const error& why);
     /// Blocks until tell(), at most so long; false if nothing was told.
-    [[nodiscard]] bool wait(duration limit);
+    [[nodiscard]] bool wait(time_span limit);
 
 private:
     struct state;

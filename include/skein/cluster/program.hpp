@@ -21,9 +21,9 @@ namespace skein::cluster {
 
 /// How a head runs as a program.
 struct head_program {
-    std::string listen;     ///< as net::address, or "HOST:PORT"; empty: 127.0.0.1 and default_port
-    std::string token_file; ///< empty: see access.hpp
-    std::string state;      ///< the folder of its log (head_log.hpp); empty: it keeps none
+    std::string listen{}; ///< as net::address, or "HOST:PORT"; empty: 127.0.0.1 and default_port
+    std::string token_file{}; ///< empty: see access.hpp
+    std::string state{};      ///< the folder of its log (head_log.hpp); empty: it keeps none
 };
 /// The life of a head: prints its join line, serves until SIGINT, SIGTERM or `skein stop`. Gives the exit code.
 ///   errors  usage, those of find_or_make_token and of head; already_exists: another head has the state folder
@@ -31,11 +31,12 @@ struct head_program {
 
 /// How an agent runs as a program.
 struct agent_program {
-    std::string head;       ///< empty: SKEIN_ADDRESS, else default_port of this host
-    std::string token_file; ///< empty: see access.hpp
-    std::string name;       ///< of the node; empty: that of the host
-    std::string resources; ///< "ssd=1,cpu=8"; cpus, gpus and memory that are not named are measured
-    std::vector<std::string> labels; ///< "zone=a"
+    std::string head{};       ///< empty: SKEIN_ADDRESS, else default_port of this host
+    std::string token_file{}; ///< empty: see access.hpp
+    std::string name{};       ///< of the node; empty: that of the host
+    std::string
+        resources{}; ///< "ssd=1,cpu=8"; cpus, gpus and memory that are not named are measured
+    std::vector<std::string> labels{}; ///< "zone=a"
 };
 /// The life of an agent: joins, serves until SIGINT, SIGTERM, `skein stop`. Gives the exit code.
 ///   errors  usage, those of find_token and of agent::serve

@@ -20,8 +20,8 @@ namespace skein::cluster {
 
 /// One of them. The text of a number is made by one function on all ranks (fmt's "{}").
 struct setting {
-    std::string name;
-    std::string value;
+    std::string name{};
+    std::string value{};
 
     friend bool operator==(const setting&, const setting&) = default;
 };

@@ -24,19 +24,19 @@ namespace skein::cluster {
 /// How many ranks a supervisor starts, with what, and how patient it is with them.
 struct supervisor_options {
     int workers = 2;
-    int max_failures = 3;                                       ///< restarts before it gives up
-    duration backoff = time_constants::lan().job_restart_first; ///< before a restart; doubles
-    duration stop_grace = time_constants::lan().stop_grace;     ///< from a stop request to the kill
-    duration crash_grace = time_constants::lan().crash_grace;   ///< for the others to leave
-    duration join_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    int max_failures = 3;                                        ///< restarts before it gives up
+    time_span backoff = time_constants::lan().job_restart_first; ///< before a restart; doubles
+    time_span stop_grace = time_constants::lan().stop_grace;   ///< from a stop request to the kill
+    time_span crash_grace = time_constants::lan().crash_grace; ///< for the others to leave
+    time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout;
     std::string executable = "/proc/self/exe";
-    std::vector<std::string> argv; ///< of each rank; empty: this process's own
-    std::vector<std::pair<std::string, std::string>> env; ///< added to each rank's environment
+    std::vector<std::string> argv{}; ///< of each rank; empty: this process's own
+    std::vector<std::pair<std::string, std::string>> env{}; ///< added to each rank's environment
     net::keep_alive alive = group_options{}.alive;
     /// Told of each restart: the failure and how many restarts there have been, this one included.
-    std::function<void(const error& why, int restart, int max_failures)> on_restart;
+    std::function<void(const error& why, int restart, int max_failures)> on_restart{};
     /// Told of the first stop request, when it comes.
-    std::function<void()> on_stop;
+    std::function<void()> on_stop{};
 };
 
 /// How the job ended.

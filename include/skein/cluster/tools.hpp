@@ -28,11 +28,11 @@ namespace skein::cluster {
 
 /// Whose head a tool asks, and as whom.
 struct tool_options {
-    net::address head;
-    net::token secret;
-    std::string name = "tool", host;            ///< for the head's log; an empty host is found out
-    std::int64_t pid = 0;                       ///< 0: of this process
-    duration within = std::chrono::seconds(10); ///< to reach the head, and for its answer
+    net::address head{};
+    net::token secret{};
+    std::string name = "tool", host{};           ///< for the head's log; an empty host is found out
+    std::int64_t pid = 0;                        ///< 0: of this process
+    time_span within = std::chrono::seconds(10); ///< to reach the head, and for its answer
 };
 
 /// What is there now; `past`: with the drivers that were there.

@@ -10,6 +10,13 @@
 #define SKEIN_VERSION_PATCH 0
 #define SKEIN_VERSION_STRING "0.1.0"
 
+// Clang tells of a temporary that does not live as long as what borrows from it.
+#if defined(__clang__)
+#define SKEIN_LIFETIMEBOUND [[clang::lifetimebound]]
+#else
+#define SKEIN_LIFETIMEBOUND
+#endif
+
 #if !defined(__cpp_impl_coroutine)
 #error "skein needs C++20 coroutines: compile with -std=c++20 (g++ >= 12 or clang >= 16)"
 #endif

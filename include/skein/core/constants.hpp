@@ -6,6 +6,7 @@
 // The values are for hosts in one network.
 
 #include <skein/core/config.hpp>
+#include <skein/core/time.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -15,7 +16,13 @@ namespace skein {
 
 /// Waits and pauses of all layers; lan() gives those for hosts in one network.
 struct time_constants {
-    using ms = std::chrono::milliseconds;
+    /// So many milliseconds; any length of time can be assigned.
+    class ms : public time_span {
+    public:
+        constexpr explicit ms(std::int64_t n) noexcept : time_span(std::chrono::milliseconds(n)) {}
+        template <class Rep, class Period>
+        constexpr ms(std::chrono::duration<Rep, Period> length) : time_span(length) {} // NOLINT
+    };
 
     ms group_heartbeat{100};  ///< inside a training group
     ms agent_heartbeat{500};  ///< between head and agents, and idle connections

@@ -114,6 +114,15 @@ private:
     std::shared_ptr<parts> parts_;
 };
 
+/// Its what(); a text that says so, if that gives none.
+[[nodiscard]] inline const char* text_of(const std::exception& e) noexcept {
+    const char* const text = e.what();
+    return text != nullptr ? text : "an exception without a text";
+}
+
+/// A text for a message: the first 48 and the last 16 KiB, and how many bytes there were, if it is longer than 64 KiB.
+[[nodiscard]] std::string bounded_text(std::string_view text);
+
 /// The error inside e: itself if it is a skein::error, else `fallback` with its what().
 [[nodiscard]] error to_error(std::exception_ptr e, errc fallback = errc::unknown);
 

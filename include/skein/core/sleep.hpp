@@ -36,7 +36,7 @@ private:
 };
 
 /// Suspends for at least the given time.
-[[nodiscard]] inline sleep_awaiter sleep_for(duration length) noexcept {
+[[nodiscard]] inline sleep_awaiter sleep_for(time_span length) noexcept {
     return {true, length, {}};
 }
 /// Suspends until the loop's time is at least `until`.

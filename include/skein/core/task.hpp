@@ -177,6 +177,21 @@ public:
         return detail::task_awaiter<T>(frame_);
     }
 
+    /// Says what to write instead.
+    template <class Never = void>
+    [[noreturn]] T get() const {
+        static_assert(!std::is_void_v<Never>,
+                      "skein: a task has no get(): auto value = co_await std::move(task), inside a "
+                      "coroutine; a main runs one with skein::run(), a thread with session::run()");
+    }
+    /// Says what to write instead.
+    template <auto Method, class... A>
+    [[noreturn]] void call(A&&...) const {
+        static_assert(sizeof...(A) > 1'000'000,
+                      "skein: this is a task that gives a handle, not the handle: auto handle = "
+                      "co_await skein::actor<T>(...); then handle.call<&T::m>(...)");
+    }
+
 private:
     friend promise_type;
     template <class>

@@ -39,13 +39,13 @@ template <class T>
         const bool ours = e.code() == errc::cancelled && timer.passed;
         if (!ours || (outer != nullptr && outer->requested())) throw;
         throw error(errc::timeout,
-                    fmt::format("no answer within {:.3g} s", to_seconds(until - begin)));
+                    fmt::format("no answer within {:.3g} s", to_seconds(between(begin, until))));
     }
 }
 
 /// The same with a length from now on.
 template <class T>
-[[nodiscard]] task<T> with_timeout(task<T> work, duration limit) {
+[[nodiscard]] task<T> with_timeout(task<T> work, time_span limit) {
     auto timed = with_deadline(std::move(work), deadline_after(loop::current().exact_now(), limit));
     co_return co_await timed;
 }

@@ -132,7 +132,7 @@ public:
     /// before they go away, after abort() when nobody may wait for peers any more.
     void drain() noexcept;
     /// For the operations submitted after it.
-    void set_deadline(duration limit);
+    void set_deadline(time_span limit);
     [[nodiscard]] comm_stats stats() const;
     /// The loop it runs on, for other work that should share the thread.
     [[nodiscard]] net::loop_thread& worker() noexcept { return *worker_; }

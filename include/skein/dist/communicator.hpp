@@ -31,7 +31,7 @@ namespace skein::dist {
 struct collective_options {
     /// From the start of a collective on this rank: a rank that has not done its part by then is
     /// named in errc::timeout on all ranks. Lost processes are noticed at once, not by this.
-    duration deadline = time_constants::lan().collective_timeout;
+    time_span deadline = time_constants::lan().collective_timeout;
 };
 
 /// A collective that stopped on the thread which began it. `rest` blocks the thread that resumes it.
@@ -115,7 +115,7 @@ public:
     /// Any thread. Fails the running and every later collective on all ranks it can reach.
     virtual void abort(error why) noexcept = 0;
     /// Of the collectives that begin after it.
-    virtual void set_deadline(duration limit) = 0;
+    virtual void set_deadline(time_span limit) = 0;
     /// What the collectives that begin after it are for. Messages have none to agree on.
     virtual void set_tag(collective_tag tag) = 0;
     /// Null: everything runs on the loop's thread.

@@ -50,7 +50,7 @@ public:
     [[nodiscard]] int rank() const noexcept override { return rank_; }
     [[nodiscard]] int world_size() const noexcept override { return size_; }
     [[nodiscard]] std::string name() const override;
-    void set_deadline(duration limit) override { deadline_ = limit; }
+    void set_deadline(time_span limit) override { deadline_ = limit; }
     void set_tag(collective_tag tag) override;
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
@@ -86,7 +86,7 @@ private:
     void begin(detail::signature what);
     [[nodiscard]] int label(int rank) const { return labels_[static_cast<std::size_t>(rank)]; }
     [[nodiscard]] std::string rank_and_call() const;
-    [[nodiscard]] duration patience() const;
+    [[nodiscard]] time_span patience() const;
     void wait_inside();
     void wait_for_leader();
 
@@ -122,7 +122,7 @@ private:
     std::unique_ptr<shm_communicator> inside_;
     std::unique_ptr<ring_communicator> between_;
     std::shared_ptr<links> net_;
-    duration deadline_;
+    time_span deadline_;
     detail::signature doing_;
     std::uint64_t tag_ = 0;
     std::optional<error> failed_;

@@ -43,7 +43,7 @@ struct comm_options {
     /// The name or address under which other hosts reach this one. Empty: loopback when all ranks
     /// share this machine's network, else rendezvous::host().
     std::string advertise = {};
-    duration connect_deadline = time_constants::lan().rendezvous_timeout;
+    time_span connect_deadline = time_constants::lan().rendezvous_timeout;
     /// What errors call the ranks of this group: their ranks in a larger world, ascending. Empty:
     /// 0, 1, ... split() sets it.
     std::vector<int> labels = {};
@@ -56,7 +56,7 @@ struct comm_site {
     net::loop_thread& worker; ///< what is made lives on its loop
     placement where;
     bool one_network = true; ///< all ranks have the same loopback
-    std::string key;         ///< what the keys of the model's exchanges begin with
+    std::string key{};       ///< what the keys of the model's exchanges begin with
 
     [[nodiscard]] int ranks() const;
     /// What errors call a rank, or several.

@@ -12,7 +12,7 @@ namespace skein::dist {
 
 /// Hosts in the order of their first rank, ranks ascending.
 struct placement {
-    std::vector<std::vector<int>> hosts;
+    std::vector<std::vector<int>> hosts{};
     int my_host = 0;
     int my_place = 0; ///< index in hosts[my_host]; 0 leads
 

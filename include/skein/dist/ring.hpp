@@ -54,7 +54,7 @@ public:
     [[nodiscard]] int rank() const noexcept override;
     [[nodiscard]] int world_size() const noexcept override;
     [[nodiscard]] std::string name() const override;
-    void set_deadline(duration limit) noexcept override;
+    void set_deadline(time_span limit) noexcept override;
     void set_tag(collective_tag tag) override;
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;

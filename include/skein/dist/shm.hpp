@@ -58,7 +58,7 @@ public:
     [[nodiscard]] int rank() const noexcept override { return rank_; }
     [[nodiscard]] int world_size() const noexcept override { return size_; }
     [[nodiscard]] std::string name() const override;
-    void set_deadline(duration limit) noexcept override { deadline_ = limit; }
+    void set_deadline(time_span limit) noexcept override { deadline_ = limit; }
     void set_tag(collective_tag tag) override { tag_ = tag.pack(); }
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
@@ -155,7 +155,7 @@ private:
     detail::shm_layout layout_;
     int rank_, size_;
     std::vector<int> labels_;
-    duration deadline_;
+    time_span deadline_;
     std::vector<unique_fd> watched_; // pidfd of each member, or none
     std::vector<const void*> sources_;
     std::shared_ptr<detail::memory_table> memory_ = std::make_shared<detail::memory_table>();

@@ -38,7 +38,7 @@ public:
     task<void> recv(buffer_view io, int from) override;
     task<void> close() override;
     void abort(error why) noexcept override;
-    void set_deadline(duration) noexcept override {}
+    void set_deadline(time_span) noexcept override {}
     void set_tag(collective_tag) noexcept override {}
 
 private:

@@ -45,9 +45,9 @@ struct acceptor_options {
     std::size_t places_per_address = 32; ///< of them, from one remote address (one /64 of IPv6)
     bool same_user_only = true;          ///< Unix sockets: drop streams of other users
     /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own limit.
-    std::optional<duration> deadline = time_constants::lan().handshake_timeout;
+    std::optional<time_span> deadline = time_constants::lan().handshake_timeout;
     /// No stream is dropped for the sake of another one before it has had this long.
-    duration grace = time_constants::lan().accept_grace;
+    time_span grace = time_constants::lan().accept_grace;
 };
 
 /// One stream's place among those that are not authenticated. Lives as long as its handler runs.

@@ -26,7 +26,7 @@ enum class scheme : std::uint8_t {
 /// A value; equality and order are by fields. A plain aggregate, so that it can be sent.
 struct address {
     scheme kind = scheme::tcp;
-    std::string host;       ///< host name or numeric address; path or name for unix kinds
+    std::string host{};     ///< host name or numeric address; path or name for unix kinds
     std::uint16_t port = 0; ///< 0 for unix kinds
 
     auto operator<=>(const address&) const = default;

@@ -21,10 +21,11 @@ namespace skein::net {
 struct reconnect_policy {
     int max_tries = 8;                    ///< 0: as many as fit in before `until`
     time_point until = time_point::max(); ///< no try and no pause goes on after it
-    duration first_delay = time_constants::lan().reconnect_first; ///< doubles
-    duration most_delay = time_constants::lan().reconnect_most;
+    time_span first_delay = time_constants::lan().reconnect_first; ///< doubles
+    time_span most_delay = time_constants::lan().reconnect_most;
     double jitter = 0.5; ///< of the delay, drawn: many peers must not come at once
-    duration connect_timeout = time_constants::lan().connect_timeout; ///< of one, without handshake
+    time_span connect_timeout =
+        time_constants::lan().connect_timeout; ///< of one, without handshake
     bool (*worth_another)(errc) noexcept = &is_transient;
 
     /// The pause after the given failed try (from 1 on).
@@ -57,7 +58,7 @@ namespace detail {
 
 /// One try: a stream, within its own limit, and the handshake.
 task<authenticated_stream> dial_once(network* via, const address* to,
-                                     const connection_options* options, duration connect_timeout);
+                                     const connection_options* options, time_span connect_timeout);
 
 } // namespace detail
 

@@ -25,7 +25,7 @@ struct frame {
     std::uint16_t kind = 0;
     std::uint16_t flags = 0; ///< the high bit belongs to the connection, 15 are the user's
     std::uint64_t id = 0;
-    byte_buffer body;
+    byte_buffer body{};
 };
 
 /// Kinds from here on belong to the connection itself.

@@ -19,8 +19,8 @@ struct limits {
     std::size_t max_send_queue = limit::queue_bytes;    ///< send_ready() waits above this
     std::size_t max_receive_queue = limit::queue_bytes; ///< reading pauses above this
     std::size_t max_identity = std::size_t{256} << 10;  ///< encoded identity of the peer
-    duration handshake_deadline = time_constants::lan().handshake_timeout;
-    duration close_deadline = time_constants::lan().close_timeout; ///< flush at close, then cut
+    time_span handshake_deadline = time_constants::lan().handshake_timeout;
+    time_span close_deadline = time_constants::lan().close_timeout; ///< flush at close, then cut
 };
 
 /// When a silent peer is asked, suspected and given up.
@@ -32,15 +32,15 @@ enum class keep_alive_mode : std::uint8_t {
 /// How long a peer may be silent before it is asked, suspected and given up.
 struct keep_alive {
     keep_alive_mode mode = keep_alive_mode::automatic;
-    duration ping_after = time_constants::lan().agent_heartbeat; ///< of silence
-    duration suspect_after = time_constants::lan().suspect_after;
-    duration dead_after = time_constants::lan().dead_after;
+    time_span ping_after = time_constants::lan().agent_heartbeat; ///< of silence
+    time_span suspect_after = time_constants::lan().suspect_after;
+    time_span dead_after = time_constants::lan().dead_after;
     /// While we read nothing (paused, or the receive queue is full) a peer is judged by what it takes: given
     /// up when bytes wait for it and it has taken none for so long.
-    duration stalled_after = time_constants::lan().stalled_after;
+    time_span stalled_after = time_constants::lan().stalled_after;
     /// Of a peer that may be silent because it computes: given up when its host has confirmed nothing of what we
     /// have sent for so long, see stream::unconfirmed(). Looked at once in ping_after.
-    duration unconfirmed_after = duration::max();
+    time_span unconfirmed_after = duration::max();
 };
 
 } // namespace skein::net

@@ -54,21 +54,21 @@ struct link_options {
         0;                    ///< of this process, never 0 and never reused; 0: drawn for each link
     std::uint64_t expect = 0; ///< the incarnation to be reached; 0: whoever answers
     resume_mode resume = resume_mode::automatic;
-    duration resume_within = time_constants::lan().dead_after; ///< after a break
+    time_span resume_within = time_constants::lan().dead_after; ///< after a break
     /// The same when both sides have nothing more to say (close() was called): nobody waits for a result.
-    duration part_within = time_constants::lan().dead_after;
+    time_span part_within = time_constants::lan().dead_after;
     /// The side that dials gives up when it is refused for so long: nobody listens there any more. Of a peer
     /// that cannot be started again under its incarnation that is the end.
-    duration refused_within = duration::max();
+    time_span refused_within = duration::max();
     std::size_t window_messages = 65'536;             ///< send_ready() waits while more are kept
     std::size_t window_bytes = std::size_t{16} << 20; ///< the same in bytes
     std::size_t most_messages = std::size_t{1} << 20; ///< send() refuses above
     std::size_t most_bytes = limit::queue_bytes; ///< the same in bytes; one message may exceed it
-    std::size_t queue_bytes = std::size_t{1} << 20;     ///< handed to the connection at a time
-    std::uint64_t ack_messages = 256;                   ///< confirmed at the latest
-    std::size_t ack_bytes = std::size_t{256} << 10;     ///< the same in bytes
-    duration ack_after = std::chrono::milliseconds(50); ///< the same in time
-    duration attempt_timeout =
+    std::size_t queue_bytes = std::size_t{1} << 20;      ///< handed to the connection at a time
+    std::uint64_t ack_messages = 256;                    ///< confirmed at the latest
+    std::size_t ack_bytes = std::size_t{256} << 10;      ///< the same in bytes
+    time_span ack_after = std::chrono::milliseconds(50); ///< the same in time
+    time_span attempt_timeout =
         std::chrono::seconds(1);               ///< of one dial and one hello, after a break
     reconnect_policy first = {.max_tries = 1}; ///< of connect()
 };

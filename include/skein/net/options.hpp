@@ -13,13 +13,13 @@ namespace skein::net {
 
 /// Who a peer says it is; exchanged in the handshake, after both have proven the token.
 struct identity {
-    std::string name;
+    std::string name{};
     std::uint64_t build_id = 0;      ///< of the program
     std::uint64_t registry_hash = 0; ///< of its remote functions and message types
     std::int64_t pid = 0;
-    std::string host;
-    std::string purpose; ///< what the connection is for; both sides must say the same
-    byte_buffer extra;   ///< the upper layer's own bytes, at most limits::max_identity in all
+    std::string host{};
+    std::string purpose{}; ///< what the connection is for; both sides must say the same
+    byte_buffer extra{};   ///< the upper layer's own bytes, at most limits::max_identity in all
 };
 
 /// "name (pid 7 at host)", without what the identity does not tell.
@@ -27,10 +27,10 @@ struct identity {
 
 /// How a connection is made; both sides give one.
 struct connection_options {
-    token secret;
-    identity self;
-    limits bounds;
-    keep_alive alive;
+    token secret{};
+    identity self{};
+    limits bounds{};
+    keep_alive alive{};
     bool require_same_build = false; ///< refuse a peer of another build_id or registry_hash
     bool checksum_bodies = true;     ///< CRC32C of bodies we send (headers always have one)
 };

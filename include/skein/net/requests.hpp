@@ -154,7 +154,7 @@ private:
 
 /// What a caller may say about one call.
 struct request_call_options {
-    std::optional<duration> deadline;       ///< from now on; travels, and ends the handler too
+    std::optional<time_span> deadline{};    ///< from now on; travels, and ends the handler too
     const request_keys::key* key = nullptr; ///< repeats with the same key run once
     std::uint64_t generation = 0; ///< refused by a service that knows a newer one; 0: none
 };

@@ -27,8 +27,8 @@ namespace skein::report {
 struct tb_event {
     double wall_time = 0.0; ///< seconds since 1970
     std::int64_t step = 0;
-    std::string file_version; ///< only the first event of a file
-    std::vector<std::pair<std::string, float>> scalars;
+    std::string file_version{}; ///< only the first event of a file
+    std::vector<std::pair<std::string, float>> scalars{};
 
     friend bool operator==(const tb_event&, const tb_event&) = default;
 };

@@ -53,7 +53,7 @@ using skein::to_string; // the overload below must not hide those of the core
 
 /// One merged number, ready for a file or a screen.
 struct metric_value {
-    std::string name;
+    std::string name{};
     double value = 0.0;
 
     friend bool operator==(const metric_value&, const metric_value&) = default;

@@ -35,9 +35,9 @@ enum class progress_mode : std::uint8_t {
 /// What the reader of one line needs. Missing numbers are left out.
 struct progress_update {
     std::uint64_t step = 0; ///< finished steps
-    std::optional<double> loss;
-    std::optional<double> tokens_per_s;
-    std::optional<double> step_seconds; ///< newest average time of a step
+    std::optional<double> loss{};
+    std::optional<double> tokens_per_s{};
+    std::optional<double> step_seconds{}; ///< newest average time of a step
     std::vector<std::pair<std::string, double>>
         more{}; ///< e.g. {"lr", 6e-4}; shown if there is room
     std::vector<std::pair<std::string, double>> also{}; ///< for programs: JSON lines only
@@ -45,16 +45,16 @@ struct progress_update {
 
 /// What a progress line says of its run, and how often it is written.
 struct progress_options {
-    std::string name;        ///< in front of the line
+    std::string name{};      ///< in front of the line
     std::uint64_t total = 0; ///< steps of the whole run; 0: unknown
     bool samples = false;    ///< update.tokens_per_s counts samples: say "samples/s"
     std::uint64_t first = 0; ///< the step the run (re)started at, for the ETA
     progress_mode mode = progress_mode::automatic;
-    std::chrono::milliseconds terminal_interval{100};
-    std::chrono::milliseconds plain_interval{10'000};
-    std::function<void(std::string_view)> write; ///< default: stderr, at once
-    std::function<int()> columns;                ///< width of the terminal; default: asks stderr
-    std::function<double()> clock;               ///< seconds, monotonic; default: the real one
+    time_span terminal_interval = std::chrono::milliseconds(100);
+    time_span plain_interval = std::chrono::milliseconds(10'000);
+    std::function<void(std::string_view)> write{}; ///< default: stderr, at once
+    std::function<int()> columns{};                ///< width of the terminal; default: asks stderr
+    std::function<double()> clock{};               ///< seconds, monotonic; default: the real one
 };
 
 /// Owned by rank 0; one thread.

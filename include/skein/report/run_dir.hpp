@@ -37,15 +37,15 @@ namespace skein::report {
 /// is equal byte for byte.
 struct metrics_row {
     std::uint64_t step = 0;
-    std::vector<metric_value> values;
-    std::vector<metric_value> timings;
+    std::vector<metric_value> values{};
+    std::vector<metric_value> timings{};
 };
 
 /// How a run's folder is opened.
 struct run_dir_options {
     bool resume = false; ///< go on in an existing folder; else a taken name gets ".2", ".3", ...
     /// How long a folder to resume may be in use: a run that was just killed needs a moment to end.
-    std::chrono::milliseconds patience{2000};
+    time_span patience = std::chrono::milliseconds(2000);
     /// Seconds since 1970 for event files; default: the system's clock. For tests.
     double (*wall_time)() = nullptr;
 };

@@ -17,28 +17,28 @@ namespace skein::report {
 
 /// What the last screen is made of.
 struct run_summary {
-    std::string name;        ///< in use
-    std::string asked;       ///< the name that was asked for, when it was taken; or empty
-    std::string path;        ///< "runs/gpt"
+    std::string name{};      ///< in use
+    std::string asked{};     ///< the name that was asked for, when it was taken; or empty
+    std::string path{};      ///< "runs/gpt"
     std::uint64_t steps = 0; ///< finished
     std::uint64_t total = 0; ///< asked for
     std::uint64_t first = 0; ///< where this start of the program began
     double seconds = 0.0;    ///< of this start
-    std::optional<double> tokens_per_s;
-    bool samples = false;                 ///< tokens_per_s counts samples
-    std::optional<double> peak_rss_bytes; ///< largest of the ranks
+    std::optional<double> tokens_per_s{};
+    bool samples = false;                   ///< tokens_per_s counts samples
+    std::optional<double> peak_rss_bytes{}; ///< largest of the ranks
     int workers = 1;
     int restarts = 0;
-    std::vector<metric_value> results; ///< e.g. {"loss", 1.83}, {"val_loss", 1.91}
-    std::uint64_t val_step = 0;        ///< the step of "val_loss"; 0: the last one
-    std::string checkpoint;            ///< the newest, or empty
-    std::string command;               ///< how the program was called; empty: no resume line
+    std::vector<metric_value> results{}; ///< e.g. {"loss", 1.83}, {"val_loss", 1.91}
+    std::uint64_t val_step = 0;          ///< the step of "val_loss"; 0: the last one
+    std::string checkpoint{};            ///< the newest, or empty
+    std::string command{};               ///< how the program was called; empty: no resume line
     /// What goes on, and what gives the steps; empty when the program has no such flags.
     std::string resume_flag = "--resume", steps_flag = "--steps", name_flag = "--run";
-    std::string launcher; ///< what started the ranks, or empty: the program itself
-    std::string stopped;  ///< "by SIGINT": why it ended early, or empty
+    std::string launcher{}; ///< what started the ranks, or empty: the program itself
+    std::string stopped{};  ///< "by SIGINT": why it ended early, or empty
     /// Only for summary_json(): members of the program's own, at its end.
-    std::vector<std::pair<std::string, std::string>> texts;
+    std::vector<std::pair<std::string, std::string>> texts{};
 };
 
 /// A word as one types it into a shell: in quotes when it needs them.

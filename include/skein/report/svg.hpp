@@ -23,13 +23,13 @@ struct curve_point {
 
 /// One line of a plot.
 struct curve {
-    std::string label;
-    std::vector<curve_point> points; ///< by ascending x
+    std::string label{};
+    std::vector<curve_point> points{}; ///< by ascending x
 };
 
 /// What a plot says beside its curves, and its size.
 struct plot_options {
-    std::string title;
+    std::string title{};
     std::string x_label = "step";
     std::string y_label = "loss";
     int width = 760, height = 420; ///< pixels

@@ -57,6 +57,14 @@ public:
         static constexpr call_options none; // made once: it is large
         return rt::detail::call_method<M, T>(none, lane_, std::forward<A>(args)...);
     }
+    /// Says what to write instead.
+    template <class Never = void>
+    const T* operator->() const {
+        static_assert(!std::is_void_v<Never>,
+                      "skein: an actor lives in another process: handle.call<&T::m>(args...) calls "
+                      "it there and gives a ref");
+        return nullptr;
+    }
     /// Calls through handles of this process that have no outcome yet.
     [[nodiscard]] std::size_t pending() const noexcept { return lane_ ? lane_->pending : 0; }
     /// True once this process knows that the actor is gone; a worker learns it from the calls that fail.
@@ -76,16 +84,17 @@ private:
 };
 
 /// Makes actors of type T: actor<T>(args...), actor<T>.with({...})(args...).
-template <class T>
+template <class T, class Options = rt::detail::default_options<actor_options>>
 class actor_maker {
+    using kept = rt::detail::owned_options<actor_options>;
+
 public:
     constexpr actor_maker() noexcept = default;
+    constexpr explicit actor_maker(Options how) noexcept : how_(std::move(how)) {}
 
-    /// The same with options for the actor that follows.
-    [[nodiscard]] constexpr actor_maker with(actor_options how) const noexcept {
-        actor_maker copy = *this;
-        copy.how_ = how;
-        return copy;
+    /// The same with options for its actors. Their texts are copied: it may be kept.
+    [[nodiscard]] auto with(const actor_options& how) const {
+        return actor_maker<T, kept>(kept(how));
     }
     /// Makes a T on the worker with the fewest actors, from these arguments (aggregates too).
     /// Submitted at once; suspends until the constructor has returned.
@@ -94,16 +103,16 @@ public:
     ///           the one of that name is of another type); those of get_actor with a namespace
     template <class... A>
     [[nodiscard]] task<actor_handle<T>> operator()(A&&... args) const {
-        return rt::detail::make_actor<T>(how_, std::forward<A>(args)...);
+        return rt::detail::make_actor<T>(*how_, std::forward<A>(args)...);
     }
     /// The same for threads: called like this one it blocks, and gives a handle that threads share (rt/session.hpp).
     template <std::same_as<session> Session>
     [[nodiscard]] auto on(Session& by) const {
-        return session_actor_maker<T>(by, how_);
+        return session_actor_maker<T>(by, kept(*how_));
     }
 
 private:
-    actor_options how_;
+    Options how_;
 };
 
 /// Makes a T on some worker: co_await actor<T>(args...).

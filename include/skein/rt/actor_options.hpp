@@ -24,7 +24,7 @@
 //     auto t = co_await skein::actor<counts>.with({.name = "table", .space = "prod", .detached = true})(10);
 //     auto same = co_await skein::get_actor<counts>("table", {.space = "prod"});   // in another program
 //
-// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
+// Trivially destructible on purpose, as call_options are; .with() copies its texts.
 
 #include <skein/rt/options.hpp>
 #include <skein/wire/decode.hpp>
@@ -40,12 +40,12 @@ namespace skein {
 struct actor_options {
     quantity cpus = 0; ///< cores that it holds; with nothing at all it shares a worker with others
     quantity gpus = 0; ///< its process sees these alone; more than one: a whole number
-    std::uint64_t memory = 0;     ///< bytes; counted, not enforced
-    std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
+    std::uint64_t memory = 0; ///< bytes; counted, not enforced
+    option_text resources{};  ///< custom ones: "ssd=1,licence=0.5"
     location
         on{}; ///< where it lives, see call_options; alone: in a process of its own that holds nothing
-    std::string_view env{}; ///< variables of its process, and its folder: see call_options
-    std::string_view cwd{};
+    option_text env{}; ///< variables of its process, and its folder: see call_options
+    option_text cwd{};
     int restarts = 0; ///< times it is made again after its worker died; -1: for ever
     /// With restarts: times a call that was under way is sent again. 0: it fails with worker_lost; else it may run
     /// more than once.
@@ -54,9 +54,9 @@ struct actor_options {
     int max_pending = 0;    ///< calls of one process without an outcome; one more fails; 0: any
     /// Coroutine methods under way at a time, of those that are in no method_group; 0: any.
     int max_concurrency = 0;
-    std::string_view name{};    ///< unique among the actors of the program; copied at submit
+    option_text name{};         ///< unique among the actors of the program
     bool get_if_exists = false; ///< gives the actor that has the name already, if there is one
-    std::string_view space{};   ///< the namespace of a detached actor
+    option_text space{};        ///< the namespace of a detached actor
     /// It outlives its program, on a cluster: get_actor finds it by name and namespace.
     bool detached = false;
 };
@@ -64,7 +64,7 @@ static_assert(std::is_trivially_destructible_v<actor_options>);
 
 /// Where get_actor looks for a name.
 struct actor_search {
-    std::string_view space{}; ///< a namespace of the cluster; empty: the actors of this program
+    option_text space{}; ///< a namespace of the cluster; empty: the actors of this program
 };
 static_assert(std::is_trivially_destructible_v<actor_search>);
 

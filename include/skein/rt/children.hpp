@@ -48,18 +48,18 @@ inline constexpr std::size_t most_boot_bytes = std::size_t{32} << 10;
 
 /// What is started.
 struct child_options {
-    std::string role;                          ///< what the child asks rt::take_boot() for
-    std::string name;                          ///< as messages name it: "worker-2"
-    byte_buffer message;                       ///< for the child alone; at most most_boot_bytes
+    std::string role{};                        ///< what the child asks rt::take_boot() for
+    std::string name{};                        ///< as messages name it: "worker-2"
+    byte_buffer message{};                     ///< for the child alone; at most most_boot_bytes
     bool socket = true;                        ///< a connected socket between it and us
-    shared_memory memory;                      ///< memory that it shares with us; may be none
+    shared_memory memory{};                    ///< memory that it shares with us; may be none
     std::string executable = "/proc/self/exe"; ///< this program
-    std::vector<std::string> argv;             ///< empty: those of this process
-    std::string cwd; ///< its working directory; empty: that of this process
+    std::vector<std::string> argv{};           ///< empty: those of this process
+    std::string cwd{}; ///< its working directory; empty: that of this process
     /// What it writes to its standard output and error is for child::read_output(); else these are ours.
     bool reads_output = false;
     /// Added to what it inherits. Other users of the host may read it: no secrets.
-    std::vector<std::pair<std::string, std::string>> env;
+    std::vector<std::pair<std::string, std::string>> env{};
 };
 
 /// How a child ended.
@@ -174,14 +174,14 @@ private:
 /// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
 /// `before_killing` more.
 ///   errors  cancelled: the child may still run
-[[nodiscard]] task<child_end> stop(child& which, duration before_asking, duration before_killing);
+[[nodiscard]] task<child_end> stop(child& which, time_span before_asking, time_span before_killing);
 
 /// When something that failed is started again, and after how long.
 struct restart_rules {
-    int most = 3;                                                     ///< restarts in a row
-    duration first_pause = time_constants::lan().child_restart_first; ///< before the first restart
+    int most = 3;                                                      ///< restarts in a row
+    time_span first_pause = time_constants::lan().child_restart_first; ///< before the first restart
     int factor = 2; ///< of each pause to the one before
-    duration longest_pause = time_constants::lan().child_restart_most;
+    time_span longest_pause = time_constants::lan().child_restart_most;
     bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
 };
 /// Counts failures in a row and says when to try again, by restart_rules.

@@ -50,12 +50,12 @@ struct local_workers_options {
     bool direct_calls = true; ///< workers call the actors of each other without the driver
     /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus and memory that are not named are those
     /// that are there.
-    resources offers;
+    resources offers{};
     /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
-    std::vector<std::string> gpu_names;
+    std::vector<std::string> gpu_names{};
     /// Prints what workers print; empty: their output is that of this process.
-    print_lines print;
-    time_constants times;
+    print_lines print{};
+    time_constants times{};
 };
 
 /// The worker processes of one driver. Its serve() must have ended before it is destroyed.

@@ -9,11 +9,14 @@
 // custom resources, more cpus than a worker has, or an environment, a worker is started that has exactly this; it serves further
 // tasks with the same demand, and ends when there have been none for a moment.
 //
-// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
+// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12. Its texts are
+// borrowed until .with(), which copies them: f = remote<&score>.with({...}) may be kept. The struct itself may not be
+// kept longer than the texts it names.
 
 #include <skein/core/ids.hpp>
 #include <skein/core/time.hpp>
 #include <skein/rt/failures.hpp>
+#include <skein/rt/option_text.hpp>
 
 #include <concepts>
 #include <cstdint>
@@ -33,12 +36,24 @@ struct quantity {
     double value;
 };
 
-/// Where a task may run or an actor live; borrows its text. Made by label(), node_named(), group_named(), and from an
+/// Where a task may run or an actor live; has its text in itself. Made by label(), node_named(), group_named(), and from an
 /// actor_handle, a shared_actor or a placement_group; `spread` and `anywhere` are two.
 class location {
 public:
-    constexpr location() noexcept = default; ///< any
-    [[nodiscard]] constexpr std::string_view text() const noexcept { return text_; }
+    constexpr location() noexcept { clear(); } ///< any
+    constexpr location(const location& other) noexcept { copy(other); }
+    constexpr location& operator=(const location& other) noexcept {
+        if (this != &other) copy(other);
+        return *this;
+    }
+    template <class Text>
+        requires(std::convertible_to<const Text&, std::string_view>)
+    constexpr location(const Text&) noexcept { // NOLINT: to say this
+        static_assert(std::is_void_v<Text>,
+                      "skein: .on takes a place, not a text: skein::label(\"zone=a\"), "
+                      "skein::node_named(\"n1\") or skein::group_named(\"ingest\")");
+    }
+    [[nodiscard]] constexpr std::string_view text() const noexcept { return {text_, size_}; }
     [[nodiscard]] constexpr bool is_any() const noexcept {
         return kind_ == kind::any || kind_ == kind::anywhere;
     }
@@ -67,12 +82,6 @@ public:
     [[nodiscard]] constexpr location with_children() const noexcept {
         auto copy = *this;
         copy.children_ = true;
-        return copy;
-    }
-    /// The same with a text of its own, for whoever keeps it longer than the expression that made it.
-    [[nodiscard]] constexpr location with_text(std::string_view text) const noexcept {
-        auto copy = *this;
-        copy.text_ = text;
         return copy;
     }
 
@@ -109,13 +118,36 @@ private:
         actor,
         spread
     };
-    constexpr location(std::string_view text, kind what) noexcept : text_(text), kind_(what) {}
-    std::string_view text_;
+    /// Of a label or name; a longer one is cut there, and is refused where it is used.
+    static constexpr std::size_t most_text = 257;
+    constexpr location(std::string_view text, kind what) noexcept
+        : size_(static_cast<std::uint16_t>(text.size() < most_text ? text.size() : most_text)),
+          kind_(what) {
+        clear();
+        for (std::size_t i = 0; i < size_; ++i) text_[i] = text[i];
+    }
+    /// What is constant has no byte without a value; elsewhere those behind the text have none.
+    constexpr void clear() noexcept {
+        if (std::is_constant_evaluated())
+            for (char& c : text_) c = 0;
+    }
+    constexpr void copy(const location& other) noexcept {
+        clear();
+        size_ = other.size_;
+        kind_ = other.kind_;
+        children_ = other.children_;
+        bundle_ = other.bundle_;
+        number_ = other.number_;
+        incarnation_ = other.incarnation_;
+        for (std::size_t i = 0; i < size_; ++i) text_[i] = other.text_[i];
+    }
+    std::uint16_t size_ = 0;
     kind kind_ = kind::any;
     bool children_ = false;
     int bundle_ = -1;
     std::uint64_t number_ = 0;      ///< of a group or an actor
     std::uint64_t incarnation_ = 0; ///< of an actor's number
+    char text_[most_text];          // NOLINT: as far as size_ says
 };
 /// Nodes with this label, compared whole: "zone=a".
 [[nodiscard]] constexpr location label(std::string_view text) noexcept {
@@ -145,20 +177,20 @@ struct call_options {
     quantity cpus = 1;        ///< cores a task occupies on its worker; 0: waits only, runs at once
     quantity gpus = 0;        ///< the worker sees these alone; more than one: a whole number
     std::uint64_t memory = 0; ///< bytes; counted, not enforced
-    std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
+    option_text resources{};  ///< custom ones: "ssd=1,licence=0.5"
     /// Which nodes: by label or name, all in turn (spread), that of an actor; or a placement group. With methods: it is
     /// where the actor is.
     location on{};
     /// Variables of its process beside those that it inherits, one a line: "OMP_NUM_THREADS=4\nTITLE=two words".
-    std::string_view env{};
-    std::string_view cwd{}; ///< working directory of its process: an absolute path, where that runs
-    int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
+    option_text env{};
+    option_text cwd{}; ///< working directory of its process: an absolute path, where that runs
+    int retries = -1;  ///< times a task runs again after its worker died; -1: 3. Actors: always 0
     /// Failures after which a task runs again, too, at the end of its line; they count as .retries do.
     failures retry_on{};
     /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
     /// of a budget may be: at once, and the call is not sent.
-    duration deadline = no_deadline;
-    std::string_view name{}; ///< shown in errors instead of the function's name; copied at submit
+    time_span deadline = no_deadline;
+    option_text name{}; ///< shown in errors instead of the function's name
 };
 static_assert(std::is_trivially_destructible_v<call_options>);
 

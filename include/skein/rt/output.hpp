@@ -33,14 +33,14 @@ class child;
 /// A line that a process has written, without its end.
 struct output_line {
     bool is_error = false; ///< to its standard error
-    std::string text;
+    std::string text{};
 };
 
 /// Lines of one worker, in the order in which they were read.
 struct worker_lines {
-    std::string worker, node;   ///< "worker-3"; "node-2", empty: this host
-    std::uint64_t left_out = 0; ///< lines before these that nobody will see
-    std::vector<output_line> lines;
+    std::string worker{}, node{}; ///< "worker-3"; "node-2", empty: this host
+    std::uint64_t left_out = 0;   ///< lines before these that nobody will see
+    std::vector<output_line> lines{};
 };
 
 /// Where lines go: what prints them, and suspends until it has.
@@ -102,7 +102,7 @@ struct output_style {
 /// A piece of text for one of the two outputs.
 struct output_text {
     bool is_error = false;
-    std::string text; ///< whole lines
+    std::string text{}; ///< whole lines
 };
 /// The text that is printed for these lines.
 [[nodiscard]] std::vector<output_text> format_lines(const std::vector<worker_lines>& all,

@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <coroutine>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -143,7 +144,7 @@ public:
     ///   errors  invalid_argument: on the session's own thread, which would wait for itself
     void wait() const { here().wait(); }
     /// The same, for so long at most. False: there is none yet.
-    [[nodiscard]] bool wait_for(duration limit) const { return here().wait_for(limit); }
+    [[nodiscard]] bool wait_for(time_span limit) const { return here().wait_for(limit); }
 
     /// Blocks this thread until there is an outcome; gives a copy of the value.
     ///   errors  what co_await of a ref throws: remote_error, worker_lost, timeout (.deadline), cancelled; closed: the
@@ -159,11 +160,11 @@ public:
     }
     /// The same, for so long at most. The call itself goes on; `.deadline` bounds the call.
     ///   errors  also timeout
-    T get_for(duration limit) const& {
+    T get_for(time_span limit) const& {
         here().wait_within(limit);
         return copy();
     }
-    T get_for(duration limit) && {
+    T get_for(time_span limit) && {
         here().wait_within(limit);
         return take();
     }
@@ -173,6 +174,14 @@ public:
     /// The same as ref::cancel_by_force().
     ///   errors  not_supported: a call of an actor, see kill()
     void cancel_by_force() const { here().cancel(true); }
+
+    /// Says what to write instead.
+    template <class Never = void>
+    [[noreturn]] std::suspend_never operator co_await() const {
+        static_assert(!std::is_void_v<Never>,
+                      "skein: a pending is for threads: get() waits for it; a coroutine calls "
+                      "skein::remote<&f>(...) itself, and awaits the ref");
+    }
 
     /// What its copies share.
     [[nodiscard]] const std::shared_ptr<state>& shared() const noexcept { return state_; }

@@ -42,7 +42,7 @@ using rt::group_strategy;
 /// What a program may say about one placement group.
 struct placement_options {
     group_strategy strategy = group_strategy::pack;
-    std::string_view name{}; ///< unique among the groups of the program; copied; at most 255 bytes
+    option_text name{}; ///< unique among the groups of the program; copied; at most 255 bytes
     /// Gives the group that has the name already, if there is one; its bundles are those that it was made with.
     bool get_if_exists = false;
 };

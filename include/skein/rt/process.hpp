@@ -67,16 +67,16 @@ void name_process(std::string_view part);
 
 /// What to start and how.
 struct process_options {
-    std::vector<std::string> argv;                        ///< argv[0] is the name the child sees
-    std::string executable;                               ///< what to execute; empty: argv[0]
-    std::vector<std::pair<std::string, std::string>> env; ///< added to or replacing ours
-    std::vector<std::string> unset_env;                   ///< names the child does not inherit
-    std::string cwd;                                      ///< empty: ours
+    std::vector<std::string> argv{};                        ///< argv[0] is the name the child sees
+    std::string executable{};                               ///< what to execute; empty: argv[0]
+    std::vector<std::pair<std::string, std::string>> env{}; ///< added to or replacing ours
+    std::vector<std::string> unset_env{};                   ///< names the child does not inherit
+    std::string cwd{};                                      ///< empty: ours
     /// {ours, the child's}: open files the child gets under these numbers. All others are closed.
-    std::vector<std::pair<int, int>> fds;
-    std::string stdout_file, stderr_file; ///< appended to; empty: see *_fd
-    int stdout_fd = -1, stderr_fd = -1;   ///< our descriptor to use; -1: inherited
-    bool keep_stdin = false;              ///< otherwise the child reads /dev/null
+    std::vector<std::pair<int, int>> fds{};
+    std::string stdout_file{}, stderr_file{}; ///< appended to; empty: see *_fd
+    int stdout_fd = -1, stderr_fd = -1;       ///< our descriptor to use; -1: inherited
+    bool keep_stdin = false;                  ///< otherwise the child reads /dev/null
     /// A process group of its own: no Ctrl-C from the terminal, and what the child leaves behind in
     /// the group is killed when its end is seen.
     bool own_group = false;

@@ -146,6 +146,14 @@ public:
         rt::detail::cancel_call(*state_, true);
     }
 
+    /// Says what to write instead.
+    template <class Never = void>
+    [[noreturn]] T get() const {
+        static_assert(!std::is_void_v<Never>,
+                      "skein: a ref has no get(): auto value = co_await ref, inside a coroutine; "
+                      "threads make calls through a skein::session, and get() a pending");
+    }
+
     [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
         return state_;
     }
@@ -168,7 +176,7 @@ template <class T>
 
 /// Waits at most so long. The call itself goes on; use .with({.deadline = ...}) to bound the call.
 template <class T>
-[[nodiscard]] task<T> with_timeout(ref<T> r, duration limit) {
+[[nodiscard]] task<T> with_timeout(ref<T> r, time_span limit) {
     return with_timeout(as_task(std::move(r)), limit);
 }
 

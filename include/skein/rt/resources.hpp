@@ -68,8 +68,8 @@ private:
 
 /// A resource that is only a name and a number, such as licences: ssd=1.
 struct custom_resource {
-    std::string name; ///< a letter, then letters, digits, '_', '-', '.'; at most 64
-    amount value;
+    std::string name{}; ///< a letter, then letters, digits, '_', '-', '.'; at most 64
+    amount value{};
     friend auto operator<=>(const custom_resource&, const custom_resource&) = default;
 };
 
@@ -82,9 +82,9 @@ struct resource_limits {
 
 /// Amounts of several resources. What is not named is zero.
 struct resources {
-    amount cpu, gpu;
-    std::uint64_t memory = 0;            ///< bytes
-    std::vector<custom_resource> custom; ///< in the order of their names, none twice, none zero
+    amount cpu{}, gpu{};
+    std::uint64_t memory = 0;              ///< bytes
+    std::vector<custom_resource> custom{}; ///< in the order of their names, none twice, none zero
 
     /// The amount of a custom resource.
     [[nodiscard]] amount of(std::string_view name) const noexcept;

@@ -14,10 +14,10 @@ namespace skein {
 
 /// Defaults of run() and session; flags and environment win.
 struct run_options {
-    int workers = 0;        ///< 0: one per core
-    std::string address;    ///< of the head of a cluster, or "local"; empty: workers of this host
-    std::string token_file; ///< the cluster's token; empty: as without --token-file
-    rt::local_workers_options processes;
+    int workers = 0;          ///< 0: one per core
+    std::string address{};    ///< of the head of a cluster, or "local"; empty: workers of this host
+    std::string token_file{}; ///< the cluster's token; empty: as without --token-file
+    rt::local_workers_options processes{};
 };
 
 /// The first line of a main that does what a worker must not do before it comes to run() or its session: in a process

@@ -165,6 +165,8 @@ public:
     [[nodiscard]] std::size_t guests() const noexcept;
     /// Actors that live in this process.
     [[nodiscard]] std::size_t actors() const noexcept;
+    /// As messages name it: actor "table", or actor 7 where its name is not known.
+    [[nodiscard]] std::string actor_title(actor_id id) const;
     /// Coroutines that run here for other processes.
     [[nodiscard]] std::size_t running() const noexcept;
     [[nodiscard]] bool is_driver() const noexcept;

@@ -90,9 +90,9 @@ private:
 
 /// What submit() takes.
 struct request {
-    job_id job;       ///< whose share it counts for
-    resources demand; ///< nothing at all is granted at once, on the place with fewest grants
-    rt::constraint where;
+    job_id job{};       ///< whose share it counts for
+    resources demand{}; ///< nothing at all is granted at once, on the place with fewest grants
+    rt::constraint where{};
     std::uint64_t tag = 0; ///< the caller's own; comes back with everything said about the request
     bool for_life = false; ///< an actor: nobody may count on its end
     /// What no place could ever hold is refused. Otherwise it waits until one comes that can.
@@ -144,10 +144,10 @@ enum class group_strategy : std::uint8_t {
 
 /// Room that is taken together or not at all, for requests to come.
 struct group_request {
-    job_id job;
+    job_id job{};
     group_strategy strategy = group_strategy::pack;
-    std::vector<resources> bundles; ///< 1 to 4096
-    std::uint64_t tag = 0;          ///< the caller's own; not 0: errors call the group so
+    std::vector<resources> bundles{}; ///< 1 to 4096
+    std::uint64_t tag = 0;            ///< the caller's own; not 0: errors call the group so
     bool fail_if_infeasible = false;
 };
 

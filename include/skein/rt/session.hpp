@@ -55,17 +55,14 @@ public:
     /// in the order in which they were made. The pending may be dropped.
     template <auto M, class... A>
     auto call(A&&... args) const {
-        return call_with<M>(call_options(), std::forward<A>(args)...);
+        return submit<M>({}, std::forward<A>(args)...);
     }
     /// The same with options: remote<&T::m>.with({...})(actor, args...) calls it.
     template <auto M, class... A>
     auto call_with(const call_options& how, A&&... args) const {
-        static_assert(std::is_member_function_pointer_v<decltype(M)>,
-                      "skein: call<&T::m> needs a member function of the actor's own type");
-        SKEIN_CHECK(cell_, "a method is called through an empty shared_actor");
-        return rt::detail::submit_from_thread<M, T>(cell_->door,
-                                                    rt::detail::kept_options<call_options>(how),
-                                                    cell_, std::forward<A>(args)...);
+        using owned = rt::detail::owned_options<call_options>;
+        return submit<M>(rt::detail::kept_options<call_options>(owned(how)),
+                         std::forward<A>(args)...);
     }
     /// Copies of one handle are equal.
     friend bool operator==(const shared_actor&, const shared_actor&) = default;
@@ -76,6 +73,14 @@ public:
     }
 
 private:
+    template <auto M, class... A>
+    auto submit(rt::detail::kept_options<call_options> how, A&&... args) const {
+        static_assert(std::is_member_function_pointer_v<decltype(M)>,
+                      "skein: call<&T::m> needs a member function of the actor's own type");
+        SKEIN_CHECK(cell_, "a method is called through an empty shared_actor");
+        return rt::detail::submit_from_thread<M, T>(cell_->door, std::move(how), cell_,
+                                                    std::forward<A>(args)...);
+    }
     std::shared_ptr<rt::detail::actor_cell> cell_;
 };
 
@@ -225,7 +230,8 @@ private:
 template <auto F>
 class session_function {
 public:
-    session_function(session& by, const call_options& how) : door_(by.door()), how_(how) {}
+    session_function(session& by, rt::detail::owned_options<call_options> how)
+        : door_(by.door()), how_(std::move(how)) {}
 
     /// Submits the call and returns at once.
     template <class... A>
@@ -238,24 +244,25 @@ public:
 
 private:
     std::shared_ptr<rt::detail::session_door> door_;
-    call_options how_;
+    rt::detail::owned_options<call_options> how_;
 };
 
 /// actor<T>.with({...}).on(session): call it with the constructor's arguments, from any thread.
 template <class T>
 class session_actor_maker {
 public:
-    session_actor_maker(session& by, const actor_options& how) noexcept : by_(by), how_(how) {}
+    session_actor_maker(session& by, rt::detail::owned_options<actor_options> how) noexcept
+        : by_(by), how_(std::move(how)) {}
 
     /// Makes the actor; blocks until its constructor has returned.
     template <class... A>
     [[nodiscard]] shared_actor<T> operator()(A&&... args) const {
-        return by_.make<T>(how_, std::forward<A>(args)...);
+        return by_.make<T>(*how_, std::forward<A>(args)...);
     }
 
 private:
     session& by_;
-    actor_options how_;
+    rt::detail::owned_options<actor_options> how_;
 };
 
 } // namespace skein

@@ -21,8 +21,8 @@ struct task_environment {
     static constexpr std::size_t most_bytes = std::size_t{8} << 10; ///< of all variables
     static constexpr std::size_t most_folder_bytes = 4000;
 
-    std::vector<std::pair<std::string, std::string>> variables; ///< by name, each once
-    std::string folder; ///< its working directory; empty: that of the other workers
+    std::vector<std::pair<std::string, std::string>> variables{}; ///< by name, each once
+    std::string folder{}; ///< its working directory; empty: that of the other workers
 
     [[nodiscard]] bool empty() const noexcept { return variables.empty() && folder.empty(); }
     friend bool operator==(const task_environment&, const task_environment&) = default;

@@ -95,12 +95,12 @@ task<waited_refs<T>> wait_for_refs(std::vector<ref<T>> refs, std::size_t n, dura
 ///   errors  cancelled: ends the wait, not the calls
 template <class T>
 [[nodiscard]] task<waited_refs<T>> wait(std::vector<ref<T>> refs, std::size_t n,
-                                        duration limit = no_deadline) {
+                                        time_span limit = no_deadline) {
     return rt::detail::wait_for_refs(std::move(refs), n, limit);
 }
 template <class T>
 [[nodiscard]] task<waited_refs<T>> wait(std::span<const ref<T>> refs, std::size_t n,
-                                        duration limit = no_deadline) {
+                                        time_span limit = no_deadline) {
     return rt::detail::wait_for_refs(std::vector<ref<T>>(refs.begin(), refs.end()), n, limit);
 }
 

@@ -23,23 +23,23 @@ inline constexpr const char* worker_role = "worker";
 
 /// The boot message of a worker.
 struct worker_order {
-    byte_buffer token;   ///< net::token::size bytes
-    std::string address; ///< where to connect; empty: the inherited socket is the link
+    byte_buffer token{};   ///< net::token::size bytes
+    std::string address{}; ///< where to connect; empty: the inherited socket is the link
     std::uint16_t cpus = 1;
     bool direct = true;   ///< it calls actors on other workers without the driver, and is called so
     bool resumes = false; ///< the driver awaits a link, which survives broken connections
     bool is_read = false; ///< somebody reads what it prints: by lines
-    std::string head_host; ///< of its cluster, as its agent reaches it
+    std::string head_host{}; ///< of its cluster, as its agent reaches it
 };
 
 /// What one side says to the other.
 struct worker_link {
-    net::token secret;
+    net::token secret{};
     std::uint16_t cpus = 0;     ///< of the worker; the driver says 0
     bool in_memory = false;     ///< a socket pair: bytes need no checksum
     bool shares_memory = false; ///< the driver gave it a page
     /// For the other side to load its program, or to compute.
-    duration start = duration::zero();
+    time_span start = duration::zero();
 };
 
 /// The options of the connection between them, for both sides.

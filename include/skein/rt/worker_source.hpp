@@ -35,9 +35,9 @@ class runtime;
 /// Tasks with one demand wait for workers of their own.
 struct worker_demand {
     std::uint32_t kind =
-        0;             ///< the driver's number for the demand; comes back with the workers for it
-    resources need;    ///< of each worker
-    std::string label; ///< of their node: "zone=a", "node=n1"; empty: any
+        0;               ///< the driver's number for the demand; comes back with the workers for it
+    resources need{};    ///< of each worker
+    std::string label{}; ///< of their node: "zone=a", "node=n1"; empty: any
     std::uint64_t group =
         0; ///< the placement group whose room they take, then the label is no node's; 0: none
     int bundle = -1;        ///< of that group; -1: any
@@ -49,7 +49,7 @@ struct worker_demand {
 struct worker_group {
     std::uint64_t number = 0; ///< the driver's
     group_strategy strategy = group_strategy::pack;
-    std::vector<resources> bundles;
+    std::vector<resources> bundles{};
 };
 
 /// The label of a demand that takes the nodes in turn. No label of a node has an @ in it.
@@ -141,16 +141,16 @@ public:
 struct cluster_flags {
     std::string
         address;        ///< --address A: of the head, or "local"; empty: the environment, else none
-    std::string join;   ///< --join A: this process is a node's agent
+    std::string join{}; ///< --join A: this process is a node's agent
     bool head = false;  ///< --head: this process is the head
-    std::string listen; ///< --listen A: where the head listens
-    std::string token_file; ///< --token-file F
-    std::string state;      ///< --state DIR: where the head keeps its log
-    int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
-    std::string program;    ///< argv[0]
+    std::string listen{};     ///< --listen A: where the head listens
+    std::string token_file{}; ///< --token-file F
+    std::string state{};      ///< --state DIR: where the head keeps its log
+    int workers = 0;          ///< --workers N; 0: as many as the cluster has cores
+    std::string program{};    ///< argv[0]
     /// Lines of workers say which worker it was. On a cluster they do if nothing is said; on one host they are not read
     /// then.
-    std::optional<bool> prefix_output;
+    std::optional<bool> prefix_output{};
 };
 
 /// Set for workers, and for what a process of a job starts: none of them is a part of what a launcher has started.

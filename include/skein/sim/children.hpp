@@ -52,15 +52,15 @@ using program = unique_function<task<int>(process*)>;
 
 /// How often starts fail and processes break. All zero = none of it.
 struct child_faults {
-    duration least_start = std::chrono::microseconds(200); ///< until start() returns
-    duration most_start = std::chrono::milliseconds(5);
+    time_span least_start = std::chrono::microseconds(200); ///< until start() returns
+    time_span most_start = std::chrono::milliseconds(5);
     double slow_start = 0; ///< of starts: the program loads for up to `slow_load`
-    duration slow_load = std::chrono::seconds(3);
+    time_span slow_load = std::chrono::seconds(3);
     double no_descriptors = 0, not_found = 0, not_permitted = 0; ///< of starts: they fail so
     double hang = 0;                                             ///< of starts: they never end
-    duration kill_every{0};  ///< between two kills of any child; zero = none by themselves
-    duration pause_every{0}; ///< between two pauses of any child; zero = none
-    duration pause_lasts = std::chrono::milliseconds(800); ///< at most
+    time_span kill_every{};  ///< between two kills of any child; zero = none by themselves
+    time_span pause_every{}; ///< between two pauses of any child; zero = none
+    time_span pause_lasts = std::chrono::milliseconds(800); ///< at most
 
     /// A mix drawn from `random`; the lasting failures (no such program, no permission) are rare in it.
     static child_faults draw(random_source& random);

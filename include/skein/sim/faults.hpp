@@ -71,10 +71,10 @@ struct fault_counts {
 
 /// Rates; all zero = a perfect world with ordinary delays.
 struct faults {
-    duration least_delay = std::chrono::microseconds(20);
-    duration most_delay = std::chrono::microseconds(500);
+    time_span least_delay = std::chrono::microseconds(20);
+    time_span most_delay = std::chrono::microseconds(500);
     double slow_chunk = 0; ///< of chunks: come up to `slow_delay` later
-    duration slow_delay = std::chrono::milliseconds(50);
+    time_span slow_delay = std::chrono::milliseconds(50);
     double partial_read = 0;  ///< of reads
     double partial_write = 0; ///< of writes
     double refuse = 0;        ///< of connects
@@ -83,8 +83,8 @@ struct faults {
     double disk_io = 0; ///< of disk calls: EIO
     std::size_t window = std::size_t{256} << 10; ///< bytes under way per direction
     /// Between two random events on the links (block, partition, heal); zero = none by themselves.
-    duration link_fault_every{0};
-    duration link_fault_lasts = std::chrono::seconds(2);
+    time_span link_fault_every{};
+    time_span link_fault_lasts = std::chrono::seconds(2);
 
     /// A mix drawn from `random`. Resets, flipped bits and link faults are drawn too if `harsh`.
     static faults draw(random_source& random, bool harsh = true);

@@ -29,7 +29,7 @@ namespace skein::sim {
 /// How a clock differs from the world's.
 struct clock_error {
     std::int64_t parts_per_billion = 0; ///< of 10^9; it gains so much, or loses where negative
-    duration ahead{0};                  ///< where it begins, after the world's beginning
+    time_span ahead{};                  ///< where it begins, after the world's beginning
 };
 
 /// The loop of one host. Must outlive what was run on it, and not the world's loop.
@@ -121,9 +121,9 @@ template <class T>
 /// Which clocks the hosts of a world have. All zero: the world's.
 struct clock_faults {
     std::int64_t most_drift = 0; ///< parts per billion, either way
-    duration most_ahead{0};      ///< a clock counts from some start of its machine
-    duration jump_every{0};      ///< of wall clocks; zero = none
-    std::chrono::milliseconds most_jump = std::chrono::hours(240); ///< either way
+    time_span most_ahead{};      ///< a clock counts from some start of its machine
+    time_span jump_every{};      ///< of wall clocks; zero = none
+    time_span most_jump = std::chrono::hours(240); ///< either way
 
     /// A mix of one seed: a third of the worlds have one clock, most others clocks that differ by up to 500 ppm, one in six
     /// by up to five per cent.

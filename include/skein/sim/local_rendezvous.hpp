@@ -33,7 +33,7 @@ public:
     [[nodiscard]] cluster::rendezvous& at(int rank);
     [[nodiscard]] int size() const noexcept { return static_cast<int>(hosts_.size()); }
     /// How long an exchange waits for the others.
-    void set_deadline(duration limit) { deadline_ = limit; }
+    void set_deadline(time_span limit) { deadline_ = limit; }
 
     /// Plays the loss of a rank: every other rank is told, exchanges fail.
     void lose(int rank, error why);
@@ -51,7 +51,7 @@ private:
 
     std::vector<std::string> hosts_;
     net::token secret_ = net::token::generate();
-    duration deadline_ = time_constants::lan().rendezvous_timeout;
+    time_span deadline_ = time_constants::lan().rendezvous_timeout;
     std::vector<std::unique_ptr<member>> members_;
 
     std::mutex guard_; // the fields below

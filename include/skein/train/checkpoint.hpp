@@ -38,7 +38,7 @@ using exchange_function = std::function<std::vector<byte_buffer>(byte_span mine)
 struct checkpoint_world {
     int rank = 0;
     int size = 1;
-    exchange_function exchange; ///< needed when size > 1; collective, called in the same order
+    exchange_function exchange{}; ///< needed when size > 1; collective, called in the same order
 };
 
 /// Which checkpoints are kept, and how they are checked.
@@ -47,8 +47,8 @@ struct checkpoint_options {
     std::size_t keep_best = 0;       ///< besides those, the best by `metric`
     std::string metric = "val_loss"; ///< name in checkpoint_state::metrics
     bool lower_is_better = true;
-    std::size_t chunk_bytes = 1u << 20;           ///< bytes covered by one checksum
-    std::function<void(const std::string&)> warn; ///< default: a warning in the log
+    std::size_t chunk_bytes = 1u << 20;             ///< bytes covered by one checksum
+    std::function<void(const std::string&)> warn{}; ///< default: a warning in the log
 };
 
 /// A tensor to save, and what this rank has of it: all, or a run of rows along dimension 0. A tensor of no
@@ -56,10 +56,10 @@ struct checkpoint_options {
 struct tensor_part {
     static constexpr std::int64_t whole = -1; ///< as `rows`: all of them
 
-    std::string name;
-    std::string dtype;               ///< as in safetensors: F32, BF16, ...
-    std::vector<std::int64_t> shape; ///< of the whole tensor
-    byte_span bytes;                 ///< of the rows below
+    std::string name{};
+    std::string dtype{};               ///< as in safetensors: F32, BF16, ...
+    std::vector<std::int64_t> shape{}; ///< of the whole tensor
+    byte_span bytes{};                 ///< of the rows below
     std::int64_t first_row = 0;
     std::int64_t rows = whole;
     /// True: every rank has these bytes, all rows; one of them writes them. False: each rank writes its own
@@ -72,11 +72,11 @@ struct tensor_part {
 /// only its share. `step` is the number of finished optimizer steps.
 struct checkpoint_state {
     std::uint64_t step = 0;
-    std::vector<tensor_part> tensors; ///< bytes must stay unchanged during save()
+    std::vector<tensor_part> tensors{}; ///< bytes must stay unchanged during save()
     /// Sampler position, RNG, schedule...: the text of one JSON object; rank 0's is kept.
     std::string extra = "{}";
-    std::map<std::string, double> metrics; ///< for keep_best and for people; rank 0's is kept
-    std::string config_hash;               ///< tells a resume with another model; rank 0's is kept
+    std::map<std::string, double> metrics{}; ///< for keep_best and for people; rank 0's is kept
+    std::string config_hash{}; ///< tells a resume with another model; rank 0's is kept
 };
 
 /// What a finished save tells.

@@ -19,8 +19,8 @@ namespace skein {
 /// What a loss function may return in place of a mean. A weight of 0 (everything masked) is fine as long as
 /// some rank has more in every step.
 struct weighted_loss {
-    at::Tensor sum;    ///< one number, with a gradient
-    at::Tensor weight; ///< one number, at least 0; no gradient goes through it
+    at::Tensor sum{};    ///< one number, with a gradient
+    at::Tensor weight{}; ///< one number, at least 0; no gradient goes through it
 };
 
 } // namespace skein

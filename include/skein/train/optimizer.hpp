@@ -45,7 +45,7 @@ struct optimizer_options {
         : how(std::forward<O>(optimizer)), more(std::move(extras)) {}
 
     any_optimizer how;
-    optimizer_extras more;
+    optimizer_extras more{};
 };
 
 /// The settings that all ranks must have alike, but for what the groups match: see

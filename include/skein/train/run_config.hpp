@@ -72,10 +72,10 @@ struct run_config {
     // Failures
     int workers = 1;      ///< local processes, when no launcher has set up a world already
     int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
-    std::chrono::nanoseconds restart_backoff = time_constants::lan().job_restart_first; ///< doubles
-    std::chrono::nanoseconds collective_timeout = time_constants::lan().collective_timeout;
+    time_span restart_backoff = time_constants::lan().job_restart_first; ///< doubles
+    time_span collective_timeout = time_constants::lan().collective_timeout;
     /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
-    std::chrono::nanoseconds stop_grace = time_constants::lan().training_stop_grace;
+    time_span stop_grace = time_constants::lan().training_stop_grace;
     std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
 
     // What it says

@@ -27,10 +27,10 @@ namespace skein::train {
 
 /// A named tensor and its bytes (row-major, little-endian), owned by someone else.
 struct tensor_view {
-    std::string name;
-    std::string dtype;               ///< as in the format: F32, BF16, F64, I64, U8, ...
-    std::vector<std::int64_t> shape; ///< empty for a scalar
-    byte_span bytes;
+    std::string name{};
+    std::string dtype{};               ///< as in the format: F32, BF16, F64, I64, U8, ...
+    std::vector<std::int64_t> shape{}; ///< empty for a scalar
+    byte_span bytes{};
 };
 
 /// What a header says of one tensor.

@@ -198,6 +198,11 @@ consteval std::size_t least_size() {
 template <class T>
 inline constexpr std::size_t sequence_alignment = std::is_same_v<T, std::byte> ? 8 : alignof(T);
 
+/// What readers and writers count for one element of a map or set, and for an error.
+template <class T>
+inline constexpr std::size_t node_memory = sizeof(typename T::value_type) + 4 * sizeof(void*);
+inline constexpr std::size_t error_memory = 256; // what it keeps on the heap
+
 } // namespace detail
 
 /// A type that encode() and decode() know.

@@ -122,9 +122,8 @@ bool read_keyed(reader& in, T& value) {
     if (!in.count(least, n)) return false;
     const depth_guard deeper(in);
     if (!deeper.entered) return false;
-    constexpr std::size_t node = sizeof(typename T::value_type) + 4 * sizeof(void*);
     for (std::size_t i = 0; i < n; ++i) {
-        if (!in.charge(1, node)) return false;
+        if (!in.charge(1, node_memory<T>)) return false;
         auto k = fresh<key>();
         if (!read(in, k)) return false;
         bool is_new = false;
@@ -156,8 +155,7 @@ bool read_alternative(reader& in, std::size_t index, T& value) {
 inline bool read_error(reader& in, skein::error& value) {
     errc code{};
     std::string text, where, cause, hint;
-    constexpr std::size_t parts = 256; // what an error keeps on the heap
-    if (!in.charge(1, parts)) return false;
+    if (!in.charge(1, error_memory)) return false;
     if (!in.fixed(code) || !read(in, text) || !read(in, where) || !read(in, cause) ||
         !read(in, hint))
         return false;

@@ -21,19 +21,23 @@ void encode_sequence(writer& out, const T* items, std::size_t n) {
         out.align(sequence_alignment<T>);
         out.raw({reinterpret_cast<const std::byte*>(items), n * sizeof(T)});
     } else {
+        out.charge(n, sizeof(T));
+        const writer::level deeper(out);
         for (std::size_t i = 0; i < n; ++i) encode(out, items[i]);
     }
 }
 
 inline void encode_error(writer& out, const skein::error& e) {
     out.fixed(e.code());
+    out.charge(1, error_memory);
     for (const auto* part : {&e.text(), &e.where(), &e.cause(), &e.hint()})
         encode_sequence(out, part->data(), part->size());
 }
 
 } // namespace detail
 
-/// Appends one value. Throws nothing but std::bad_alloc.
+/// Appends one value.
+///   errors  too_large: a reader with the limits of `out` would not take it; std::bad_alloc
 template <encodable T>
 void encode(writer& out, const T& value) {
     if constexpr (detail::custom<T>) {
@@ -48,6 +52,8 @@ void encode(writer& out, const T& value) {
         detail::encode_sequence(out, value.data(), value.size());
     } else if constexpr (std::is_same_v<T, std::vector<bool>>) {
         out.varint(value.size());
+        out.charge(value.size(), sizeof(bool));
+        const writer::level deeper(out);
         for (const bool item : value) encode(out, item);
     } else if constexpr (detail::is_a<T, std::vector>) {
         detail::encode_sequence(out, value.data(), value.size());
@@ -55,24 +61,33 @@ void encode(writer& out, const T& value) {
         for (const auto& item : value) encode(out, item);
     } else if constexpr (detail::is_map<T>) {
         out.varint(value.size());
+        out.charge(value.size(), detail::node_memory<T>);
+        const writer::level deeper(out);
         for (const auto& [key, mapped] : value) {
             encode(out, key);
             encode(out, mapped);
         }
     } else if constexpr (detail::is_set<T>) {
         out.varint(value.size());
+        out.charge(value.size(), detail::node_memory<T>);
+        const writer::level deeper(out);
         for (const auto& item : value) encode(out, item);
     } else if constexpr (detail::is_a<T, std::optional>) {
         encode(out, value.has_value());
-        if (value) encode(out, *value);
+        if (!value) return;
+        const writer::level deeper(out);
+        encode(out, *value);
     } else if constexpr (detail::is_a<T, result>) {
         encode(out, value.has_value());
-        if (!value)
+        if (!value) {
             detail::encode_error(out, value.error());
-        else if constexpr (!std::is_void_v<typename T::value_type>)
+        } else if constexpr (!std::is_void_v<typename T::value_type>) {
+            const writer::level deeper(out);
             encode(out, *value);
+        }
     } else if constexpr (detail::is_a<T, std::variant>) {
         static_assert(std::variant_size_v<T> <= 256, "a variant on the wire has at most 256 kinds");
+        const writer::level deeper(out);
         out.fixed(static_cast<std::uint8_t>(value.index()));
         std::visit([&](const auto& held) { encode(out, held); }, value);
     } else if constexpr (detail::is_tuple<T>) {
@@ -84,8 +99,8 @@ void encode(writer& out, const T& value) {
 
 /// One value as a message of its own.
 template <encodable T>
-[[nodiscard]] byte_buffer encode(const T& value) {
-    writer out;
+[[nodiscard]] byte_buffer encode(const T& value, const limits& bounds = {}) {
+    writer out(bounds);
     encode(out, value);
     return std::move(out).take();
 }

@@ -3,7 +3,8 @@
 // A growing buffer that values are encoded into.
 //
 // The positions that padding refers to count from the first byte of the buffer, so a message and
-// what is appended to it later by the same writer are read back by one reader.
+// what is appended to it later by the same writer are read back by one reader. What a reader with the usual bounds would
+// refuse is refused here, where whoever gave the value still hears it.
 //
 //     wire::writer out;
 //     wire::encode(out, header);
@@ -11,11 +12,15 @@
 //     byte_buffer message = std::move(out).take();
 
 #include <skein/core/bytes.hpp>
+#include <skein/core/error.hpp>
+#include <skein/wire/limits.hpp>
 
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
 #include <utility>
+
+#include <fmt/core.h>
 
 namespace skein::wire {
 
@@ -23,6 +28,8 @@ namespace skein::wire {
 class writer {
 public:
     writer() = default;
+    /// For readers with other bounds.
+    explicit writer(const limits& bounds) : bounds_(bounds) {}
     /// Continues after what is in the buffer.
     explicit writer(byte_buffer start) : buffer_(std::move(start)), size_(buffer_.size()) {}
     writer(const writer&) = delete;
@@ -33,6 +40,7 @@ public:
     [[nodiscard]] byte_span bytes() const noexcept { return byte_span(buffer_.data(), size_); }
     /// Gives the buffer away; the writer is empty afterwards.
     [[nodiscard]] byte_buffer take() && {
+        charged_ = 0;
         buffer_.resize(std::exchange(size_, 0));
         return std::move(buffer_);
     }
@@ -42,12 +50,34 @@ public:
     }
     /// Starts anew and keeps the memory, unless it is that of a rare large message.
     void clear() noexcept {
-        size_ = 0;
+        size_ = charged_ = 0;
         if (buffer_.size() > kept_bytes) buffer_ = byte_buffer();
     }
     static constexpr std::size_t kept_bytes = std::size_t{1} << 20;
     /// The memory it holds.
     [[nodiscard]] std::size_t capacity() const noexcept { return buffer_.capacity(); }
+
+    /// Counts n elements of `each` bytes in memory, as their reader will.
+    ///   errors  too_large: more than limits::max_memory in one message
+    void charge(std::size_t n, std::size_t each) {
+        if (n > (bounds_.max_memory - charged_) / each) refuse_much(n, each);
+        charged_ += n * each;
+    }
+    /// A container, optional or variant whose values are being written, as their reader counts them.
+    ///   errors  too_large: deeper than limits::max_depth
+    class level {
+    public:
+        explicit level(writer& in) : in_(in) {
+            if (in.depth_ >= in.bounds_.max_depth) in.refuse_deep();
+            ++in.depth_;
+        }
+        level(const level&) = delete;
+        level& operator=(const level&) = delete;
+        ~level() { --in_.depth_; }
+
+    private:
+        writer& in_;
+    };
 
     /// Appends bytes as they are.
     void raw(byte_span bytes) {
@@ -99,6 +129,24 @@ private:
         buffer_.resize(std::max(size_ + bytes, std::max<std::size_t>(192, buffer_.size() * 2)));
     }
 
+    [[noreturn, gnu::cold, gnu::noinline]] void refuse_much(std::size_t n, std::size_t each) const {
+        throw error(errc::too_large,
+                    fmt::format("{} elements of {} bytes in memory are more than is left of the "
+                                "limit of {}, which who reads them has",
+                                n, each, bounds_.max_memory))
+            .with_hint("send it in parts, or as fewer and larger elements: text and vectors of "
+                       "numbers do not count");
+    }
+    [[noreturn, gnu::cold, gnu::noinline]] void refuse_deep() const {
+        throw error(errc::too_large,
+                    fmt::format("values nest deeper than the limit of {}, which who reads them has",
+                                bounds_.max_depth))
+            .with_hint("send trees and lists as a vector of nodes that name each other by index");
+    }
+
+    limits bounds_;
+    std::size_t depth_ = 0;
+    std::size_t charged_ = 0;
     byte_buffer buffer_; // size() is what may be written to, not what has been written
     std::size_t size_ = 0;
 };

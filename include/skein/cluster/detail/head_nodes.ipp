@@ -6,6 +6,7 @@
 #include <skein/cluster/detail/head_books.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/core/cancel.hpp>
+#include <skein/core/known_names.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/scope.hpp>
@@ -179,11 +180,18 @@ SKEIN_INLINE detail::head_node* head::books::node_at(std::uint64_t incarnation) 
     return found == nodes.end() ? nullptr : found->second.get();
 }
 
+template <class Nodes>
+[[nodiscard]] error not_a_node(const Nodes& nodes, const std::string& name) {
+    name_list there;
+    for (const auto& [number, one] : nodes) there.add(one->name);
+    return error(errc::not_found,
+                 fmt::format("no node is called \"{}\"; {}", name, there.text("none has joined")))
+        .with_hint("skein status lists the nodes");
+}
+
 /// Of a node that is not there now.
 SKEIN_INLINE drain_reply head::books::drain_missing(const ask_drain& what) {
-    if (memory.find_node(what.node) == nullptr)
-        throw error(errc::not_found, fmt::format("no node is called {}", what.node))
-            .with_hint("skein status lists the nodes");
+    if (memory.find_node(what.node) == nullptr) throw not_a_node(nodes, what.node);
     if (what.forget)
         memory.forget_node(what.node);
     else

@@ -5,6 +5,7 @@
 // again waits until a keeper that lives has come back, or surely lives no more.
 
 #include <skein/cluster/detail/head_books.hpp>
+#include <skein/core/known_names.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -118,16 +119,12 @@ SKEIN_INLINE stop_space_reply head::books::stop_space(const std::string& name) {
     const auto found = spaces.find(name);
     const auto kept = found == spaces.end() ? jobs.end() : jobs.find(found->second.keeper);
     if (kept == jobs.end()) {
-        std::string list;
-        std::size_t n = 0;
+        name_list there;
         for (const auto& [other, sp] : spaces)
-            if (sp.keeper != 0 && n++ < 5)
-                list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", other);
-        if (n > 5) list += fmt::format(" and {} more", n - 5);
+            if (sp.keeper != 0) there.add(other);
         const bool is_new = on_loop.now() < free_at(detail::head_space());
-        throw error(errc::not_found,
-                    fmt::format("there is no namespace \"{}\" in this cluster; {}{}", name,
-                                n == 0 ? "none has a keeper" : "there are: ", list))
+        throw error(errc::not_found, fmt::format("there is no namespace \"{}\" in this cluster; {}",
+                                                 name, there.text("none has a keeper")))
             .with_hint(is_new ? "this head has just been started and may not know it yet: ask again"
                               : "skein status lists them");
     }

@@ -173,7 +173,7 @@ struct led_job::parts {
     }
     /// Gives the hosts of those that are there, when not all are in time.
     static task<std::vector<std::string>> wait_for_all(parts* self, std::size_t wanted,
-                                                       duration patience) {
+                                                       time_span patience) {
         auto& here = loop::current();
         const auto last = deadline_after(here.now(), patience);
         const auto news = deadline_after(here.now(), std::chrono::seconds(5));
@@ -206,7 +206,7 @@ struct led_job::parts {
 };
 
 SKEIN_INLINE led_job::led_job(const launch_environment& where, const std::string& token_file,
-                              duration patience)
+                              time_span patience)
     : parts_((detail::enter_job(), std::make_unique<parts>())) { // before there are threads
     parts_->at = meeting_point(where);
     head_options o;

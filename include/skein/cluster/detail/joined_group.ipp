@@ -215,7 +215,7 @@ SKEIN_INLINE std::vector<byte_buffer> joined_group::exchange(std::string_view ke
 SKEIN_INLINE subscription joined_group::on_lost(loss_listeners::listener lost) {
     return impl_->losses.add(std::move(lost));
 }
-SKEIN_INLINE bool joined_group::wait_lost(duration limit) { return impl_->losses.wait(limit); }
+SKEIN_INLINE bool joined_group::wait_lost(time_span limit) { return impl_->losses.wait(limit); }
 SKEIN_INLINE void joined_group::leave() { impl_->leave(std::nullopt); }
 SKEIN_INLINE void joined_group::fail(const error& why) { impl_->leave(why); }
 

@@ -51,9 +51,11 @@ SKEIN_INLINE void loss_listeners::tell(int rank, const error& why) {
     }
 }
 
-SKEIN_INLINE bool loss_listeners::wait(duration limit) {
+SKEIN_INLINE bool loss_listeners::wait(time_span limit) {
     std::unique_lock lock(state_->mutex);
-    return state_->told.wait_for(lock, limit, [&] { return state_->lost.has_value(); });
+    constexpr duration far = std::chrono::hours(24 * 365); // a clock counts no end of time
+    return state_->told.wait_for(lock, std::min<duration>(limit, far),
+                                 [&] { return state_->lost.has_value(); });
 }
 
 } // namespace skein::cluster

@@ -2,9 +2,10 @@
 #pragma once
 // The bodies of core/available_cores.hpp.
 
+#include <skein/core/read_number.hpp>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <fstream>
 #include <limits>
 
@@ -25,7 +26,7 @@ SKEIN_INLINE double cgroup_quota(const std::string& folder) {
         std::ifstream(folder + "/cpu.cfs_quota_us") >> quota;
         std::ifstream(folder + "/cpu.cfs_period_us") >> period;
     }
-    const double part = quota.empty() || quota == "max" ? -1 : std::atof(quota.c_str());
+    const double part = read_double(quota).value_or(-1); // "max": none
     return part > 0 && period > 0 ? part / period : std::numeric_limits<double>::infinity();
 }
 

@@ -36,13 +36,23 @@ SKEIN_INLINE void error::render() {
     if (!p.hint.empty()) p.line += "; " + p.hint;
 }
 
+SKEIN_INLINE std::string bounded_text(std::string_view text) {
+    constexpr std::size_t head = std::size_t{48} << 10, tail = std::size_t{16} << 10;
+    if (text.size() <= head + tail) return std::string(text);
+    std::string out(text.substr(0, head));
+    out += " [... " + std::to_string(text.size() - head - tail) + " of " +
+           std::to_string(text.size()) + " bytes are left out ...] ";
+    out += text.substr(text.size() - tail);
+    return out;
+}
+
 SKEIN_INLINE error to_error(std::exception_ptr e, errc fallback) {
     try {
         std::rethrow_exception(std::move(e));
     } catch (const error& found) {
         return found;
     } catch (const std::exception& other) {
-        return error(fallback, other.what());
+        return error(fallback, bounded_text(text_of(other)));
     } catch (...) {
         return error(fallback, "an exception that is not a std::exception");
     }

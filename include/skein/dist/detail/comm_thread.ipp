@@ -312,7 +312,7 @@ SKEIN_INLINE task<void> comm_thread::apply_deadline(communicator& comm, duration
     co_return;
 }
 
-SKEIN_INLINE void comm_thread::set_deadline(duration limit) {
+SKEIN_INLINE void comm_thread::set_deadline(time_span limit) {
     auto ordered = submit(0, [limit](communicator& c) { return apply_deadline(c, limit); });
     (void)ordered;
 }

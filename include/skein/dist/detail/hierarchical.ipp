@@ -184,7 +184,7 @@ SKEIN_INLINE std::string hierarchical_communicator::rank_and_call() const {
     return fmt::format("rank {}, {}", label(rank_), detail::describe(doing_));
 }
 
-SKEIN_INLINE duration hierarchical_communicator::patience() const {
+SKEIN_INLINE time_span hierarchical_communicator::patience() const {
     return deadline_ / 2 + time_constants::lan().ring_grace_least;
 }
 

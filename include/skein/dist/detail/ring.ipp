@@ -36,7 +36,7 @@ SKEIN_INLINE int ring_communicator::world_size() const noexcept { return core_->
 SKEIN_INLINE std::string ring_communicator::name() const {
     return fmt::format("ring x{}", core_->size());
 }
-SKEIN_INLINE void ring_communicator::set_deadline(duration limit) noexcept {
+SKEIN_INLINE void ring_communicator::set_deadline(time_span limit) noexcept {
     core_->set_deadline(limit);
 }
 SKEIN_INLINE void ring_communicator::set_tag(collective_tag tag) { core_->set_tag(tag); }

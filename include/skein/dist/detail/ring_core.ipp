@@ -38,7 +38,7 @@ public:
     [[nodiscard]] int size() const noexcept { return static_cast<int>(group_.size()); }
     [[nodiscard]] int position() const noexcept { return position_; }
     [[nodiscard]] loop& on() const noexcept { return here_; }
-    void set_deadline(duration limit) noexcept { deadline_ = limit; }
+    void set_deadline(time_span limit) noexcept { deadline_ = limit; }
     void set_tag(collective_tag tag) { tag_ = tag.pack(); }
     void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
     void on_failure(unique_function<void(const error&)> listener) {
@@ -117,7 +117,7 @@ private:
     std::vector<int> group_; // world ranks
     int position_;
     ring_options pieces_;
-    duration deadline_;
+    time_span deadline_;
     int divisor_;
     loop& here_;
     net::stream* out_ = nullptr; // to the next; its other direction carries notices to us

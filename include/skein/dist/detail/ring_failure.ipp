@@ -42,7 +42,7 @@ private:
 SKEIN_INLINE task<void> ring_communicator::core::finish_in_time(task<void> body) {
     late_watch watch(*this);
     const time_point until = deadline_after(here_.now(), deadline_);
-    const duration grace =
+    const time_span grace =
         std::min<duration>(deadline_ / 4 + times.ring_grace_least, times.ring_grace_most);
     if (doing_.kind != detail::op_kind::message) here_.set_timer(watch, until);
 

@@ -17,11 +17,10 @@
 namespace skein::net {
 
 SKEIN_INLINE duration reconnect_policy::delay(int tries, random_source& random) const {
-    duration d = first_delay;
+    time_span d = first_delay;
     for (int i = 1; i < tries && d < most_delay; ++i) d *= 2;
     d = std::min(d, most_delay);
-    const double part = 1.0 - jitter * random.unit();
-    return duration(static_cast<std::int64_t>(static_cast<double>(d.count()) * part));
+    return time_span(std::chrono::duration<double, std::nano>(d) * (1.0 - jitter * random.unit()));
 }
 
 SKEIN_INLINE bool reconnect_policy::is_transient(errc code) noexcept {
@@ -38,7 +37,7 @@ namespace detail {
 /// One try: the way has the policy's limit, the handshake that of the options.
 SKEIN_INLINE task<authenticated_stream> dial_once(network* via, const address* to,
                                                   const connection_options* options,
-                                                  duration connect_timeout) {
+                                                  time_span connect_timeout) {
     authenticated_stream made;
     auto connecting = with_timeout(via->connect(*to), connect_timeout);
     made.stream = co_await connecting;

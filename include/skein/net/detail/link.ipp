@@ -383,9 +383,9 @@ SKEIN_INLINE task<void> link::close() {
         paused_ = full_ = false;
         if (connected_) connection_->resume_reading();
     }
-    const duration limit =
+    const time_span limit =
         options_.bounds.close_deadline +
-        (resumes_ ? std::min(how_.resume_within, how_.part_within) : duration(0));
+        (resumes_ ? std::min(how_.resume_within, how_.part_within) : time_span());
     try {
         auto ending = with_timeout(wait_closed(), limit);
         co_await ending;

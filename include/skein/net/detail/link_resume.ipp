@@ -224,7 +224,8 @@ SKEIN_INLINE void link::take_answer(const detail::link_answer& a, connection::ha
 SKEIN_INLINE task<void> link::dial_again(core self) {
     link& l = *self;
     reconnect_policy pauses = l.how_.first;
-    pauses.most_delay = std::min(pauses.most_delay, detail::short_life(l.how_.resume_within));
+    pauses.most_delay =
+        std::min<duration>(pauses.most_delay, detail::short_life(l.how_.resume_within));
     bool was_connected = true;
     std::optional<time_point> refused_since;
     for (int tries = 1; l.state_ != state::ended && !l.connected_; ++tries) {

@@ -179,7 +179,7 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
             throw unusable(*whose);
         }
 
-    auto lock = detail::lock_run(path_, wanted ? options_.patience : std::chrono::milliseconds(0));
+    auto lock = detail::lock_run(path_, wanted ? options_.patience : time_span());
     switch (lock.outcome) {
     case detail::lock_outcome::failed:
         throw unusable(errno_error(lock.number, "lock", join_path(path_, ".lock")));

@@ -52,8 +52,7 @@ struct run_lock {
 
 /// Tries to lock a folder; a busy one is tried again until `patience` is over, for a run that was
 /// killed a moment ago and whose last process is on its way out.
-[[nodiscard]] SKEIN_INLINE run_lock lock_run(const std::string& folder,
-                                             std::chrono::milliseconds patience) {
+[[nodiscard]] SKEIN_INLINE run_lock lock_run(const std::string& folder, time_span patience) {
     const auto path = join_path(folder, ".lock");
     const auto end = system_clock().now() + patience;
     run_lock out;

@@ -74,6 +74,8 @@ void invoke_create(incoming_call& call) {
                 return counted_ptr<actor_box>(new box_of<T>(std::in_place, std::move(a)...));
             },
             arguments);
+        const auto all = call.arguments.position() + call.arguments.remaining();
+        if (call.has_terms) box->made_from = all - saved.size();
         if (call.has_terms)
             if (auto set = call.self.set_terms(*box, terms, saved); !set)
                 return call.refuse(set.error());
@@ -175,9 +177,9 @@ using kept_argument = std::conditional_t<unwrap_ref<std::remove_cvref_t<A>>::is_
 template <class T, class... A>
 task<actor_handle<T>> create_detached(space_options how, A... args) {
     how.check();
-    auto entering = runtime::current().enter_space(how.space);
+    auto entering = runtime::current().enter_space(std::string(how.how->space.view()));
     auto* const by = co_await entering;
-    auto making = create<T>(*by, how.options(), std::move(args)...);
+    auto making = create<T>(*by, *how.how, std::move(args)...);
     co_return co_await std::move(making);
 }
 

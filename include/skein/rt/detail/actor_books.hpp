@@ -36,8 +36,12 @@ namespace detail {
     return id;
 }
 
-/// Why the calls of an actor that has ended fail: "actor 7 was killed".
-[[nodiscard]] failure ended(actor_id id, std::string_view how);
+/// Why the calls of an actor that has ended fail: "actor "table" was killed".
+[[nodiscard]] failure ended(std::string_view title, std::string_view how);
+/// As messages name an actor: by its name if it has one.
+[[nodiscard]] std::string actor_title(actor_id id, std::string_view name);
+/// "once", "3 times"
+[[nodiscard]] std::string times(std::int64_t n);
 
 /// What it takes to make an actor again.
 struct actor_plan {

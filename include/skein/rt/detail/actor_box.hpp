@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <typeinfo>
 #include <vector>
 
@@ -126,9 +127,11 @@ struct actor_box {
     const std::type_info& type;
     std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
     actor_id id;
+    std::string name;             ///< "": it has none
     const char* over = nullptr;   ///< why no more calls start: "was killed"
     bool lasts = false;           ///< it is made again elsewhere: its calls go through the driver
     call_id last;                 ///< the actor ends after this one, which has called leave_actor()
+    std::size_t made_from = 0;    ///< bytes of the message that made it, without a saved state
     std::uint32_t save_every = 0; ///< calls; 0: nobody keeps its state
     std::uint32_t not_saved = 0;  ///< calls since it was saved
     start_gate gate;              ///< .max_concurrency: of the methods that are in no group

@@ -216,6 +216,7 @@ public:
 
     runtime* owner = nullptr;
     actor_id id;
+    std::string name{};                          ///< "": it has none, or it is not known here
     peer* on = nullptr;                          ///< where its calls go
     std::vector<counted_ptr<call_base>> waiting; ///< in order; [first_, end)
     std::size_t first = 0;

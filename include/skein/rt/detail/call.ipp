@@ -150,7 +150,7 @@ SKEIN_INLINE void keep_options(runtime& by, call_base& call, const call_options&
         call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
     }
     if (!how.retry_on.empty()) keep_failures(call, how.retry_on.text());
-    if (!how.name.empty()) call.extra().name = how.name;
+    if (!how.name.empty()) call.extra().name = how.name.view();
     if (how.deadline != no_deadline) call.extra().limit = how.deadline;
 }
 

@@ -206,7 +206,7 @@ SKEIN_INLINE host_resources local_children::resources() {
     return {available_cores(), available_memory()};
 }
 
-SKEIN_INLINE task<child_end> stop(child& which, duration before_asking, duration before_killing) {
+SKEIN_INLINE task<child_end> stop(child& which, time_span before_asking, time_span before_killing) {
     for (const bool insist : {false, true}) {
         auto in_time = with_timeout(which.ended(), insist ? before_killing : before_asking);
         auto asked = as_result(std::move(in_time));
@@ -225,7 +225,7 @@ SKEIN_INLINE task<child_end> stop(child& which, duration before_asking, duration
 SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) noexcept {
     ++failures_;
     if (failures_ > rules_.most || rules_.is_lasting(why.code())) return std::nullopt;
-    duration pause = rules_.first_pause;
+    time_span pause = rules_.first_pause;
     for (int i = 1; i < failures_ && pause < rules_.longest_pause; ++i) pause *= rules_.factor;
     return std::min(pause, rules_.longest_pause);
 }

@@ -142,9 +142,9 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
         if (!custom) return custom.error();
         need = std::move(*custom);
         if (need.cpu || need.gpu || need.memory != 0)
-            return error(
-                       errc::invalid_argument,
-                       fmt::format(".resources = \"{}\" names cpus, gpus or memory", how.resources))
+            return error(errc::invalid_argument,
+                         fmt::format(".resources = \"{}\" names cpus, gpus or memory",
+                                     how.resources.view()))
                 .with_hint("they have options of their own: .cpus, .gpus, .memory");
     }
     try {

@@ -104,6 +104,17 @@ void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
     if (box != nullptr) self.method_ended(to, *box, !is_const_method<decltype(F)>);
 }
 
+/// Appends a result; one that its reader would refuse is refused here.
+template <class R>
+void encode_result(wire::writer& to, const R& value) {
+    try {
+        wire::encode(to, value);
+    } catch (const error& e) {
+        if (e.code() != errc::too_large) throw; // a codec has thrown
+        throw error(e.code(), "its result cannot be sent: " + e.text()).with_hint(e.hint());
+    }
+}
+
 /// Replies with a value. A method's goes to this process as it is, if that is as good as decoding its bytes.
 template <class T, class R>
 void reply_value(runtime& self, peer& to, slot_id id, R&& value) {
@@ -114,7 +125,7 @@ void reply_value(runtime& self, peer& to, slot_id id, R&& value) {
         };
         if (self.reply_here(to, id, finish)) return;
     }
-    self.reply(to, id, [&](wire::writer& w) { wire::encode(w, value); });
+    self.reply(to, id, [&](wire::writer& w) { encode_result(w, value); });
 }
 template <class T>
 void reply_nothing(runtime& self, peer& to, slot_id id) {

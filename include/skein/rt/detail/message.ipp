@@ -86,10 +86,10 @@ SKEIN_INLINE failure decode_failure(byte_span body) {
 
 /// Puts "function on worker-1 (pid 7 at host)" in front of an error's where.
 SKEIN_INLINE error located(const error& e, const std::string& place) {
-    error out(e.code(), e.text());
-    out.with_where(e.where().empty() ? place : place + ": " + e.where());
-    if (!e.cause().empty()) out.with_cause(e.cause());
-    if (!e.hint().empty()) out.with_hint(e.hint());
+    error out(e.code(), bounded_text(e.text()));
+    out.with_where(e.where().empty() ? place : bounded_text(place + ": " + e.where()));
+    if (!e.cause().empty()) out.with_cause(bounded_text(e.cause()));
+    if (!e.hint().empty()) out.with_hint(bounded_text(e.hint()));
     return out;
 }
 
@@ -111,11 +111,11 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
         return {located(e, place), std::move(from)};
     } catch (const error& e) {
         from->type = readable_name(typeid(e).name());
-        from->text = e.what();
+        from->text = bounded_text(text_of(e));
         return {located(e, place), std::move(from)};
     } catch (const std::exception& e) {
         from->type = readable_name(typeid(e).name());
-        from->text = e.what();
+        from->text = bounded_text(text_of(e));
     } catch (...) {
         const auto* type = abi::__cxa_current_exception_type();
         from->type = type != nullptr ? readable_name(type->name()) : "unknown";

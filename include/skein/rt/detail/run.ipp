@@ -67,7 +67,7 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
         fmt::print(stderr, "error: {}\n", e.what());
         return e.code() == errc::usage ? exit_code::usage : exit_code::failed;
     } catch (const std::exception& e) {
-        fmt::print(stderr, "error: {}\n", e.what());
+        fmt::print(stderr, "error: {}\n", bounded_text(text_of(e)));
     } catch (...) {
         fmt::print(stderr, "error: the app threw something that is not a std::exception\n");
     }

@@ -136,9 +136,10 @@ namespace detail {
 
 [[gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_one_more(call_base& call) {
     error why(errc::exhausted,
-              fmt::format("{} did not run: {} calls of actor {} have no outcome yet, as many as "
+              fmt::format("{} did not run: {} calls of {} have no outcome yet, as many as "
                           ".max_pending allows",
-                          call.name(), call.lane->max_pending, call.lane->id));
+                          call.name(), call.lane->max_pending,
+                          detail::actor_title(call.lane->id, call.lane->name)));
     why.with_hint("wait for some of them first, or raise .max_pending");
     call.fail({std::move(why), nullptr});
 }
@@ -351,8 +352,9 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
         std::string_view root = bad->what.text();
         if (const auto at = root.rfind(because); at != root.npos)
             root.remove_prefix(at + because.size());
-        error why(bad->what.code(), fmt::format("{} {}{}", call->name(), because, root));
-        if (!bad->what.where().empty()) why.with_where(bad->what.where());
+        const auto& of = bad->what.where(); // the call that gives the argument, and its worker
+        error why(bad->what.code(), fmt::format("{} {}{}{}{}", call->name(), because, of,
+                                                of.empty() ? "" : ": ", root));
         if (!bad->what.cause().empty()) why.with_cause(bad->what.cause());
         if (!bad->what.hint().empty()) why.with_hint(bad->what.hint());
         call->fail({std::move(why), bad->from});
@@ -384,7 +386,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         auto* const found = books_->actors.find(call->target);
         if (found == nullptr)
             return refuse(*call,
-                          error(errc::not_found, fmt::format("actor {} is gone", call->target))
+                          error(errc::not_found, actor_title(call->target) + " is gone")
                               .with_hint("its last handle was dropped, it was killed or left, or "
                                          "its worker died"));
         if (found->where == nullptr) return found->waiting.push_back(std::move(call));
@@ -442,7 +444,7 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
                               call->name() + " did not run: " + lane.lost->what.text()),
                         nullptr});
         } else {
-            refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
+            refuse(*call, error(errc::not_found, actor_title(lane.id) + " is gone"));
         }
     }
     if (lane.first == lane.waiting.size()) lane.arguments.clear();
@@ -531,6 +533,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
         lane->moving = found->where == nullptr;
         lane->lasts = found->lasts();
         if (found->plan) lane->max_pending = found->plan->terms.max_pending;
+        if (found->plan) lane->name = found->plan->terms.name;
     }
     return counted_ptr<detail::actor_state>(lane);
 }

@@ -4,6 +4,7 @@
 // them is in runtime_handles.ipp, how they end in runtime_ends.ipp, the loss of a worker in runtime_restarts.ipp.
 
 #include <skein/core/check.hpp>
+#include <skein/core/known_names.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/type_name.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
@@ -43,7 +44,7 @@ SKEIN_INLINE std::unique_ptr<actor_terms> terms_of(const actor_options& how) {
     terms->snapshot_every = static_cast<std::uint32_t>(how.snapshot_every);
     terms->max_pending = static_cast<std::uint32_t>(how.max_pending);
     terms->max_concurrency = static_cast<std::uint32_t>(how.max_concurrency);
-    terms->name = std::string(how.name);
+    terms->name = how.name.view();
     terms->get_if_exists = how.get_if_exists;
     terms->is_detached = how.detached;
     return terms;
@@ -194,9 +195,10 @@ SKEIN_INLINE void runtime::create_failed(actor_id id, const failure& why) {
     if (entry == nullptr || entry->where != nullptr) return;
     entry->making = {}; // it ends by itself
     const auto again = entry->plan ? entry->plan->made_again : 0;
-    std::string text = fmt::format("actor {} could not be made{}: {}", id,
+    std::string text = fmt::format("{} could not be made{}: {}", actor_title(id),
                                    again > 0 ? " again" : "", why.what.text());
-    if (again > 0) text += fmt::format("; it was made again {} times, this one included", again);
+    if (again > 0)
+        text += fmt::format("; it was made again {}, this time included", detail::times(again));
     const failure told{error(why.what.code(), std::move(text)), why.from};
     end_actor(id, 0, &told);
 }
@@ -204,18 +206,8 @@ SKEIN_INLINE void runtime::create_failed(actor_id id, const failure& why) {
 // ---- names -------------------------------------------------------------------------------------
 
 SKEIN_INLINE error runtime::no_such_actor(std::string_view name) const {
-    constexpr std::size_t shown = 5;
-    const auto& names = books_->actors.names;
-    std::string list;
-    std::size_t n = 0;
-    for (const auto& [other, id] : names) {
-        if (n++ == shown) break;
-        list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", other);
-    }
-    if (names.size() > shown) list += fmt::format(" and {} more", names.size() - shown);
-    return error(errc::not_found,
-                 fmt::format("there is no actor named \"{}\"; {}{}", name,
-                             names.empty() ? "none has a name" : "there are: ", list))
+    return error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
+                                              known_names(books_->actors.names, "none has a name")))
         .with_hint("an actor has its name from .with({.name = ...}) until it ends");
 }
 
@@ -296,7 +288,7 @@ SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) 
     if (entry->where != &from)
         throw error(errc::malformed,
                     fmt::format("{} ends actor {}, which is not there", from.who, id));
-    const auto why = detail::ended(id, "has left");
+    const auto why = detail::ended(actor_title(id), "has left");
     end_actor(id, 0, &why);
 }
 

@@ -119,7 +119,7 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     const bool at_worker = verdict == detail::whereabouts::at_worker;
     if (verdict == detail::whereabouts::gone ||
         (at_worker && is_own && books_->boxes.find(id) == nullptr))
-        return close_lane(id, detail::ended(id, "is gone"));
+        return close_lane(id, detail::ended(actor_title(id), "is gone"));
     if (!at_worker || is_own) {
         lane->on = at_worker ? &here() : books_->upstream;
         lane->moving = lane->asked = false;

@@ -18,11 +18,29 @@ namespace skein::rt {
 
 namespace detail {
 
-SKEIN_INLINE failure ended(actor_id id, std::string_view how) {
-    return {error(errc::not_found, fmt::format("actor {} {}", id, how)), nullptr};
+SKEIN_INLINE std::string actor_title(actor_id id, std::string_view name) {
+    return name.empty() ? fmt::format("actor {}", id) : fmt::format("actor \"{}\"", name);
+}
+
+SKEIN_INLINE std::string times(std::int64_t n) {
+    return n == 1 ? std::string("once") : fmt::format("{} times", n);
+}
+
+SKEIN_INLINE failure ended(std::string_view title, std::string_view how) {
+    return {error(errc::not_found, fmt::format("{} {}", title, how)), nullptr};
 }
 
 } // namespace detail
+
+SKEIN_INLINE std::string runtime::actor_title(actor_id id) const {
+    const auto lane = books_->lanes.find(id);
+    if (lane != books_->lanes.end() && !lane->second->name.empty())
+        return detail::actor_title(id, lane->second->name);
+    if (const auto* const entry = books_->actors.find(id); entry != nullptr && entry->plan)
+        return detail::actor_title(id, entry->plan->terms.name);
+    const auto* const box = books_->boxes.find(id);
+    return detail::actor_title(id, box != nullptr ? std::string_view((*box)->name) : "");
+}
 
 /// Driver: forgets an actor. tell: what its worker hears, 0: nothing. why: what calls that wait hear.
 SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const failure* why) {
@@ -37,13 +55,13 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     if (lane) {
         credits::leave(*books_, *lane);
         lane->moving = false;
-        lane->lost = why != nullptr ? *why : detail::ended(id, "is gone");
+        lane->lost = why != nullptr ? *why : detail::ended(actor_title(id), "is gone");
     }
     if (entry.where != nullptr) {
         if (tell != 0) send_actor(*entry.where, tell, id);
         actor_left(*entry.where);
     }
-    const auto& told = why != nullptr ? *why : detail::ended(id, "is gone");
+    const auto& told = why != nullptr ? *why : detail::ended(actor_title(id), "is gone");
     if (tell == detail::message_kill) // what its worker has not begun
         for (std::size_t i = 0; i < books_->slots.size(); ++i) {
             const auto call = books_->slots[i].call;
@@ -73,14 +91,14 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
 SKEIN_INLINE void runtime::kill_actor(actor_id id) {
     if (books_->awaits_keeper) {
         books_->kills.push_back(id);
-        return close_lane(id, detail::ended(id, "was killed"));
+        return close_lane(id, detail::ended(actor_title(id), "was killed"));
     }
     if (books_->upstream != nullptr) {
         tell_driver_first();
         send_actor(*books_->upstream, detail::message_kill, id);
-        return close_lane(id, detail::ended(id, "was killed"));
+        return close_lane(id, detail::ended(actor_title(id), "was killed"));
     }
-    const auto why = detail::ended(id, "was killed");
+    const auto why = detail::ended(actor_title(id), "was killed");
     end_actor(id, detail::message_kill, &why);
 }
 
@@ -111,6 +129,21 @@ SKEIN_INLINE void runtime::leave_actor() {
     if (!(*found)->last) (*found)->last = context->who.id;
 }
 
+namespace detail {
+
+/// Its caller hears it now; those of later calls would, when the state is read.
+SKEIN_INLINE error state_not_kept(const actor_box& box, const error& why) {
+    error out(
+        why.code(),
+        fmt::format("the call was made, but what {}::save() gives after it cannot be kept: {}",
+                    type_name(box.type), why.text()));
+    out.with_hint("if its worker dies, the actor is made again as it was when it was last saved; " +
+                  why.hint());
+    return out;
+}
+
+} // namespace detail
+
 SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool changes) {
     if (box.last && box.last == detail::call_context::current()->who.id && box.over == nullptr) {
         box.over = "has left";
@@ -125,7 +158,19 @@ SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool c
         return;
     box.not_saved = 0;
     wire::writer state;
-    box.save(state);
+    try {
+        box.save(state);
+    } catch (const error& e) {
+        if (e.code() != errc::too_large) throw; // save() has thrown
+        throw detail::state_not_kept(box, e);
+    }
+    constexpr std::size_t head = std::size_t{64} << 10; // of the message that makes it again
+    if (state.size() + box.made_from + head > limit::frame_bytes)
+        throw detail::state_not_kept(
+            box, error(errc::too_large,
+                       fmt::format("it has {} bytes and the actor's arguments {}, together more "
+                                   "than one message takes",
+                                   state.size(), box.made_from)));
     wire::writer body;
     detail::put_actor(body, box.id);
     body.raw(state.bytes());
@@ -140,7 +185,8 @@ SKEIN_INLINE void runtime::method_failed(peer& to, detail::actor_box& box, bool 
         method_ended(to, box, changes);
     } catch (...) {
         try {
-            logging::warn("rt", fmt::format("the state of actor {} was not saved: {}", box.id,
+            logging::warn("rt", fmt::format("the state of {} was not saved: {}",
+                                            detail::actor_title(box.id, box.name),
                                             to_error(std::current_exception()).what()));
         } catch (...) { // no memory for a line
         }
@@ -150,6 +196,7 @@ SKEIN_INLINE void runtime::method_failed(peer& to, detail::actor_box& box, bool 
 SKEIN_INLINE result<void> runtime::set_terms(detail::actor_box& box,
                                              const detail::actor_terms& terms, byte_span snapshot) {
     box.gate.limit = terms.max_concurrency;
+    box.name = terms.name;
     box.lasts = terms.restarts != 0;
     if (terms.restarts != 0 && box.is_restorable()) box.save_every = terms.snapshot_every;
     if (!terms.has_snapshot) return {};
@@ -161,11 +208,11 @@ SKEIN_INLINE result<void> runtime::set_terms(detail::actor_box& box,
 
 SKEIN_INLINE void runtime::reply_over(peer& to, slot_id id, const function_record& fn,
                                       const detail::actor_box& box) {
-    reply_failure(
-        to, id,
-        {error(errc::not_found, fmt::format("{} did not run: actor {} {}", fn.name, box.id,
-                                            box.over != nullptr ? box.over : "is gone")),
-         nullptr});
+    reply_failure(to, id,
+                  {error(errc::not_found, fmt::format("{} did not run: {} {}", fn.name,
+                                                      detail::actor_title(box.id, box.name),
+                                                      box.over != nullptr ? box.over : "is gone")),
+                   nullptr});
 }
 
 namespace detail {

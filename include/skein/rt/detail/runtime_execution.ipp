@@ -202,8 +202,8 @@ SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head,
 }
 
 [[gnu::cold, gnu::noinline]] SKEIN_INLINE failure actor_is_gone(const function_record& fn,
-                                                                actor_id actor) {
-    error gone(errc::not_found, fmt::format("{} did not run: actor {} is gone", fn.name, actor));
+                                                                std::string_view actor) {
+    error gone(errc::not_found, fmt::format("{} did not run: {} is gone", fn.name, actor));
     gone.with_hint("its last handle was dropped, or it was killed, or has left");
     return {std::move(gone), nullptr};
 }
@@ -287,7 +287,7 @@ SKEIN_INLINE counted_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id
                                                              actor_id actor) {
     const auto* const found = books_->boxes.find(actor);
     if (found == nullptr) [[unlikely]] {
-        reply_failure(from, id, detail::actor_is_gone(fn, actor));
+        reply_failure(from, id, detail::actor_is_gone(fn, actor_title(actor)));
         return {};
     }
     if (&(*found)->type != fn.actor && (*found)->type != *fn.actor) [[unlikely]]

@@ -24,8 +24,9 @@ namespace detail {
 }
 
 [[nodiscard]] inline error cannot_follow(const call_base& call, const error& why) {
-    error said(why.code(), fmt::format("{} {}: it is to run where actor {} is: {}", call.name(),
-                                       call.progress(), call.rare->beside, why.text()));
+    error said(why.code(),
+               fmt::format("{} {}: it is to run where {} is: {}", call.name(), call.progress(),
+                           call.owner->actor_title(call.rare->beside), why.text()));
     if (!why.hint().empty()) said.with_hint(why.hint());
     return said;
 }
@@ -124,7 +125,7 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
         const bool is_told = lane != books.lanes.end() && lane->second->lost;
         const auto why =
             is_told ? lane->second->lost->what
-                    : error(errc::not_found, fmt::format("actor {} is not known here", id))
+                    : error(errc::not_found, self.actor_title(id) + " is not known here")
                           .with_hint("it has ended, or it lives in a namespace or program other "
                                      "than that of the call");
         self.refuse(*call, detail::cannot_follow(*call, why));

@@ -118,7 +118,7 @@ SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
     const bool is_over = books_->closing || books_->given_up;
     if (call.retries_left == 0 || is_over) {
         auto hint = why.what.hint().empty() ? std::string() : why.what.hint() + "; ";
-        hint += attempts == 1 ? "it failed once" : fmt::format("it failed {} times", attempts);
+        hint += "it failed " + detail::times(attempts);
         hint += call.retries_left == 0 ? ", and has no retries left"
                                        : ", and runs no more: its program takes no more tasks";
         why.what.with_hint(std::move(hint));

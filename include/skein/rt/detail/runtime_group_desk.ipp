@@ -4,6 +4,7 @@
 // stands for one hold at its driver, which counts how often it has told of it, as for actors (runtime_handles.ipp): so a
 // group that is on its way to a worker is not lost to a release that crosses it. docs/design/0012-groups.md
 
+#include <skein/core/known_names.hpp>
 #include <skein/rt/detail/group_message.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
 #include <skein/rt/ref.hpp>
@@ -69,18 +70,9 @@ SKEIN_INLINE std::string named_group_label(const location& on) {
 // ---- names -------------------------------------------------------------------------------------
 
 SKEIN_INLINE error runtime::group_desk::no_such(const runtime& self, std::string_view name) {
-    constexpr std::size_t shown = 5;
-    const auto& names = self.books_->groups.names;
-    std::string list;
-    std::size_t n = 0;
-    for (const auto& [other, number] : names) {
-        if (n++ == shown) break;
-        list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", other);
-    }
-    if (names.size() > shown) list += fmt::format(" and {} more", names.size() - shown);
     return error(errc::not_found,
-                 fmt::format("there is no placement group named \"{}\"; {}{}", name,
-                             names.empty() ? "none has a name" : "there are: ", list))
+                 fmt::format("there is no placement group named \"{}\"; {}", name,
+                             known_names(self.books_->groups.names, "none has a name")))
         .with_hint("a group has its name from its options until it is removed, or nobody holds it");
 }
 

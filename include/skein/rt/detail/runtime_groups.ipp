@@ -245,8 +245,9 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
         if (entry.group.get() == &group) inside.push_back(id);
     std::sort(inside.begin(), inside.end());
     for (const auto id : inside) {
-        const failure told{error(why.code(), fmt::format("actor {} has ended: {}", id, why.text())),
-                           nullptr};
+        const failure told{
+            error(why.code(), fmt::format("{} has ended: {}", self.actor_title(id), why.text())),
+            nullptr};
         self.end_actor(id, detail::message_kill, &told);
     }
     refuse(self, group.number, why);

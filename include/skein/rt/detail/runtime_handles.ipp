@@ -136,15 +136,15 @@ SKEIN_INLINE void encode_handle(wire::writer& to, const counted_ptr<actor_state>
     const bool is_foreign = owner != reader;
     if (is_foreign && (owner == nullptr || space_books::keeper_of(*owner) == 0))
         throw error(errc::not_supported,
-                    fmt::format("not supported: a handle to actor {} travels to another program "
+                    fmt::format("not supported: a handle to {} travels to another program "
                                 "or namespace, where it is not known",
-                                lane->id))
+                                actor_title(lane->id, lane->name)))
             .with_hint("an actor that others call is made .detached in a .space");
     if (is_foreign && !lane->is_detached)
         throw error(errc::not_supported,
-                    fmt::format("not supported: a handle to actor {} of namespace \"{}\", which is "
+                    fmt::format("not supported: a handle to {} of namespace \"{}\", which is "
                                 "not detached, leaves its namespace",
-                                lane->id, space_books::name_of(*owner)))
+                                actor_title(lane->id, lane->name), space_books::name_of(*owner)))
             .with_hint("make it .detached: then it does not end with its last handle");
     put_actor(to, lane->id);
     to.fixed(std::min(lane->max_pending, most_pending) | (lane->is_detached ? detached_handle : 0) |

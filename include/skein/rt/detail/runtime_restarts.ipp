@@ -80,8 +80,8 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
             continue;
         }
         if (wanted)
-            into.notes[id] = fmt::format("; the actor was made again {} times, as .restarts allows",
-                                         entry.plan->made_again);
+            into.notes[id] = fmt::format("; {} was made again {}, as .restarts allows",
+                                         actor_title(id), detail::times(entry.plan->made_again));
         if (entry.plan) actors.names.erase(entry.plan->terms.name);
         std::move(entry.beside.begin(), entry.beside.end(), std::back_inserter(into.stranded));
         if (entry.is_followed) books_->leases.take_followers(id, into.stranded);

@@ -338,6 +338,8 @@ struct schedule_books {
     [[nodiscard]] std::string best_place(const class_record& c, bool ever) const;
     [[nodiscard]] std::string totals_text(const constraint& where) const;
     [[nodiscard]] std::optional<error> nobody_matches(const class_record& c) const;
+    [[nodiscard]] std::string names_there() const;
+    [[nodiscard]] std::string labels_there() const;
     [[nodiscard]] std::string amount_text(std::uint32_t dim, std::int64_t n) const;
     [[nodiscard]] resources used_of(const place_record& p) const;
     [[nodiscard]] std::string why(request_id id) const;

@@ -2,10 +2,12 @@
 #pragma once
 // Part of the bodies of rt/scheduler.hpp: what people read. Why a request waits, what a demand lacks, listings.
 
+#include <skein/core/known_names.hpp>
 #include <skein/rt/detail/scheduler.hpp>
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -106,6 +108,24 @@ SKEIN_INLINE std::string schedule_books::totals_text(const constraint& where) co
     return n > most ? fmt::format("{}; {} more", s, n - most) : s;
 }
 
+/// For an error about a name that there is not.
+SKEIN_INLINE std::string schedule_books::names_there() const {
+    std::set<std::string_view> all;
+    for (const auto& place : all_places)
+        for (const std::string_view label : place.labels)
+            if (is_open(place) && label.starts_with(node_names))
+                all.insert(label.substr(std::string_view(node_names).size()));
+    return known_names(all, "none is there");
+}
+/// The same of labels.
+SKEIN_INLINE std::string schedule_books::labels_there() const {
+    std::set<std::string_view> all;
+    for (const auto& place : all_places)
+        for (const std::string_view label : place.labels)
+            if (is_open(place) && !label.starts_with(node_names)) all.insert(label);
+    return known_names(all, "none has one");
+}
+
 /// Why there is no place for a constraint, with what to do; nothing: there are some, whatever they have.
 SKEIN_INLINE std::optional<error> schedule_books::nobody_matches(const class_record& c) const {
     const auto& where = constraints[c.where].where;
@@ -126,10 +146,10 @@ SKEIN_INLINE std::optional<error> schedule_books::nobody_matches(const class_rec
         return because(by_name ? "it is drained" : "all that are there are drained",
                        fmt::format("take a drain back, or add a {}", word));
     if (by_name)
-        return because(fmt::format("no {} of that name is there", word),
+        return because(fmt::format("no {} of that name is there; {}", word, names_there()),
                        "name one that is there, or add it");
     if (label != nullptr)
-        return because(fmt::format("no {} has that label", word),
+        return because(fmt::format("no {} has that label; {}", word, labels_there()),
                        fmt::format("name another label, or add a {} that has it", word));
     return because(fmt::format("no {}{} is there", is_anywhere(where) ? "" : "such ", word),
                    "add one that has it");

@@ -69,40 +69,29 @@ consteval bool check_shared_result() {
 
 // ---- the calling thread ------------------------------------------------------------------------
 
-/// Options that outlive the statement they were written in. Empty: none were.
+/// Options on their way to the loop. Empty: none were given.
 template <class Options>
 class kept_options {
 public:
     kept_options() noexcept = default;
-    explicit kept_options(Options how) : parts_(std::make_unique<parts>(std::move(how))) {
-        auto& mine = parts_->how;
-        for (auto* text : {&mine.resources, &mine.env, &mine.cwd, &mine.name}) *text = keep(*text);
-        mine.on = mine.on.with_text(keep(mine.on.text()));
-        if constexpr (requires { mine.deadline; })
-            if (mine.deadline != no_deadline) parts_->made = system_clock().now();
+    explicit kept_options(owned_options<Options> how)
+        : parts_(std::make_unique<parts>(std::move(how))) {
+        if (parts_->how->deadline != no_deadline) parts_->made = system_clock().now();
     }
-    /// On the loop: what is left of a deadline counts from the call.
+    /// On the loop, views of this: what is left of a deadline counts from the call.
     [[nodiscard]] Options take() const {
         if (!parts_) return {};
-        Options how = parts_->how;
-        if constexpr (requires { how.deadline; })
-            if (how.deadline != no_deadline)
-                how.deadline -= loop::current().exact_now() - parts_->made;
+        Options how = *parts_->how;
+        if (how.deadline != no_deadline) how.deadline -= loop::current().exact_now() - parts_->made;
         return how;
     }
 
 private:
     struct parts {
-        explicit parts(Options h) : how(std::move(h)) {}
-        Options how;
-        std::vector<std::unique_ptr<std::string>> texts;
+        explicit parts(owned_options<Options> h) : how(std::move(h)) {}
+        owned_options<Options> how;
         time_point made{};
     };
-    std::string_view keep(std::string_view text) {
-        if (text.empty()) return {};
-        parts_->texts.push_back(std::make_unique<std::string>(text));
-        return *parts_->texts.back();
-    }
     std::unique_ptr<parts> parts_;
 };
 

@@ -79,7 +79,8 @@ SKEIN_INLINE std::vector<byte_buffer> local_world::exchange(std::string key, int
     ++t.came;
     arrived_.notify_all();
     const auto all_here = [&] { return lost_ || t.came == size(); };
-    if (!arrived_.wait_for(lock, deadline_, all_here)) {
+    if (!arrived_.wait_for(lock, std::min<duration>(deadline_, std::chrono::hours(24 * 365)),
+                           all_here)) {
         std::string missing;
         for (int r = 0; r < size(); ++r) {
             if (!t.there[checked(r)]) missing += fmt::format(" {}", r);

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+// expect: skein: a pending is for threads
+#include <skein/rt/session.hpp>
+
+int twice(int x) { return 2 * x; }
+
+skein::task<int> use(skein::session& s) { co_return co_await s.submit<&twice>(1); }
