@@ -24,6 +24,13 @@
 #define SKEIN_VERSION_PATCH 0
 #define SKEIN_VERSION_STRING "0.1.0"
 
+// Clang tells of a temporary that does not live as long as what borrows from it.
+#if defined(__clang__)
+#define SKEIN_LIFETIMEBOUND [[clang::lifetimebound]]
+#else
+#define SKEIN_LIFETIMEBOUND
+#endif
+
 #if !defined(__cpp_impl_coroutine)
 #error "skein needs C++20 coroutines: compile with -std=c++20 (g++ >= 12 or clang >= 16)"
 #endif
@@ -329,6 +336,9 @@ private:
     return text != nullptr ? text : "an exception without a text";
 }
 
+/// A text for a message: the first 48 and the last 16 KiB, and how many bytes there were, if it is longer than 64 KiB.
+[[nodiscard]] std::string bounded_text(std::string_view text);
+
 /// The error inside e: itself if it is a skein::error, else `fallback` with its what().
 [[nodiscard]] error to_error(std::exception_ptr e, errc fallback = errc::unknown);
 
@@ -372,13 +382,23 @@ SKEIN_INLINE void error::render() {
     if (!p.hint.empty()) p.line += "; " + p.hint;
 }
 
+SKEIN_INLINE std::string bounded_text(std::string_view text) {
+    constexpr std::size_t head = std::size_t{48} << 10, tail = std::size_t{16} << 10;
+    if (text.size() <= head + tail) return std::string(text);
+    std::string out(text.substr(0, head));
+    out += " [... " + std::to_string(text.size() - head - tail) + " of " +
+           std::to_string(text.size()) + " bytes are left out ...] ";
+    out += text.substr(text.size() - tail);
+    return out;
+}
+
 SKEIN_INLINE error to_error(std::exception_ptr e, errc fallback) {
     try {
         std::rethrow_exception(std::move(e));
     } catch (const error& found) {
         return found;
     } catch (const std::exception& other) {
-        return error(fallback, text_of(other));
+        return error(fallback, bounded_text(text_of(other)));
     } catch (...) {
         return error(fallback, "an exception that is not a std::exception");
     }
@@ -510,7 +530,7 @@ enum class scheme : std::uint8_t {
 /// A value; equality and order are by fields. A plain aggregate, so that it can be sent.
 struct address {
     scheme kind = scheme::tcp;
-    std::string host;       ///< host name or numeric address; path or name for unix kinds
+    std::string host{};     ///< host name or numeric address; path or name for unix kinds
     std::uint16_t port = 0; ///< 0 for unix kinds
 
     auto operator<=>(const address&) const = default;
@@ -1245,10 +1265,10 @@ struct launch_environment {
     int world_size = 1;
     int local_rank = 0;
     int local_size = 1;
-    int attempt = 0;         ///< restarts so far, as far as the launcher says
-    std::string master_host; ///< where rank 0 can be reached; empty: this host
-    int master_port = 0;     ///< for rank 0's group server; 0: none given
-    std::string job_id;      ///< the same for all ranks; empty if the launcher has none
+    int attempt = 0;           ///< restarts so far, as far as the launcher says
+    std::string master_host{}; ///< where rank 0 can be reached; empty: this host
+    int master_port = 0;       ///< for rank 0's group server; 0: none given
+    std::string job_id{};      ///< the same for all ranks; empty if the launcher has none
 
     /// True when a launcher has formed a world: this process is one of its ranks.
     [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }
@@ -1556,7 +1576,6 @@ struct boot_message {
     byte_buffer message;
     std::int32_t socket = -1; ///< the number of the inherited socket, or -1
     std::int32_t memory = -1; ///< the same of the memory
-    std::int32_t threads = 0; ///< the OMP_NUM_THREADS that it was given; 0: none, or the user's
 };
 
 /// The numbers that inherited files have in a child.
@@ -1608,67 +1627,6 @@ private:
 } // namespace detail
 } // namespace skein::rt
 
-// ======== skein/rt/detail/threads.hpp
-// How many threads the code of a task uses where it asks OpenMP: as many as the task has cpus. A process is started with
-// OMP_NUM_THREADS, unless the user has set it; where tasks with other numbers of cpus take turns in one worker, each sets
-// it anew, for what it starts and for the OpenMP of its process.
-
-
-#include <atomic>
-#include <cstdlib>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <dlfcn.h>
-
-namespace skein::rt {
-
-/// The variable with which OpenMP, and what is made like it, is told how many threads to use.
-inline constexpr const char* threads_variable = "OMP_NUM_THREADS";
-
-namespace detail {
-
-/// What skein has set OMP_NUM_THREADS of this process to; 0: nothing.
-inline constinit std::atomic<int> threads_set{0};
-/// Calls here have different numbers of cpus.
-inline constinit bool threads_vary = false;
-
-/// The boot message says that it was skein who has set them.
-inline void threads_of_start(int n) noexcept { threads_set = n; }
-
-/// Whether somebody else has said how many: who started this program, or what a child is given.
-[[nodiscard]] inline bool threads_are_said(
-    const std::vector<std::pair<std::string, std::string>>& of_child) {
-    for (const auto& [name, value] : of_child)
-        if (name == threads_variable) return true;
-    const char* const here = std::getenv(threads_variable);
-    if (here == nullptr) return false;
-    const int ours = threads_set;
-    return ours == 0 || here != std::to_string(ours);
-}
-
-/// In a worker: a call begins that has so many cpus.
-inline void use_threads(int cpus) {
-    const int n = cpus > 1 ? cpus : 1;
-    const int before = threads_set;
-    if (before == n || before == 0) return;
-    if (threads_are_said({})) { // a task has set it
-        threads_set = 0;
-        return;
-    }
-    threads_set = n;
-    ::setenv(threads_variable, std::to_string(n).c_str(), 1);
-    // It has read the variable when it was loaded; its number for each thread that asks is its own.
-    using setter = void (*)(int);
-    static const auto tell = reinterpret_cast<setter>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
-    if (tell != nullptr) tell(n);
-}
-
-} // namespace detail
-} // namespace skein::rt
-
 // ======== skein/rt/process.hpp
 // A child process that cannot be left behind: it dies with its parent, its end is an event (pidfd)
 // that a loop can wait for, and it can hand its parent one last text that says why it left.
@@ -1682,131 +1640,156 @@ inline void use_threads(int cpus) {
 // task<exit_status> rt::wait(loop, child) on a real loop is in <skein/rt/process_wait.hpp>.
 
 
-#include <csignal>
-#include <optional>
+// ======== skein/rt/resources.hpp
+// What a place has and what a request asks for: cpus, gpus, memory, and resources that a program names itself.
+//
+//     auto have = rt::parse_resources(text).value(); // "cpu=8,gpu=2,memory=4GiB,ssd=1"
+//     rt::resources need;
+//     need.cpu = rt::amount::from(0.5);
+//     if (rt::fits(need, have)) have -= need;
+//
+// Amounts are whole numbers of 1/10000, so that ten times 0.1 is 1 and what was taken can be given back
+// exactly; memory is in bytes. Nothing here depends on a machine: what a host has is measured elsewhere.
+
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
-
-#include <sys/types.h>
-#include <sys/wait.h>
 
 namespace skein::rt {
 
-/// "SIGKILL" for 9; "signal 64" for one without a name.
-[[nodiscard]] std::string signal_name(int number);
-
-/// How a process ended.
-class exit_status {
+/// A number of cpus, gpus or units of a custom resource, in steps of 1/10000. Never negative in resources;
+/// differences may be.
+class amount {
 public:
-    /// raw: what waitpid() gave.
-    explicit exit_status(int raw = 0) noexcept : raw_(raw) {}
+    static constexpr std::int64_t steps = 10'000; ///< steps in one
+    static constexpr std::int64_t most =
+        1'000'000'000; ///< what parse and from() take at most, in ones
 
-    [[nodiscard]] bool success() const noexcept { return exited() && code() == 0; }
-    [[nodiscard]] bool exited() const noexcept { return WIFEXITED(raw_); }
-    /// The exit code; -1 if a signal ended it.
-    [[nodiscard]] int code() const noexcept { return exited() ? WEXITSTATUS(raw_) : -1; }
-    /// The signal that ended it; 0 if it exited.
-    [[nodiscard]] int signal() const noexcept { return WIFSIGNALED(raw_) ? WTERMSIG(raw_) : 0; }
-    [[nodiscard]] bool dumped_core() const noexcept { return WIFSIGNALED(raw_) && WCOREDUMP(raw_); }
-    /// "exited with 3" or "killed by signal 9 (SIGKILL)".
-    [[nodiscard]] std::string describe() const;
+    constexpr amount() noexcept = default;
+    /// A whole number.
+    constexpr amount(int n) noexcept : raw_(steps * n) {}
+    /// Would lose its fraction: amount::from(0.5).
+    amount(double) = delete;
+    amount(float) = delete;
+    /// In steps of 1/10000.
+    [[nodiscard]] static constexpr amount of_steps(std::int64_t n) noexcept {
+        amount a;
+        a.raw_ = n;
+        return a;
+    }
+    /// The nearest step. Throws error (invalid_argument) for what is negative, no number, more than `most`, or
+    /// not zero and nearer to zero than to one step.
+    [[nodiscard]] static amount from(double n);
+
+    [[nodiscard]] constexpr std::int64_t in_steps() const noexcept { return raw_; }
+    [[nodiscard]] constexpr bool is_whole() const noexcept { return raw_ % steps == 0; }
+    constexpr explicit operator bool() const noexcept { return raw_ != 0; }
+
+    constexpr amount& operator+=(amount b) noexcept {
+        raw_ += b.raw_;
+        return *this;
+    }
+    constexpr amount& operator-=(amount b) noexcept {
+        raw_ -= b.raw_;
+        return *this;
+    }
+    friend constexpr amount operator+(amount a, amount b) noexcept { return a += b; }
+    friend constexpr amount operator-(amount a, amount b) noexcept { return a -= b; }
+    friend constexpr auto operator<=>(amount, amount) noexcept = default;
 
 private:
-    int raw_;
+    std::int64_t raw_ = 0;
 };
 
-/// How this host calls itself.
-[[nodiscard]] std::string host_name();
-
-/// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
-[[nodiscard]] std::string process_title(std::string_view program, std::string_view part);
-
-/// Makes `top` and `pgrep` show this process so; what is started as /proc/self/exe is "exe" otherwise.
-void name_process(std::string_view part);
-
-/// What to start and how.
-struct process_options {
-    std::vector<std::string> argv;                        ///< argv[0] is the name the child sees
-    std::string executable;                               ///< what to execute; empty: argv[0]
-    std::vector<std::pair<std::string, std::string>> env; ///< added to or replacing ours
-    std::vector<std::string> unset_env;                   ///< names the child does not inherit
-    std::string cwd;                                      ///< empty: ours
-    /// {ours, the child's}: open files the child gets under these numbers. All others are closed.
-    std::vector<std::pair<int, int>> fds;
-    std::string stdout_file, stderr_file; ///< appended to; empty: see *_fd
-    int stdout_fd = -1, stderr_fd = -1;   ///< our descriptor to use; -1: inherited
-    bool keep_stdin = false;              ///< otherwise the child reads /dev/null
-    /// A process group of its own: no Ctrl-C from the terminal, and what the child leaves behind in
-    /// the group is killed when its end is seen.
-    bool own_group = false;
-    bool die_with_parent = true; ///< SIGKILL when the thread that spawned it ends
-    bool last_words = true;      ///< give it a pipe for leave_last_words()
+/// A resource that is only a name and a number, such as licences: ssd=1.
+struct custom_resource {
+    std::string name{}; ///< a letter, then letters, digits, '_', '-', '.'; at most 64
+    amount value{};
+    friend auto operator<=>(const custom_resource&, const custom_resource&) = default;
 };
 
-/// The variable that names the pipe of leave_last_words().
-inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
+/// Bounds of what is parsed, so that text from outside cannot take much.
+struct resource_limits {
+    std::size_t text = 4096;                       ///< bytes
+    std::size_t custom = 32;                       ///< custom resources
+    std::uint64_t memory = std::uint64_t{1} << 50; ///< bytes: 1 PiB
+};
 
-/// In a child: hands the parent a text (at most 4096 bytes) that says why this process leaves.
-/// Without such a parent it does nothing. Never blocks, never throws. Gives whether there is one.
-bool leave_last_words(std::string_view text) noexcept;
+/// Amounts of several resources. What is not named is zero.
+struct resources {
+    amount cpu{}, gpu{};
+    std::uint64_t memory = 0;              ///< bytes
+    std::vector<custom_resource> custom{}; ///< in the order of their names, none twice, none zero
 
-namespace detail {
-class start_attempt;
+    /// The amount of a custom resource.
+    [[nodiscard]] amount of(std::string_view name) const noexcept;
+    /// Sets a custom resource; zero removes it. Throws error (invalid_argument) for a name that is none.
+    resources& set(std::string_view name, amount value);
+    [[nodiscard]] bool empty() const noexcept {
+        return !cpu && !gpu && memory == 0 && custom.empty();
+    }
+
+    resources& operator+=(const resources& more);
+    /// `less` must fit in this.
+    resources& operator-=(const resources& less);
+
+    friend bool operator==(const resources&, const resources&) = default;
+    /// An order for keys of maps; fits() says whether one is enough for the other.
+    friend auto operator<=>(const resources&, const resources&) = default;
+};
+
+/// True if no amount of `need` is larger than that of `have`.
+[[nodiscard]] bool fits(const resources& need, const resources& have) noexcept;
+
+/// The cores that so much cpu is counted as: rounded up.
+[[nodiscard]] constexpr std::uint32_t whole_cores(amount cpu) noexcept {
+    return static_cast<std::uint32_t>((cpu.in_steps() + amount::steps - 1) / amount::steps);
 }
 
-/// One child process. Movable. The destructor kills (SIGKILL) and reaps a child that still runs.
-class child_process {
+/// Reads "cpu=2,gpu=0.5,memory=4GiB,ssd=1". Memory takes B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or bytes; at most
+/// four decimals; bytes are rounded up. An error says which part is wrong and how to write it.
+[[nodiscard]] result<resources> parse_resources(std::string_view text,
+                                                const resource_limits& limits = {});
+
+/// What parse_resources() reads: "cpu=2,gpu=0.5,memory=4GiB,ssd=1"; without anything "".
+[[nodiscard]] std::string to_string(const resources& r);
+/// "0.5"
+[[nodiscard]] std::string to_string(amount a);
+
+/// Whether this can be asked for: more than one gpu must be a whole number, for a share of a gpu lies on one gpu.
+[[nodiscard]] result<void> check_demand(const resources& need);
+/// Whether a place can have this: its gpus are whole, and at most 64.
+[[nodiscard]] result<void> check_total(const resources& total);
+
+/// Gpus of one host by their index there, at most 64.
+class gpu_set {
 public:
-    child_process() noexcept = default;
+    static constexpr int most = 64;
 
-    /// Starts it. Throws not_found/permission_denied/io with the step that failed. Blocks the thread until
-    /// the child executes the program: on a loop use rt::local_children. No memory is copied, however much
-    /// this process has. With die_with_parent the calling thread must outlive the child: Linux ties that to
-    /// the thread.
-    [[nodiscard]] static child_process spawn(process_options how);
+    constexpr gpu_set() noexcept = default;
+    constexpr explicit gpu_set(std::uint64_t bits) noexcept : bits_(bits) {}
 
-    child_process(child_process&& other) noexcept;
-    child_process& operator=(child_process&& other) noexcept;
-    ~child_process();
-
-    /// -1 for a default-constructed object. Kept after the end for messages.
-    [[nodiscard]] pid_t pid() const noexcept { return pid_; }
-    /// Readable when the process has ended; owned by this object.
-    [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
-    /// True until its end was seen by one of the waits or try_wait().
-    [[nodiscard]] bool running() const noexcept { return pid_ > 0 && !status_; }
-    [[nodiscard]] const std::optional<exit_status>& status() const noexcept { return status_; }
-
-    /// Sends a signal; nothing happens if it has ended.
-    void kill(int signal) noexcept;
-    /// Sends a signal to its process group (needs own_group); reaches its children too.
-    void kill_group(int signal) noexcept;
-
-    /// The exit status if it has ended; does not block.
-    std::optional<exit_status> try_wait() noexcept;
-    /// Blocks the thread until it ends.
-    exit_status wait_blocking();
-
-    /// The text the child left with leave_last_words(); call it after its end. May be empty.
-    [[nodiscard]] std::string last_words();
+    [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return bits_; }
+    [[nodiscard]] constexpr bool has(int index) const noexcept { return (bits_ >> index & 1) != 0; }
+    constexpr void insert(int index) noexcept { bits_ |= std::uint64_t{1} << index; }
+    [[nodiscard]] constexpr bool empty() const noexcept { return bits_ == 0; }
+    friend constexpr bool operator==(gpu_set, gpu_set) noexcept = default;
 
 private:
-    friend class detail::start_attempt;
-    void reap(int flags) noexcept;
-
-    pid_t pid_ = -1;
-    bool own_group_ = false;
-    unique_fd pidfd_, words_;
-    std::optional<exit_status> status_;
+    std::uint64_t bits_ = 0;
 };
+/// "0,3": what a variable such as CUDA_VISIBLE_DEVICES takes.
+[[nodiscard]] std::string to_string(gpu_set gpus);
 
 } // namespace skein::rt
 
 
-// ======== skein/rt/detail/process.ipp
-// The bodies of rt/process.hpp: names, and how the end of a child is seen. Its start: process_start.ipp.
+// ======== skein/rt/detail/resources.ipp
+// The bodies of rt/resources.hpp: reading, printing and checking amounts.
 
 
 // ======== skein/core/check.hpp
@@ -1882,7 +1865,442 @@ SKEIN_INLINE void check_failed(const char* condition, std::source_location where
 } // namespace skein::detail
 
 
-// ======== skein/rt/detail/process.ipp, continued
+// ======== skein/rt/detail/resources.ipp, continued
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+struct memory_unit {
+    std::string_view name;
+    std::uint64_t bytes;
+};
+inline constexpr std::array<memory_unit, 9> memory_units{{{"TiB", std::uint64_t{1} << 40},
+                                                          {"GiB", std::uint64_t{1} << 30},
+                                                          {"MiB", std::uint64_t{1} << 20},
+                                                          {"KiB", std::uint64_t{1} << 10},
+                                                          {"TB", 1'000'000'000'000},
+                                                          {"GB", 1'000'000'000},
+                                                          {"MB", 1'000'000},
+                                                          {"kB", 1'000},
+                                                          {"B", 1}}};
+
+inline bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
+inline bool is_letter(char c) noexcept { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+inline bool is_resource_name(std::string_view name) noexcept {
+    if (name.empty() || name.size() > 64 || !is_letter(name.front())) return false;
+    return std::all_of(name.begin(), name.end(), [](char c) {
+        return is_letter(c) || is_digit(c) || c == '_' || c == '-' || c == '.';
+    });
+}
+
+/// Text for a message: bounded, and without what a terminal would obey.
+inline std::string shown(std::string_view text) {
+    std::string s(text.substr(0, 40));
+    for (auto& c : s)
+        if (c < ' ' || c > '~') c = '?';
+    return text.size() > 40 ? s + "..." : s;
+}
+
+/// Digits with at most four decimals, in steps of 1/10000; nothing if it is something else or above `most` ones.
+inline std::optional<std::uint64_t> read_steps(std::string_view text, std::uint64_t most) {
+    std::uint64_t whole = 0, part = 0;
+    std::size_t i = 0, decimals = 0;
+    for (; i < text.size() && is_digit(text[i]); ++i) {
+        whole = whole * 10 + static_cast<std::uint64_t>(text[i] - '0');
+        if (whole > most) return std::nullopt;
+    }
+    if (i == 0) return std::nullopt;
+    if (i < text.size()) {
+        if (text[i] != '.' || i + 1 == text.size()) return std::nullopt;
+        for (++i; i < text.size(); ++i) {
+            if (!is_digit(text[i]) || ++decimals > 4) return std::nullopt;
+            part = part * 10 + static_cast<std::uint64_t>(text[i] - '0');
+        }
+    }
+    for (; decimals < 4; ++decimals) part *= 10;
+    if (whole == most && part != 0) return std::nullopt;
+    return whole * amount::steps + part;
+}
+
+inline error bad_amount(std::string_view name, std::string_view value) {
+    return error(errc::invalid_argument,
+                 fmt::format("{}={} is no amount", shown(name), shown(value)))
+        .with_hint(fmt::format("write {0}=2 or {0}=0.5: at most four decimals, 0 to {1}",
+                               shown(name), amount::most));
+}
+
+inline result<std::uint64_t> read_memory(std::string_view value, std::uint64_t most) {
+    std::uint64_t unit = 1;
+    auto digits = value;
+    for (const auto& u : memory_units)
+        if (value.ends_with(u.name)) {
+            unit = u.bytes;
+            digits.remove_suffix(u.name.size());
+            break;
+        }
+    const auto steps = read_steps(digits, most / unit);
+    if (!steps)
+        return error(errc::invalid_argument,
+                     fmt::format("memory={} is no amount of memory", shown(value)))
+            .with_hint(
+                fmt::format("write memory=512MiB, memory=1.5GiB or bytes; at most {}", most));
+    __extension__ using wide = unsigned __int128;
+    const auto bytes = (static_cast<wide>(*steps) * unit + amount::steps - 1) / amount::steps;
+    return static_cast<std::uint64_t>(bytes);
+}
+
+/// Of a name that is meant to be one of the three: what it is called. "": it is a name of its own.
+[[nodiscard]] inline std::string_view meant_resource(std::string_view name) {
+    std::string low(name);
+    for (char& c : low) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    if (low == "cpu" || low == "cpus" || low == "num_cpus") return "cpu";
+    if (low == "gpu" || low == "gpus" || low == "num_gpus") return "gpu";
+    if (low == "memory" || low == "mem" || low == "ram") return "memory";
+    return "";
+}
+
+/// Reads one NAME=AMOUNT into r.
+inline result<void> read_resource(std::string_view part, resources& r,
+                                  const resource_limits& limits) {
+    const auto equals = part.find('=');
+    const auto name = part.substr(0, equals);
+    if (equals == std::string_view::npos || !is_resource_name(name))
+        return error(errc::invalid_argument, fmt::format("\"{}\" is no resource", shown(part)))
+            .with_hint("write NAME=AMOUNT with a name that begins with a letter: cpu=2,ssd=1");
+    const auto value = part.substr(equals + 1);
+    if (const auto meant = meant_resource(name); !meant.empty() && meant != name)
+        return error(errc::invalid_argument, fmt::format("\"{}\" is no resource", shown(part)))
+            .with_hint(fmt::format("it is called {0}: {0}={1}", meant, shown(value)));
+    if (name == "memory") {
+        const auto bytes = read_memory(value, limits.memory);
+        if (!bytes) return bytes.error();
+        r.memory = *bytes;
+        return {};
+    }
+    const auto steps = read_steps(value, static_cast<std::uint64_t>(amount::most));
+    if (!steps) return bad_amount(name, value);
+    const auto n = amount::of_steps(static_cast<std::int64_t>(*steps));
+    if (name == "cpu") {
+        r.cpu = n;
+    } else if (name == "gpu") {
+        r.gpu = n;
+    } else {
+        r.set(name, n);
+        if (r.custom.size() > limits.custom)
+            return error(errc::too_large,
+                         fmt::format("more than {} custom resources", limits.custom))
+                .with_hint("use labels for what is not counted");
+    }
+    return {};
+}
+
+} // namespace detail
+
+SKEIN_INLINE amount amount::from(double n) {
+    const double scaled = n * static_cast<double>(steps);
+    const bool in_range = n >= 0 && n <= static_cast<double>(most); // false for what is no number
+    if (!in_range || (n > 0 && scaled < 0.5))
+        throw error(errc::invalid_argument, fmt::format("{} is no amount of a resource", n))
+            .with_hint(fmt::format("amounts are 0, or 0.0001 to {}, in steps of 0.0001", most));
+    return of_steps(static_cast<std::int64_t>(std::llround(scaled)));
+}
+
+SKEIN_INLINE amount resources::of(std::string_view name) const noexcept {
+    for (const auto& c : custom)
+        if (c.name == name) return c.value;
+    return {};
+}
+
+SKEIN_INLINE resources& resources::set(std::string_view name, amount value) {
+    if (!detail::is_resource_name(name) || name == "cpu" || name == "gpu" || name == "memory")
+        throw error(errc::invalid_argument,
+                    fmt::format("\"{}\" is no name of a custom resource", detail::shown(name)))
+            .with_hint("a letter, then letters, digits, '_', '-' or '.'; cpu, gpu and memory are "
+                       "fields of their own");
+    const auto at =
+        std::lower_bound(custom.begin(), custom.end(), name,
+                         [](const custom_resource& c, std::string_view n) { return c.name < n; });
+    const bool there = at != custom.end() && at->name == name;
+    if (!value) {
+        if (there) custom.erase(at);
+    } else if (there) {
+        at->value = value;
+    } else {
+        custom.insert(at, {std::string(name), value});
+    }
+    return *this;
+}
+
+SKEIN_INLINE resources& resources::operator+=(const resources& more) {
+    cpu += more.cpu;
+    gpu += more.gpu;
+    memory += more.memory;
+    for (const auto& c : more.custom) set(c.name, of(c.name) + c.value);
+    return *this;
+}
+
+SKEIN_INLINE resources& resources::operator-=(const resources& less) {
+    SKEIN_CHECK(fits(less, *this), "{} is less than {}", to_string(*this), to_string(less));
+    cpu -= less.cpu;
+    gpu -= less.gpu;
+    memory -= less.memory;
+    for (const auto& c : less.custom) set(c.name, of(c.name) - c.value);
+    return *this;
+}
+
+SKEIN_INLINE bool fits(const resources& need, const resources& have) noexcept {
+    if (need.cpu > have.cpu || need.gpu > have.gpu || need.memory > have.memory) return false;
+    return std::all_of(need.custom.begin(), need.custom.end(),
+                       [&](const custom_resource& c) { return c.value <= have.of(c.name); });
+}
+
+SKEIN_INLINE result<resources> parse_resources(std::string_view text,
+                                               const resource_limits& limits) {
+    resources r;
+    if (text.empty()) return r;
+    if (text.size() > limits.text)
+        return error(errc::too_large, fmt::format("a list of resources of {} bytes, more than {}",
+                                                  text.size(), limits.text));
+    const auto where = fmt::format("resources \"{}\"", detail::shown(text));
+    std::vector<std::string_view> seen;
+    for (std::size_t begin = 0; begin <= text.size();) {
+        const auto comma = std::min(text.find(',', begin), text.size());
+        const auto part = text.substr(begin, comma - begin);
+        const auto name = part.substr(0, part.find('='));
+        if (std::find(seen.begin(), seen.end(), name) != seen.end())
+            return error(errc::invalid_argument,
+                         fmt::format("{} is there twice", detail::shown(name)))
+                .with_where(where);
+        seen.push_back(name);
+        if (auto read = detail::read_resource(part, r, limits); !read) {
+            auto why = read.error();
+            return std::move(why).with_where(where);
+        }
+        begin = comma + 1;
+    }
+    return r;
+}
+
+SKEIN_INLINE std::string to_string(amount a) {
+    const auto raw = a.in_steps();
+    const auto size = static_cast<std::uint64_t>(raw < 0 ? -raw : raw);
+    auto s = fmt::format("{}{}", raw < 0 ? "-" : "", size / amount::steps);
+    if (const auto part = size % amount::steps; part != 0) {
+        s += fmt::format(".{:04}", part);
+        while (s.back() == '0') s.pop_back();
+    }
+    return s;
+}
+
+SKEIN_INLINE std::string to_string(const resources& r) {
+    std::string s;
+    const auto append = [&s](std::string_view name, const std::string& value) {
+        if (!s.empty()) s += ',';
+        s += fmt::format("{}={}", name, value);
+    };
+    if (r.cpu) append("cpu", to_string(r.cpu));
+    if (r.gpu) append("gpu", to_string(r.gpu));
+    if (r.memory != 0) {
+        for (const auto& u : detail::memory_units) {
+            const bool binary = u.name.size() == 3 || u.bytes == 1;
+            if (!binary || r.memory % u.bytes != 0) continue;
+            append("memory", fmt::format("{}{}", r.memory / u.bytes, u.name));
+            break;
+        }
+    }
+    for (const auto& c : r.custom) append(c.name, to_string(c.value));
+    return s;
+}
+
+SKEIN_INLINE std::string to_string(gpu_set gpus) {
+    std::string s;
+    for (int i = 0; i < gpu_set::most; ++i)
+        if (gpus.has(i)) s += fmt::format("{}{}", s.empty() ? "" : ",", i);
+    return s;
+}
+
+namespace detail {
+/// Amounts that came as numbers, not as text, must lie in the same bounds.
+inline result<void> check_range(const resources& r) {
+    const auto in_range = [](amount a) {
+        return a >= amount{} && a <= amount::of_steps(amount::most * amount::steps);
+    };
+    const bool ok = in_range(r.cpu) && in_range(r.gpu) && r.memory <= resource_limits{}.memory &&
+                    r.custom.size() <= resource_limits{}.custom &&
+                    std::all_of(r.custom.begin(), r.custom.end(),
+                                [&](const custom_resource& c) { return in_range(c.value); });
+    if (ok) return {};
+    return error(errc::invalid_argument, fmt::format("amounts out of range: {}", to_string(r)))
+        .with_hint(fmt::format("0 to {} of each, memory up to {} bytes, {} custom resources",
+                               amount::most, resource_limits{}.memory, resource_limits{}.custom));
+}
+} // namespace detail
+
+SKEIN_INLINE result<void> check_demand(const resources& need) {
+    if (auto range = detail::check_range(need); !range) return range;
+    if (need.gpu > amount(1) && !need.gpu.is_whole())
+        return error(errc::invalid_argument,
+                     fmt::format("asks for gpu={}: a share of a gpu lies on one gpu",
+                                 to_string(need.gpu)))
+            .with_hint("ask for a fraction up to 1, or for whole gpus");
+    return {};
+}
+
+SKEIN_INLINE result<void> check_total(const resources& total) {
+    if (auto range = detail::check_range(total); !range) return range;
+    if (!total.gpu.is_whole() || total.gpu > amount(gpu_set::most))
+        return error(errc::invalid_argument, fmt::format("has gpu={}", to_string(total.gpu)))
+            .with_hint(fmt::format("a place has whole gpus, at most {}", gpu_set::most));
+    return {};
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/process.hpp, continued
+#include <csignal>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <sys/types.h>
+#include <sys/wait.h>
+
+namespace skein::rt {
+
+/// "SIGKILL" for 9; "signal 64" for one without a name.
+[[nodiscard]] std::string signal_name(int number);
+
+/// How a process ended.
+class exit_status {
+public:
+    /// raw: what waitpid() gave.
+    explicit exit_status(int raw = 0) noexcept : raw_(raw) {}
+
+    [[nodiscard]] bool success() const noexcept { return exited() && code() == 0; }
+    [[nodiscard]] bool exited() const noexcept { return WIFEXITED(raw_); }
+    /// The exit code; -1 if a signal ended it.
+    [[nodiscard]] int code() const noexcept { return exited() ? WEXITSTATUS(raw_) : -1; }
+    /// The signal that ended it; 0 if it exited.
+    [[nodiscard]] int signal() const noexcept { return WIFSIGNALED(raw_) ? WTERMSIG(raw_) : 0; }
+    [[nodiscard]] bool dumped_core() const noexcept { return WIFSIGNALED(raw_) && WCOREDUMP(raw_); }
+    /// "exited with 3" or "killed by signal 9 (SIGKILL)".
+    [[nodiscard]] std::string describe() const;
+
+private:
+    int raw_;
+};
+
+/// How this host calls itself.
+[[nodiscard]] std::string host_name();
+
+/// What CUDA_VISIBLE_DEVICES may say of this host's gpus: those of NVIDIA's driver, as far as this process sees them.
+[[nodiscard]] std::vector<std::string> visible_gpus();
+
+/// What CUDA_VISIBLE_DEVICES of a child says, for some gpus of those that visible_gpus() gave; without names: their
+/// indices.
+[[nodiscard]] std::string gpus_by_name(gpu_set gpus, const std::vector<std::string>& names);
+
+/// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
+[[nodiscard]] std::string process_title(std::string_view program, std::string_view part);
+
+/// Makes `top` and `pgrep` show this process so; what is started as /proc/self/exe is "exe" otherwise.
+void name_process(std::string_view part);
+
+/// What to start and how.
+struct process_options {
+    std::vector<std::string> argv{};                        ///< argv[0] is the name the child sees
+    std::string executable{};                               ///< what to execute; empty: argv[0]
+    std::vector<std::pair<std::string, std::string>> env{}; ///< added to or replacing ours
+    std::vector<std::string> unset_env{};                   ///< names the child does not inherit
+    std::string cwd{};                                      ///< empty: ours
+    /// {ours, the child's}: open files the child gets under these numbers. All others are closed.
+    std::vector<std::pair<int, int>> fds{};
+    std::string stdout_file{}, stderr_file{}; ///< appended to; empty: see *_fd
+    int stdout_fd = -1, stderr_fd = -1;       ///< our descriptor to use; -1: inherited
+    bool keep_stdin = false;                  ///< otherwise the child reads /dev/null
+    /// A process group of its own: no Ctrl-C from the terminal, and what the child leaves behind in
+    /// the group is killed when its end is seen.
+    bool own_group = false;
+    bool die_with_parent = true; ///< SIGKILL when the thread that spawned it ends
+    bool last_words = true;      ///< give it a pipe for leave_last_words()
+};
+
+/// The variable that names the pipe of leave_last_words().
+inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
+
+/// In a child: hands the parent a text (at most 4096 bytes) that says why this process leaves.
+/// Without such a parent it does nothing. Never blocks, never throws. Gives whether there is one.
+bool leave_last_words(std::string_view text) noexcept;
+
+namespace detail {
+class start_attempt;
+}
+
+/// One child process. Movable. The destructor kills (SIGKILL) and reaps a child that still runs.
+class child_process {
+public:
+    child_process() noexcept = default;
+
+    /// Starts it. Throws not_found/permission_denied/io with the step that failed. Blocks the thread until
+    /// the child executes the program: on a loop use rt::local_children. No memory is copied, however much
+    /// this process has. With die_with_parent the calling thread must outlive the child: Linux ties that to
+    /// the thread.
+    [[nodiscard]] static child_process spawn(process_options how);
+
+    child_process(child_process&& other) noexcept;
+    child_process& operator=(child_process&& other) noexcept;
+    ~child_process();
+
+    /// -1 for a default-constructed object. Kept after the end for messages.
+    [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+    /// Readable when the process has ended; owned by this object.
+    [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
+    /// True until its end was seen by one of the waits or try_wait().
+    [[nodiscard]] bool running() const noexcept { return pid_ > 0 && !status_; }
+    [[nodiscard]] const std::optional<exit_status>& status() const noexcept { return status_; }
+
+    /// Sends a signal; nothing happens if it has ended.
+    void kill(int signal) noexcept;
+    /// Sends a signal to its process group (needs own_group); reaches its children too.
+    void kill_group(int signal) noexcept;
+
+    /// The exit status if it has ended; does not block.
+    std::optional<exit_status> try_wait() noexcept;
+    /// Blocks the thread until it ends.
+    exit_status wait_blocking();
+
+    /// The text the child left with leave_last_words(); call it after its end. May be empty.
+    [[nodiscard]] std::string last_words();
+
+private:
+    friend class detail::start_attempt;
+    void reap(int flags) noexcept;
+
+    pid_t pid_ = -1;
+    bool own_group_ = false;
+    unique_fd pidfd_, words_;
+    std::optional<exit_status> status_;
+};
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/process.ipp
+// The bodies of rt/process.hpp: names, and how the end of a child is seen. Its start: process_start.ipp.
+
+
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -1890,6 +2308,7 @@ SKEIN_INLINE void check_failed(const char* condition, std::source_location where
 #include <cstring>
 
 #include <fcntl.h>
+#include <glob.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -1929,6 +2348,37 @@ SKEIN_INLINE std::string host_name() {
     char text[256] = {};
     ::gethostname(text, sizeof text - 1);
     return text;
+}
+
+SKEIN_INLINE std::vector<std::string> visible_gpus() {
+    ::glob_t found{};
+    const auto there =
+        ::glob("/dev/nvidia[0-9]*", 0, nullptr, &found) == 0 ? found.gl_pathc : std::size_t{0};
+    ::globfree(&found);
+    std::vector<std::string> names;
+    const auto most = std::min<std::size_t>(there, gpu_set::most);
+    const char* const seen = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (seen == nullptr) {
+        for (std::size_t i = 0; i < most; ++i) names.push_back(std::to_string(i));
+        return names;
+    }
+    for (std::string_view left = seen; !left.empty() && names.size() < most;) {
+        const auto end = std::min(left.find(','), left.size());
+        const auto name = left.substr(0, end);
+        if (name.empty() || name == "-1") break; // -1 ends its list, as it does for CUDA
+        names.emplace_back(name);
+        left.remove_prefix(std::min(end + 1, left.size()));
+    }
+    return names;
+}
+
+SKEIN_INLINE std::string gpus_by_name(gpu_set gpus, const std::vector<std::string>& names) {
+    if (names.empty()) return to_string(gpus);
+    std::string out;
+    for (int i = 0; i < gpu_set::most; ++i)
+        if (gpus.has(i) && static_cast<std::size_t>(i) < names.size())
+            out += (out.empty() ? "" : ",") + names[static_cast<std::size_t>(i)];
+    return out;
 }
 
 SKEIN_INLINE std::string process_title(std::string_view program, std::string_view part) {
@@ -2841,7 +3291,8 @@ private:
 // A growing buffer that values are encoded into.
 //
 // The positions that padding refers to count from the first byte of the buffer, so a message and
-// what is appended to it later by the same writer are read back by one reader.
+// what is appended to it later by the same writer are read back by one reader. What a reader with the usual bounds would
+// refuse is refused here, where whoever gave the value still hears it.
 //
 //     wire::writer out;
 //     wire::encode(out, header);
@@ -2854,12 +3305,16 @@ private:
 #include <type_traits>
 #include <utility>
 
+#include <fmt/core.h>
+
 namespace skein::wire {
 
 /// Owns the bytes it has written until take().
 class writer {
 public:
     writer() = default;
+    /// For readers with other bounds.
+    explicit writer(const limits& bounds) : bounds_(bounds) {}
     /// Continues after what is in the buffer.
     explicit writer(byte_buffer start) : buffer_(std::move(start)), size_(buffer_.size()) {}
     writer(const writer&) = delete;
@@ -2870,6 +3325,7 @@ public:
     [[nodiscard]] byte_span bytes() const noexcept { return byte_span(buffer_.data(), size_); }
     /// Gives the buffer away; the writer is empty afterwards.
     [[nodiscard]] byte_buffer take() && {
+        charged_ = 0;
         buffer_.resize(std::exchange(size_, 0));
         return std::move(buffer_);
     }
@@ -2879,12 +3335,34 @@ public:
     }
     /// Starts anew and keeps the memory, unless it is that of a rare large message.
     void clear() noexcept {
-        size_ = 0;
+        size_ = charged_ = 0;
         if (buffer_.size() > kept_bytes) buffer_ = byte_buffer();
     }
     static constexpr std::size_t kept_bytes = std::size_t{1} << 20;
     /// The memory it holds.
     [[nodiscard]] std::size_t capacity() const noexcept { return buffer_.capacity(); }
+
+    /// Counts n elements of `each` bytes in memory, as their reader will.
+    ///   errors  too_large: more than limits::max_memory in one message
+    void charge(std::size_t n, std::size_t each) {
+        if (n > (bounds_.max_memory - charged_) / each) refuse_much(n, each);
+        charged_ += n * each;
+    }
+    /// A container, optional or variant whose values are being written, as their reader counts them.
+    ///   errors  too_large: deeper than limits::max_depth
+    class level {
+    public:
+        explicit level(writer& in) : in_(in) {
+            if (in.depth_ >= in.bounds_.max_depth) in.refuse_deep();
+            ++in.depth_;
+        }
+        level(const level&) = delete;
+        level& operator=(const level&) = delete;
+        ~level() { --in_.depth_; }
+
+    private:
+        writer& in_;
+    };
 
     /// Appends bytes as they are.
     void raw(byte_span bytes) {
@@ -2936,6 +3414,24 @@ private:
         buffer_.resize(std::max(size_ + bytes, std::max<std::size_t>(192, buffer_.size() * 2)));
     }
 
+    [[noreturn, gnu::cold, gnu::noinline]] void refuse_much(std::size_t n, std::size_t each) const {
+        throw error(errc::too_large,
+                    fmt::format("{} elements of {} bytes in memory are more than is left of the "
+                                "limit of {}, which who reads them has",
+                                n, each, bounds_.max_memory))
+            .with_hint("send it in parts, or as fewer and larger elements: text and vectors of "
+                       "numbers do not count");
+    }
+    [[noreturn, gnu::cold, gnu::noinline]] void refuse_deep() const {
+        throw error(errc::too_large,
+                    fmt::format("values nest deeper than the limit of {}, which who reads them has",
+                                bounds_.max_depth))
+            .with_hint("send trees and lists as a vector of nodes that name each other by index");
+    }
+
+    limits bounds_;
+    std::size_t depth_ = 0;
+    std::size_t charged_ = 0;
     byte_buffer buffer_; // size() is what may be written to, not what has been written
     std::size_t size_ = 0;
 };
@@ -3123,6 +3619,11 @@ consteval std::size_t least_size() {
 template <class T>
 inline constexpr std::size_t sequence_alignment = std::is_same_v<T, std::byte> ? 8 : alignof(T);
 
+/// What readers and writers count for one element of a map or set, and for an error.
+template <class T>
+inline constexpr std::size_t node_memory = sizeof(typename T::value_type) + 4 * sizeof(void*);
+inline constexpr std::size_t error_memory = 256; // what it keeps on the heap
+
 } // namespace detail
 
 /// A type that encode() and decode() know.
@@ -3248,9 +3749,8 @@ bool read_keyed(reader& in, T& value) {
     if (!in.count(least, n)) return false;
     const depth_guard deeper(in);
     if (!deeper.entered) return false;
-    constexpr std::size_t node = sizeof(typename T::value_type) + 4 * sizeof(void*);
     for (std::size_t i = 0; i < n; ++i) {
-        if (!in.charge(1, node)) return false;
+        if (!in.charge(1, node_memory<T>)) return false;
         auto k = fresh<key>();
         if (!read(in, k)) return false;
         bool is_new = false;
@@ -3282,8 +3782,7 @@ bool read_alternative(reader& in, std::size_t index, T& value) {
 inline bool read_error(reader& in, skein::error& value) {
     errc code{};
     std::string text, where, cause, hint;
-    constexpr std::size_t parts = 256; // what an error keeps on the heap
-    if (!in.charge(1, parts)) return false;
+    if (!in.charge(1, error_memory)) return false;
     if (!in.fixed(code) || !read(in, text) || !read(in, where) || !read(in, cause) ||
         !read(in, hint))
         return false;
@@ -3457,7 +3956,6 @@ SKEIN_INLINE result<boot> read_boot(std::string_view number) {
         return error(errc::malformed, "the boot message of this process cannot be read")
             .with_hint(
                 fmt::format("{} is set by skein for its children only: unset it", boot_variable));
-    threads_of_start(got->threads);
     boot mine;
     mine.role = std::move(got->role);
     mine.name = std::move(got->name);
@@ -4330,15 +4828,106 @@ private:
 //
 // A loop says what time it is: real loops read the system's monotonic clock once per turn, simulated
 // loops count virtual time from zero.
+//
+//     co_await skein::sleep_for(1.5s);
+//     how.deadline = std::chrono::hours::max();     // for ever, as every length that is longer than 292 years
 
 
 #include <chrono>
+#include <concepts>
 #include <cstdint>
+#include <type_traits>
 
 namespace skein {
 
 /// Lengths of time, in nanoseconds.
 using duration = std::chrono::nanoseconds;
+
+namespace detail {
+
+/// Throws invalid_argument.
+[[noreturn]] void refuse_no_number();
+
+/// What duration_cast<duration> gives, where that is within `duration`; else its nearest end.
+template <class Rep, class Period>
+[[nodiscard]] constexpr duration saturated(std::chrono::duration<Rep, Period> length) {
+    constexpr auto most = static_cast<long double>(INT64_MAX);
+    const auto count = length.count();
+    if constexpr (std::is_same_v<std::chrono::duration<Rep, Period>, duration>) {
+        return length;
+    } else if constexpr (std::is_integral_v<Rep>) {
+        __extension__ using wide = __int128;
+        constexpr wide up = wide{Period::num} * 1'000'000'000;
+        const auto about =
+            static_cast<long double>(count) * static_cast<long double>(up) / Period::den;
+        if (about >= most) return duration::max();
+        if (about <= -most) return duration::min();
+        return duration(static_cast<std::int64_t>(wide{count} * up / Period::den));
+    } else {
+        const auto about = static_cast<long double>(count) * static_cast<long double>(Period::num) *
+                           1e9L / static_cast<long double>(Period::den);
+        if (about != about) refuse_no_number();
+        if (about >= most) return duration::max();
+        if (about <= -most) return duration::min();
+        return duration(static_cast<std::int64_t>(about));
+    }
+}
+
+} // namespace detail
+
+/// A length of time as options and parameters take it: made of any chrono duration, whole or floating. What is longer
+/// than `duration` holds, infinity too, is as long as it holds: duration::max(), which options and waits take as
+/// for ever; the same below zero.
+///   errors  invalid_argument: a floating duration that is no number (NaN)
+class time_span : public duration {
+public:
+    constexpr time_span() noexcept : duration(0) {}
+    template <class Rep, class Period>
+    constexpr time_span(std::chrono::duration<Rep, Period> length) // NOLINT: as a duration
+        : duration(detail::saturated(length)) {}
+
+    // Its arithmetic saturates, too: twice for ever is for ever.
+    constexpr time_span& operator+=(duration more) noexcept {
+        std::int64_t sum = 0;
+        if (__builtin_add_overflow(count(), more.count(), &sum))
+            return *this = more.count() > 0 ? max() : min();
+        return *this = duration(sum);
+    }
+    constexpr time_span& operator-=(duration less) noexcept {
+        std::int64_t left = 0;
+        if (__builtin_sub_overflow(count(), less.count(), &left))
+            return *this = less.count() < 0 ? max() : min();
+        return *this = duration(left);
+    }
+    constexpr time_span& operator*=(std::int64_t times) noexcept {
+        std::int64_t product = 0;
+        if (__builtin_mul_overflow(count(), times, &product))
+            return *this = (count() > 0) == (times > 0) ? max() : min();
+        return *this = duration(product);
+    }
+    friend constexpr time_span operator+(time_span a, time_span b) noexcept { return a += b; }
+    template <class Rep, class Period>
+    friend constexpr time_span operator+(time_span a, std::chrono::duration<Rep, Period> b) {
+        return a += time_span(b);
+    }
+    template <class Rep, class Period>
+    friend constexpr time_span operator+(std::chrono::duration<Rep, Period> a, time_span b) {
+        return b += time_span(a);
+    }
+    friend constexpr time_span operator-(time_span a, time_span b) noexcept { return a -= b; }
+    template <class Rep, class Period>
+    friend constexpr time_span operator-(time_span a, std::chrono::duration<Rep, Period> b) {
+        return a -= time_span(b);
+    }
+    template <std::integral N>
+    friend constexpr time_span operator*(time_span a, N times) noexcept {
+        return a *= static_cast<std::int64_t>(times);
+    }
+    template <std::integral N>
+    friend constexpr time_span operator*(N times, time_span a) noexcept {
+        return a *= static_cast<std::int64_t>(times);
+    }
+};
 
 /// A tag for time points of loops. It has no now(): ask loop::now().
 struct monotonic_clock {
@@ -4360,12 +4949,39 @@ using time_point = monotonic_clock::time_point;
     return time_point(duration(sum));
 }
 
+/// The same: a saturated sum.
+[[nodiscard]] constexpr time_point operator+(time_point from, time_span length) noexcept {
+    return deadline_after(from, length);
+}
+
 /// Seconds as a double, for rates and messages.
 [[nodiscard]] constexpr double to_seconds(duration d) noexcept {
     return std::chrono::duration<double>(d).count();
 }
 
+/// `a` - `b`, or the nearest length that there is.
+[[nodiscard]] constexpr duration between(time_point b, time_point a) noexcept {
+    std::int64_t left = 0;
+    if (__builtin_sub_overflow(a.time_since_epoch().count(), b.time_since_epoch().count(), &left))
+        return a > b ? duration::max() : duration::min();
+    return duration(left);
+}
+
 } // namespace skein
+
+
+// ======== skein/core/detail/time.ipp
+// The bodies of core/time.hpp.
+
+
+namespace skein::detail {
+
+SKEIN_INLINE void refuse_no_number() {
+    throw error(errc::invalid_argument, "a length of time is no number (NaN)")
+        .with_hint("look at what it is computed from; for ever is skein::duration::max()");
+}
+
+} // namespace skein::detail
 
 
 // ======== skein/cluster/loss_listeners.hpp, continued
@@ -4412,7 +5028,7 @@ public:
     /// Says who is lost. Only the first call counts: what is lost later is mostly an echo.
     void tell(int rank, const error& why);
     /// Blocks until tell(), at most so long; false if nothing was told.
-    [[nodiscard]] bool wait(duration limit);
+    [[nodiscard]] bool wait(time_span limit);
 
 private:
     struct state;
@@ -4474,9 +5090,11 @@ SKEIN_INLINE void loss_listeners::tell(int rank, const error& why) {
     }
 }
 
-SKEIN_INLINE bool loss_listeners::wait(duration limit) {
+SKEIN_INLINE bool loss_listeners::wait(time_span limit) {
     std::unique_lock lock(state_->mutex);
-    return state_->told.wait_for(lock, limit, [&] { return state_->lost.has_value(); });
+    constexpr duration far = std::chrono::hours(24 * 365); // a clock counts no end of time
+    return state_->told.wait_for(lock, std::min<duration>(limit, far),
+                                 [&] { return state_->lost.has_value(); });
 }
 
 } // namespace skein::cluster
@@ -4534,8 +5152,8 @@ namespace skein::cluster {
 
 /// One of them. The text of a number is made by one function on all ranks (fmt's "{}").
 struct setting {
-    std::string name;
-    std::string value;
+    std::string name{};
+    std::string value{};
 
     friend bool operator==(const setting&, const setting&) = default;
 };
@@ -4580,19 +5198,23 @@ void encode_sequence(writer& out, const T* items, std::size_t n) {
         out.align(sequence_alignment<T>);
         out.raw({reinterpret_cast<const std::byte*>(items), n * sizeof(T)});
     } else {
+        out.charge(n, sizeof(T));
+        const writer::level deeper(out);
         for (std::size_t i = 0; i < n; ++i) encode(out, items[i]);
     }
 }
 
 inline void encode_error(writer& out, const skein::error& e) {
     out.fixed(e.code());
+    out.charge(1, error_memory);
     for (const auto* part : {&e.text(), &e.where(), &e.cause(), &e.hint()})
         encode_sequence(out, part->data(), part->size());
 }
 
 } // namespace detail
 
-/// Appends one value. Throws nothing but std::bad_alloc.
+/// Appends one value.
+///   errors  too_large: a reader with the limits of `out` would not take it; std::bad_alloc
 template <encodable T>
 void encode(writer& out, const T& value) {
     if constexpr (detail::custom<T>) {
@@ -4607,6 +5229,8 @@ void encode(writer& out, const T& value) {
         detail::encode_sequence(out, value.data(), value.size());
     } else if constexpr (std::is_same_v<T, std::vector<bool>>) {
         out.varint(value.size());
+        out.charge(value.size(), sizeof(bool));
+        const writer::level deeper(out);
         for (const bool item : value) encode(out, item);
     } else if constexpr (detail::is_a<T, std::vector>) {
         detail::encode_sequence(out, value.data(), value.size());
@@ -4614,24 +5238,33 @@ void encode(writer& out, const T& value) {
         for (const auto& item : value) encode(out, item);
     } else if constexpr (detail::is_map<T>) {
         out.varint(value.size());
+        out.charge(value.size(), detail::node_memory<T>);
+        const writer::level deeper(out);
         for (const auto& [key, mapped] : value) {
             encode(out, key);
             encode(out, mapped);
         }
     } else if constexpr (detail::is_set<T>) {
         out.varint(value.size());
+        out.charge(value.size(), detail::node_memory<T>);
+        const writer::level deeper(out);
         for (const auto& item : value) encode(out, item);
     } else if constexpr (detail::is_a<T, std::optional>) {
         encode(out, value.has_value());
-        if (value) encode(out, *value);
+        if (!value) return;
+        const writer::level deeper(out);
+        encode(out, *value);
     } else if constexpr (detail::is_a<T, result>) {
         encode(out, value.has_value());
-        if (!value)
+        if (!value) {
             detail::encode_error(out, value.error());
-        else if constexpr (!std::is_void_v<typename T::value_type>)
+        } else if constexpr (!std::is_void_v<typename T::value_type>) {
+            const writer::level deeper(out);
             encode(out, *value);
+        }
     } else if constexpr (detail::is_a<T, std::variant>) {
         static_assert(std::variant_size_v<T> <= 256, "a variant on the wire has at most 256 kinds");
+        const writer::level deeper(out);
         out.fixed(static_cast<std::uint8_t>(value.index()));
         std::visit([&](const auto& held) { encode(out, held); }, value);
     } else if constexpr (detail::is_tuple<T>) {
@@ -4643,8 +5276,8 @@ void encode(writer& out, const T& value) {
 
 /// One value as a message of its own.
 template <encodable T>
-[[nodiscard]] byte_buffer encode(const T& value) {
-    writer out;
+[[nodiscard]] byte_buffer encode(const T& value, const limits& bounds = {}) {
+    writer out(bounds);
     encode(out, value);
     return std::move(out).take();
 }
@@ -4739,7 +5372,13 @@ namespace skein {
 
 /// Waits and pauses of all layers; lan() gives those for hosts in one network.
 struct time_constants {
-    using ms = std::chrono::milliseconds;
+    /// So many milliseconds; any length of time can be assigned.
+    class ms : public time_span {
+    public:
+        constexpr explicit ms(std::int64_t n) noexcept : time_span(std::chrono::milliseconds(n)) {}
+        template <class Rep, class Period>
+        constexpr ms(std::chrono::duration<Rep, Period> length) : time_span(length) {} // NOLINT
+    };
 
     ms group_heartbeat{100};  ///< inside a training group
     ms agent_heartbeat{500};  ///< between head and agents, and idle connections
@@ -5314,6 +5953,21 @@ public:
         return detail::task_awaiter<T>(frame_);
     }
 
+    /// Says what to write instead.
+    template <class Never = void>
+    [[noreturn]] T get() const {
+        static_assert(!std::is_void_v<Never>,
+                      "skein: a task has no get(): auto value = co_await std::move(task), inside a "
+                      "coroutine; a main runs one with skein::run(), a thread with session::run()");
+    }
+    /// Says what to write instead.
+    template <auto Method, class... A>
+    [[noreturn]] void call(A&&...) const {
+        static_assert(sizeof...(A) > 1'000'000,
+                      "skein: this is a task that gives a handle, not the handle: auto handle = "
+                      "co_await skein::actor<T>(...); then handle.call<&T::m>(...)");
+    }
+
 private:
     friend promise_type;
     template <class>
@@ -5696,7 +6350,6 @@ private:
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -5752,10 +6405,6 @@ public:
         return *current_;
     }
     [[nodiscard]] static loop* try_current() noexcept { return current_; }
-    /// For what would keep this thread to itself until it ends, with a loop of its own.
-    ///   what, hint  as the error has them: "skein::run", "co_await ... instead"
-    ///   errors      not_supported: a loop runs on this thread and would stand still
-    static void refuse_inside(std::string_view what, std::string_view hint);
 
     /// Drives this loop on the calling thread until work ends; gives its value or rethrows. Work is
     /// cancelled by the token. Not re-entrant.
@@ -6009,7 +6658,7 @@ self_owned run_root(task<T> work, task_promise<T>* out, bool* done) {
 
 template <class T>
 T loop::run(task<T> work, cancel_token token) {
-    refuse_inside("loop::run", "co_await the task instead, or run it on a thread of its own");
+    SKEIN_CHECK(current_ == nullptr, "loop::run inside a running loop");
     const use this_one(*this);
     detail::task_promise<T> outcome;
     finished_ = false;
@@ -6081,8 +6730,6 @@ private:
 
 
 // ======== skein/core/detail/loop.ipp, continued
-#include <string>
-#include <string_view>
 #include <utility>
 
 namespace skein {
@@ -6099,14 +6746,6 @@ SKEIN_INLINE self_owned run_adopted(task<void> work, std::size_t* running) {
 }
 
 } // namespace detail
-
-SKEIN_INLINE void loop::refuse_inside(std::string_view what, std::string_view hint) {
-    if (current_ == nullptr) return;
-    throw error(errc::not_supported,
-                "not supported: " + std::string(what) +
-                    " inside a running loop, in a task, an actor or the app of skein::run")
-        .with_hint(std::string(hint));
-}
 
 SKEIN_INLINE void loop::adopt(task<void> work) {
     ++outer_->adopted_;
@@ -6440,8 +7079,8 @@ struct limits {
     std::size_t max_send_queue = limit::queue_bytes;    ///< send_ready() waits above this
     std::size_t max_receive_queue = limit::queue_bytes; ///< reading pauses above this
     std::size_t max_identity = std::size_t{256} << 10;  ///< encoded identity of the peer
-    duration handshake_deadline = time_constants::lan().handshake_timeout;
-    duration close_deadline = time_constants::lan().close_timeout; ///< flush at close, then cut
+    time_span handshake_deadline = time_constants::lan().handshake_timeout;
+    time_span close_deadline = time_constants::lan().close_timeout; ///< flush at close, then cut
 };
 
 /// When a silent peer is asked, suspected and given up.
@@ -6453,15 +7092,15 @@ enum class keep_alive_mode : std::uint8_t {
 /// How long a peer may be silent before it is asked, suspected and given up.
 struct keep_alive {
     keep_alive_mode mode = keep_alive_mode::automatic;
-    duration ping_after = time_constants::lan().agent_heartbeat; ///< of silence
-    duration suspect_after = time_constants::lan().suspect_after;
-    duration dead_after = time_constants::lan().dead_after;
+    time_span ping_after = time_constants::lan().agent_heartbeat; ///< of silence
+    time_span suspect_after = time_constants::lan().suspect_after;
+    time_span dead_after = time_constants::lan().dead_after;
     /// While we read nothing (paused, or the receive queue is full) a peer is judged by what it takes: given
     /// up when bytes wait for it and it has taken none for so long.
-    duration stalled_after = time_constants::lan().stalled_after;
+    time_span stalled_after = time_constants::lan().stalled_after;
     /// Of a peer that may be silent because it computes: given up when its host has confirmed nothing of what we
     /// have sent for so long, see stream::unconfirmed(). Looked at once in ping_after.
-    duration unconfirmed_after = duration::max();
+    time_span unconfirmed_after = duration::max();
 };
 
 } // namespace skein::net
@@ -6511,12 +7150,12 @@ struct group_outcome {
 struct group_options {
     int world_size = 1;
     int generation = 0;
-    std::string job; ///< a rank of another job is refused, and so is one of another generation
+    std::string job{}; ///< a rank of another job is refused, and so is one of another generation
     /// What all ranks must have alike. The server's own count; if it has none, those of the rank that
     /// joins first. A rank of this job that has others ends the group.
-    std::vector<setting> settings;
-    net::token secret;
-    duration join_deadline = time_constants::lan().rendezvous_timeout;
+    std::vector<setting> settings{};
+    net::token secret{};
+    time_span join_deadline = time_constants::lan().rendezvous_timeout;
     std::size_t max_blob = std::size_t{16} << 20; ///< bytes of one rank's blob in an exchange
     net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
                           time_constants::lan().suspect_after, time_constants::lan().dead_after};
@@ -6836,7 +7475,7 @@ struct frame {
     std::uint16_t kind = 0;
     std::uint16_t flags = 0; ///< the high bit belongs to the connection, 15 are the user's
     std::uint64_t id = 0;
-    byte_buffer body;
+    byte_buffer body{};
 };
 
 /// Kinds from here on belong to the connection itself.
@@ -6937,13 +7576,13 @@ namespace skein::net {
 
 /// Who a peer says it is; exchanged in the handshake, after both have proven the token.
 struct identity {
-    std::string name;
+    std::string name{};
     std::uint64_t build_id = 0;      ///< of the program
     std::uint64_t registry_hash = 0; ///< of its remote functions and message types
     std::int64_t pid = 0;
-    std::string host;
-    std::string purpose; ///< what the connection is for; both sides must say the same
-    byte_buffer extra;   ///< the upper layer's own bytes, at most limits::max_identity in all
+    std::string host{};
+    std::string purpose{}; ///< what the connection is for; both sides must say the same
+    byte_buffer extra{};   ///< the upper layer's own bytes, at most limits::max_identity in all
 };
 
 /// "name (pid 7 at host)", without what the identity does not tell.
@@ -6951,10 +7590,10 @@ struct identity {
 
 /// How a connection is made; both sides give one.
 struct connection_options {
-    token secret;
-    identity self;
-    limits bounds;
-    keep_alive alive;
+    token secret{};
+    identity self{};
+    limits bounds{};
+    keep_alive alive{};
     bool require_same_build = false; ///< refuse a peer of another build_id or registry_hash
     bool checksum_bodies = true;     ///< CRC32C of bodies we send (headers always have one)
 };
@@ -7593,7 +8232,7 @@ private:
 };
 
 /// Suspends for at least the given time.
-[[nodiscard]] inline sleep_awaiter sleep_for(duration length) noexcept {
+[[nodiscard]] inline sleep_awaiter sleep_for(time_span length) noexcept {
     return {true, length, {}};
 }
 /// Suspends until the loop's time is at least `until`.
@@ -8444,13 +9083,13 @@ template <class T>
         const bool ours = e.code() == errc::cancelled && timer.passed;
         if (!ours || (outer != nullptr && outer->requested())) throw;
         throw error(errc::timeout,
-                    fmt::format("no answer within {:.3g} s", to_seconds(until - begin)));
+                    fmt::format("no answer within {:.3g} s", to_seconds(between(begin, until))));
     }
 }
 
 /// The same with a length from now on.
 template <class T>
-[[nodiscard]] task<T> with_timeout(task<T> work, duration limit) {
+[[nodiscard]] task<T> with_timeout(task<T> work, time_span limit) {
     auto timed = with_deadline(std::move(work), deadline_after(loop::current().exact_now(), limit));
     co_return co_await timed;
 }
@@ -9019,7 +9658,7 @@ SKEIN_INLINE void connection::end(std::optional<error> why) noexcept {
         try {
             told(failure_ ? &*failure_ : nullptr);
         } catch (const std::exception& e) {
-            logging::error("net", "closed handler failed", {{"what", text_of(e)}});
+            logging::error("net", "closed handler failed", {{"what", e.what()}});
         }
     }
 }
@@ -9264,9 +9903,9 @@ struct acceptor_options {
     std::size_t places_per_address = 32; ///< of them, from one remote address (one /64 of IPv6)
     bool same_user_only = true;          ///< Unix sockets: drop streams of other users
     /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own limit.
-    std::optional<duration> deadline = time_constants::lan().handshake_timeout;
+    std::optional<time_span> deadline = time_constants::lan().handshake_timeout;
     /// No stream is dropped for the sake of another one before it has had this long.
-    duration grace = time_constants::lan().accept_grace;
+    time_span grace = time_constants::lan().accept_grace;
 };
 
 /// One stream's place among those that are not authenticated. Lives as long as its handler runs.
@@ -9933,10 +10572,11 @@ namespace skein::net {
 struct reconnect_policy {
     int max_tries = 8;                    ///< 0: as many as fit in before `until`
     time_point until = time_point::max(); ///< no try and no pause goes on after it
-    duration first_delay = time_constants::lan().reconnect_first; ///< doubles
-    duration most_delay = time_constants::lan().reconnect_most;
+    time_span first_delay = time_constants::lan().reconnect_first; ///< doubles
+    time_span most_delay = time_constants::lan().reconnect_most;
     double jitter = 0.5; ///< of the delay, drawn: many peers must not come at once
-    duration connect_timeout = time_constants::lan().connect_timeout; ///< of one, without handshake
+    time_span connect_timeout =
+        time_constants::lan().connect_timeout; ///< of one, without handshake
     bool (*worth_another)(errc) noexcept = &is_transient;
 
     /// The pause after the given failed try (from 1 on).
@@ -9969,7 +10609,7 @@ namespace detail {
 
 /// One try: a stream, within its own limit, and the handshake.
 task<authenticated_stream> dial_once(network* via, const address* to,
-                                     const connection_options* options, duration connect_timeout);
+                                     const connection_options* options, time_span connect_timeout);
 
 } // namespace detail
 
@@ -9991,11 +10631,10 @@ task<authenticated_stream> dial_once(network* via, const address* to,
 namespace skein::net {
 
 SKEIN_INLINE duration reconnect_policy::delay(int tries, random_source& random) const {
-    duration d = first_delay;
+    time_span d = first_delay;
     for (int i = 1; i < tries && d < most_delay; ++i) d *= 2;
     d = std::min(d, most_delay);
-    const double part = 1.0 - jitter * random.unit();
-    return duration(static_cast<std::int64_t>(static_cast<double>(d.count()) * part));
+    return time_span(std::chrono::duration<double, std::nano>(d) * (1.0 - jitter * random.unit()));
 }
 
 SKEIN_INLINE bool reconnect_policy::is_transient(errc code) noexcept {
@@ -10012,7 +10651,7 @@ namespace detail {
 /// One try: the way has the policy's limit, the handshake that of the options.
 SKEIN_INLINE task<authenticated_stream> dial_once(network* via, const address* to,
                                                   const connection_options* options,
-                                                  duration connect_timeout) {
+                                                  time_span connect_timeout) {
     authenticated_stream made;
     auto connecting = with_timeout(via->connect(*to), connect_timeout);
     made.stream = co_await connecting;
@@ -10285,10 +10924,10 @@ namespace skein::cluster {
 
 /// How long a rank waits for the others, and what it compares with them.
 struct joined_group_options {
-    duration join_deadline = time_constants::lan().rendezvous_timeout;
+    time_span join_deadline = time_constants::lan().rendezvous_timeout;
     /// How long exchange() waits for the slowest rank.
-    duration exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
-    std::vector<setting> settings; ///< what all ranks must have alike; see group_options
+    time_span exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    std::vector<setting> settings{}; ///< what all ranks must have alike; see group_options
     /// While the ranks meet: when this becomes readable (stop_signals::fd()), joining is given up.
     int stop_fd = -1;
 };
@@ -10316,7 +10955,7 @@ public:
 
     /// Blocks until another rank is known to be lost or to have failed, at most so long; false if not.
     /// What went wrong elsewhere is often seen first as a broken collective here.
-    [[nodiscard]] bool wait_lost(duration limit);
+    [[nodiscard]] bool wait_lost(time_span limit);
 
     /// This rank is done. Rank 0 of an unsupervised world returns when all ranks are.
     void leave();
@@ -11054,87 +11693,6 @@ private:
 // connection costs one failed recv per message, as a bare Asio program does.
 
 
-// ======== skein/core/fork_guard.hpp
-// Descriptors that end with their process, also when it has forked: the other end of a socket learns at once that the
-// process has died, and a lock is free, whatever a child that a task or a driver has forked does.
-//
-//     fork_guard guard(socket);      // until `guard` ends, before the socket is closed
-//
-// A child that fork() makes closes them before it goes on. (One that executes another program has none of them anyway:
-// they are close-on-exec. One that is made by a bare clone() keeps them until then.)
-
-
-#include <array>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <utility>
-
-#include <pthread.h>
-#include <unistd.h>
-
-namespace skein {
-
-namespace detail {
-
-inline constexpr std::size_t most_guarded = std::size_t{1} << 16;
-/// One bit a descriptor.
-inline constinit std::array<std::atomic<std::uint64_t>, most_guarded / 64> guarded{};
-
-/// In the child: the only thread there is, and other threads of the parent may have held any lock.
-inline void close_guarded() noexcept {
-    for (std::size_t i = 0; i < guarded.size(); ++i) {
-        const auto bits = guarded[i].exchange(0, std::memory_order_relaxed);
-        for (int bit = 0; bits >> bit != 0; ++bit) {
-            if ((bits >> bit & 1) != 0) ::close(static_cast<int>(i * 64) + bit);
-            if (bit == 63) break;
-        }
-    }
-}
-
-} // namespace detail
-
-/// While it lives no child that fork() makes has this descriptor. It ends before the descriptor is closed.
-class fork_guard {
-public:
-    fork_guard() noexcept = default;
-    explicit fork_guard(int fd) noexcept {
-        static const bool is_watched =
-            ::pthread_atfork(nullptr, nullptr, &detail::close_guarded) == 0;
-        if (!is_watched || fd < 0 || static_cast<std::size_t>(fd) >= detail::most_guarded) return;
-        fd_ = fd;
-        word().fetch_or(bit(), std::memory_order_relaxed);
-    }
-    fork_guard(fork_guard&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    fork_guard& operator=(fork_guard&& other) noexcept {
-        if (this == &other) return *this;
-        reset();
-        fd_ = std::exchange(other.fd_, -1);
-        return *this;
-    }
-    ~fork_guard() { reset(); }
-
-    /// The descriptor is about to be closed, or is to be had by children from here on.
-    void reset() noexcept {
-        if (fd_ < 0) return;
-        word().fetch_and(~bit(), std::memory_order_relaxed);
-        fd_ = -1;
-    }
-
-private:
-    [[nodiscard]] std::atomic<std::uint64_t>& word() const noexcept {
-        return detail::guarded[static_cast<std::size_t>(fd_) / 64];
-    }
-    [[nodiscard]] std::uint64_t bit() const noexcept {
-        return std::uint64_t{1} << (static_cast<unsigned>(fd_) % 64);
-    }
-    int fd_ = -1;
-};
-
-} // namespace skein
-
-
-// ======== skein/net/detail/socket_stream.hpp, continued
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -11248,7 +11806,6 @@ public:
         std::error_code ignored;
         socket_.non_blocking(true, ignored);
         close_on_exec(socket_.native_handle());
-        unforked_ = fork_guard(socket_.native_handle());
         if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
             socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
         }
@@ -11320,7 +11877,6 @@ public:
     }
     void close() noexcept override {
         std::error_code ignored;
-        unforked_.reset();
         if (socket_.is_open()) socket_.close(ignored);
     }
     [[nodiscard]] std::string peer_name() const override { return peer_; }
@@ -11408,7 +11964,6 @@ private:
     }
 
     socket_type socket_;
-    fork_guard unforked_; // ends before the socket
     std::string peer_;
     bool more_likely_ = false;
     bool reading_ = false, writing_ = false;
@@ -11421,8 +11976,7 @@ class socket_listener final : public listener {
 
 public:
     socket_listener(acceptor_type acceptor, address local)
-        : acceptor_(std::move(acceptor)), unforked_(acceptor_.native_handle()),
-          local_(std::move(local)) {
+        : acceptor_(std::move(acceptor)), local_(std::move(local)) {
         struct stat info{};
         if (local_.kind == scheme::unix_path && ::lstat(local_.host.c_str(), &info) == 0) {
             device_ = info.st_dev;
@@ -11457,7 +12011,6 @@ public:
             info.st_dev == device_) {
             ::unlink(local_.host.c_str());
         }
-        unforked_.reset();
         acceptor_.close(ignored);
     }
 
@@ -11466,7 +12019,6 @@ private:
         return error(errc::closed, "listener at " + to_string(local_) + " is closed");
     }
     acceptor_type acceptor_;
-    fork_guard unforked_;
     address local_;
     dev_t device_ = 0;
     ino_t inode_ = 0;
@@ -11943,7 +12495,7 @@ SKEIN_INLINE std::vector<byte_buffer> joined_group::exchange(std::string_view ke
 SKEIN_INLINE subscription joined_group::on_lost(loss_listeners::listener lost) {
     return impl_->losses.add(std::move(lost));
 }
-SKEIN_INLINE bool joined_group::wait_lost(duration limit) { return impl_->losses.wait(limit); }
+SKEIN_INLINE bool joined_group::wait_lost(time_span limit) { return impl_->losses.wait(limit); }
 SKEIN_INLINE void joined_group::leave() { impl_->leave(std::nullopt); }
 SKEIN_INLINE void joined_group::fail(const error& why) { impl_->leave(why); }
 
@@ -11954,7 +12506,7 @@ SKEIN_INLINE void joined_group::fail(const error& why) { impl_->leave(why); }
 // all of them again from the last checkpoint when one is lost.
 //
 // What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only fail
-// again. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to stop in order; a second one kills them. When the supervisor dies,
+// again. Ctrl-C asks the ranks to stop in order; a second one kills them. When the supervisor dies,
 // however it dies, the kernel kills the ranks.
 
 
@@ -11970,20 +12522,19 @@ namespace skein::cluster {
 /// How many ranks a supervisor starts, with what, and how patient it is with them.
 struct supervisor_options {
     int workers = 2;
-    int max_failures = 3;                                       ///< restarts before it gives up
-    duration backoff = time_constants::lan().job_restart_first; ///< before a restart; doubles
-    duration stop_grace = time_constants::lan().stop_grace;     ///< from a stop request to the kill
-    duration crash_grace = time_constants::lan().crash_grace;   ///< for the others to leave
-    duration join_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    int max_failures = 3;                                        ///< restarts before it gives up
+    time_span backoff = time_constants::lan().job_restart_first; ///< before a restart; doubles
+    time_span stop_grace = time_constants::lan().stop_grace;   ///< from a stop request to the kill
+    time_span crash_grace = time_constants::lan().crash_grace; ///< for the others to leave
+    time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout;
     std::string executable = "/proc/self/exe";
-    std::vector<std::string> argv; ///< of each rank; empty: this process's own
-    std::vector<std::pair<std::string, std::string>> env; ///< added to each rank's environment
-    int threads = 1; ///< OMP_NUM_THREADS of each rank, unless the user has set that; 0: not set
+    std::vector<std::string> argv{}; ///< of each rank; empty: this process's own
+    std::vector<std::pair<std::string, std::string>> env{}; ///< added to each rank's environment
     net::keep_alive alive = group_options{}.alive;
     /// Told of each restart: the failure and how many restarts there have been, this one included.
-    std::function<void(const error& why, int restart, int max_failures)> on_restart;
+    std::function<void(const error& why, int restart, int max_failures)> on_restart{};
     /// Told of the first stop request, when it comes.
-    std::function<void()> on_stop;
+    std::function<void()> on_stop{};
 };
 
 /// How the job ended.
@@ -12012,7 +12563,6 @@ struct supervisor_outcome {
 
 /// Runs the job to its end; blocks. Call it on the thread that lives longest (main): the ranks die with
 /// it. Takes SIGINT and SIGTERM meanwhile.
-///   errors  not_supported: a loop runs on this thread, or this process is a worker: its copies would be none
 [[nodiscard]] supervisor_outcome supervise(supervisor_options options);
 
 } // namespace skein::cluster
@@ -12175,20 +12725,18 @@ inline constexpr std::size_t most_boot_bytes = std::size_t{32} << 10;
 
 /// What is started.
 struct child_options {
-    std::string role;                          ///< what the child asks rt::take_boot() for
-    std::string name;                          ///< as messages name it: "worker-2"
-    byte_buffer message;                       ///< for the child alone; at most most_boot_bytes
+    std::string role{};                        ///< what the child asks rt::take_boot() for
+    std::string name{};                        ///< as messages name it: "worker-2"
+    byte_buffer message{};                     ///< for the child alone; at most most_boot_bytes
     bool socket = true;                        ///< a connected socket between it and us
-    shared_memory memory;                      ///< memory that it shares with us; may be none
+    shared_memory memory{};                    ///< memory that it shares with us; may be none
     std::string executable = "/proc/self/exe"; ///< this program
-    std::vector<std::string> argv;             ///< empty: those of this process
-    std::string cwd; ///< its working directory; empty: the one in which this process was started
-    /// OMP_NUM_THREADS there, unless the user has set that, here or in `env`; 0: it is not set.
-    int threads = 0;
+    std::vector<std::string> argv{};           ///< empty: those of this process
+    std::string cwd{}; ///< its working directory; empty: that of this process
     /// What it writes to its standard output and error is for child::read_output(); else these are ours.
     bool reads_output = false;
     /// Added to what it inherits. Other users of the host may read it: no secrets.
-    std::vector<std::pair<std::string, std::string>> env;
+    std::vector<std::pair<std::string, std::string>> env{};
 };
 
 /// How a child ended.
@@ -12303,14 +12851,14 @@ private:
 /// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
 /// `before_killing` more.
 ///   errors  cancelled: the child may still run
-[[nodiscard]] task<child_end> stop(child& which, duration before_asking, duration before_killing);
+[[nodiscard]] task<child_end> stop(child& which, time_span before_asking, time_span before_killing);
 
 /// When something that failed is started again, and after how long.
 struct restart_rules {
-    int most = 3;                                                     ///< restarts in a row
-    duration first_pause = time_constants::lan().child_restart_first; ///< before the first restart
+    int most = 3;                                                      ///< restarts in a row
+    time_span first_pause = time_constants::lan().child_restart_first; ///< before the first restart
     int factor = 2; ///< of each pause to the one before
-    duration longest_pause = time_constants::lan().child_restart_most;
+    time_span longest_pause = time_constants::lan().child_restart_most;
     bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
 };
 /// Counts failures in a row and says when to try again, by restart_rules.
@@ -12374,9 +12922,53 @@ struct cgroup_files {
 // ======== skein/core/detail/available_cores.ipp
 // The bodies of core/available_cores.hpp.
 
+
+// ======== skein/core/read_number.hpp
+// Numbers out of text that a program wrote: the same in every locale. std::strtod, std::stod and streams read "0.5" as 0
+// once a program has called setlocale() for a language that writes 0,5.
+//
+//     const auto best = read_double(saved);       // nothing, if that is no number
+
+
+#include <optional>
+#include <string_view>
+
+namespace skein {
+
+/// The number that fmt, JSON or "{:a}" wrote: "0.5", "-1e-3", "0x1.8p+1", "inf", "nan". The whole text, or nothing.
+[[nodiscard]] std::optional<double> read_double(std::string_view text) noexcept;
+
+} // namespace skein
+
+
+// ======== skein/core/detail/read_number.ipp
+// The bodies of core/read_number.hpp.
+
+#include <charconv>
+#include <system_error>
+
+namespace skein {
+
+SKEIN_INLINE std::optional<double> read_double(std::string_view text) noexcept {
+    const bool is_negative = text.starts_with('-');
+    if (is_negative) text.remove_prefix(1);
+    if (text.starts_with('-')) return std::nullopt;
+    const bool is_hex = text.starts_with("0x") || text.starts_with("0X"); // from_chars takes none
+    if (is_hex) text.remove_prefix(2);
+    double value = 0;
+    const auto* const end = text.data() + text.size();
+    const auto read = std::from_chars(text.data(), end, value,
+                                      is_hex ? std::chars_format::hex : std::chars_format::general);
+    if (read.ec != std::errc() || read.ptr != end) return std::nullopt;
+    return is_negative ? -value : value;
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/available_cores.ipp, continued
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <fstream>
 #include <limits>
 
@@ -12397,7 +12989,7 @@ SKEIN_INLINE double cgroup_quota(const std::string& folder) {
         std::ifstream(folder + "/cpu.cfs_quota_us") >> quota;
         std::ifstream(folder + "/cpu.cfs_period_us") >> period;
     }
-    const double part = quota.empty() || quota == "max" ? -1 : std::atof(quota.c_str());
+    const double part = read_double(quota).value_or(-1); // "max": none
     return part > 0 && period > 0 ? part / period : std::numeric_limits<double>::infinity();
 }
 
@@ -12751,7 +13343,6 @@ template <task_like A, task_like... As>
 // What the kernel says of this process and of the host it runs on.
 //
 //     auto argv = skein::own_arguments();       // {"./train", "--steps", "100"}
-//     auto& home = skein::folder_at_start();    // where it was started, wherever it has gone since
 
 #include <algorithm>
 #include <cerrno>
@@ -12760,7 +13351,6 @@ template <task_like A, task_like... As>
 #include <vector>
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 namespace skein {
@@ -12790,44 +13380,6 @@ namespace skein {
         at = end + 1;
     }
     return argv;
-}
-
-namespace detail {
-
-/// Which folder it was is asked before main, which may leave it.
-struct start_place {
-    start_place() {
-        for (std::size_t room = 256; room <= (std::size_t{1} << 16); room *= 2) {
-            path.resize(room);
-            if (::getcwd(path.data(), room) != nullptr) {
-                path.resize(path.find('\0'));
-                is_known = path.starts_with('/') && ::stat(".", &self) == 0;
-                break;
-            }
-            if (errno != ERANGE) break;
-        }
-        if (!is_known) path.clear();
-    }
-    std::string path;
-    struct ::stat self{};
-    bool is_known = false;
-};
-inline const start_place started_in;
-
-} // namespace detail
-
-/// The folder in which this program was started: whatever starts it again lets it begin there, so that a relative path
-/// means one place for all of its processes. Empty: it could not be known, as where it has been removed.
-[[nodiscard]] inline const std::string& folder_at_start() noexcept {
-    return detail::started_in.path;
-}
-
-/// This process is in another folder than at its start.
-[[nodiscard]] inline bool has_left_start_folder() noexcept {
-    const auto& from = detail::started_in;
-    struct ::stat here{};
-    return from.is_known && (::stat(".", &here) != 0 || here.st_dev != from.self.st_dev ||
-                             here.st_ino != from.self.st_ino);
 }
 
 /// Another text after every start of the host, the same for all processes and containers on it.
@@ -13074,7 +13626,6 @@ public:
           output_(std::move(output)) {
         if (!socket) return;
         socket_ = unique_fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
-        unforked_ = fork_guard(socket_.get());
         stream_ = net::adopt_unix_stream(on, socket.release(), name_);
     }
 
@@ -13089,7 +13640,6 @@ public:
             end_ = child_end{status, process_.last_words()};
             // A child that it left behind may hold the other end: an end behind the last byte.
             if (socket_) net::end_input(socket_.get());
-            unforked_.reset();
             socket_.reset();
         }
         co_return *end_;
@@ -13135,7 +13685,6 @@ private:
     std::string name_;
     child_process process_;
     unique_fd socket_; // once more
-    fork_guard unforked_;
     std::unique_ptr<net::stream> stream_;
     std::optional<child_end> end_;
     output_files output_;
@@ -13158,7 +13707,6 @@ SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
     text.message = how.message;
     if (how.socket) text.socket = socket_file;
     if (how.memory) text.memory = memory_file;
-    text.threads = how.threads;
     const auto bytes = wire::encode(text);
     auto [read_end, write_end] = make_pipe();
     if (::write(write_end.get(), bytes.data(), bytes.size()) != ssize_t(bytes.size()))
@@ -13185,22 +13733,9 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
     process_options plan;
     plan.executable = how.executable;
     plan.cwd = how.cwd;
-    // A main that goes to another folder does so once more in the child.
-    if (plan.cwd.empty() && has_left_start_folder()) plan.cwd = folder_at_start();
-    if (!plan.cwd.empty() && plan.executable.find('/') != plan.executable.npos &&
-        !plan.executable.starts_with('/'))
-        plan.executable = folder_at_start() + "/" + plan.executable;
     plan.argv = how.argv.empty() ? own_arguments() : how.argv;
     if (plan.argv.empty()) plan.argv.emplace_back("skein");
     plan.env = how.env;
-    if (!detail::threads_are_said(how.env)) {
-        if (how.threads > 0)
-            plan.env.emplace_back(threads_variable, std::to_string(how.threads));
-        else
-            plan.unset_env.emplace_back(threads_variable); // it was this process's own number
-    } else {
-        how.threads = 0;
-    }
     plan.own_group = true;
     const auto message = detail::boot_pipe(how);
     plan.fds.emplace_back(message.get(), detail::boot_file);
@@ -13226,7 +13761,7 @@ SKEIN_INLINE host_resources local_children::resources() {
     return {available_cores(), available_memory()};
 }
 
-SKEIN_INLINE task<child_end> stop(child& which, duration before_asking, duration before_killing) {
+SKEIN_INLINE task<child_end> stop(child& which, time_span before_asking, time_span before_killing) {
     for (const bool insist : {false, true}) {
         auto in_time = with_timeout(which.ended(), insist ? before_killing : before_asking);
         auto asked = as_result(std::move(in_time));
@@ -13245,7 +13780,7 @@ SKEIN_INLINE task<child_end> stop(child& which, duration before_asking, duration
 SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) noexcept {
     ++failures_;
     if (failures_ > rules_.most || rules_.is_lasting(why.code())) return std::nullopt;
-    duration pause = rules_.first_pause;
+    time_span pause = rules_.first_pause;
     for (int i = 1; i < failures_ && pause < rules_.longest_pause; ++i) pause *= rules_.factor;
     return std::min(pause, rules_.longest_pause);
 }
@@ -13573,7 +14108,6 @@ private:
         how.executable = options_.executable;
         how.argv = options_.argv;
         how.env = options_.env;
-        how.threads = options_.threads;
         auto starting = children_.start(std::move(how));
         auto& place = now->ranks[static_cast<std::size_t>(rank)];
         place.process = co_await starting;
@@ -13605,8 +14139,6 @@ private:
                 error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank,
                                                      self.process->pid(), status.describe()));
             if (!end.last_words.empty()) self.why->with_cause(end.last_words);
-            if (status.signal() == SIGPIPE)
-                self.why->with_cause("nobody reads its output any more");
             // Refused before it joined, output without a reader, a limit on files: so again next time.
             lasting_ = lasting_ || status.code() == exit_code::usage ||
                        status.signal() == SIGPIPE || status.signal() == SIGXFSZ;
@@ -13731,7 +14263,6 @@ namespace skein::cluster {
 
 SKEIN_INLINE supervisor_outcome supervise(supervisor_options options) {
     SKEIN_CHECK(options.workers > 0, "a job of {} workers", options.workers);
-    loop::refuse_inside("a job of ranks", "start it from main");
     net::real_loop loop;
     detail::job work(loop, std::move(options));
     return loop.run(work.run());
@@ -14232,6 +14763,74 @@ SKEIN_INLINE result<void> disk::remove_tree(const std::string& path) {
         if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done) return done;
     }
     return remove(path);
+}
+
+} // namespace skein
+
+// ======== skein/core/known_names.hpp
+// The names that there are, for an error about one that there is not.
+//
+//     throw error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
+//                                              known_names(actors, "none has a name")));
+//
+// gives: there is no actor named "tabel"; there are: "log", "table" and 3 more
+
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace skein {
+
+/// Gathers names in the order in which they are to be shown.
+class name_list {
+public:
+    static constexpr std::size_t shown = 8;
+
+    /// One more; control characters of it become '?'.
+    void add(std::string_view name);
+    /// `there are: "a", "b" and 3 more`; without any name `none`.
+    [[nodiscard]] std::string text(std::string_view none) const;
+
+private:
+    std::string list_;
+    std::size_t count_ = 0;
+};
+
+/// The names of a range of texts, or the keys of a map.
+template <class Names>
+[[nodiscard]] std::string known_names(const Names& names,
+                                      std::string_view none = "there are none") {
+    name_list list;
+    for (const auto& one : names) {
+        if constexpr (requires { one.first; })
+            list.add(one.first);
+        else
+            list.add(one);
+    }
+    return list.text(none);
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/known_names.ipp
+// The bodies of core/known_names.hpp.
+
+namespace skein {
+
+SKEIN_INLINE void name_list::add(std::string_view name) {
+    if (++count_ > shown) return;
+    list_ += count_ == 1 ? "\"" : ", \"";
+    for (const char c : name) list_ += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+    list_ += '"';
+}
+
+SKEIN_INLINE std::string name_list::text(std::string_view none) const {
+    if (count_ == 0) return std::string(none);
+    auto out = "there are: " + list_;
+    if (count_ > shown) out += " and " + std::to_string(count_ - shown) + " more";
+    return out;
 }
 
 } // namespace skein
@@ -14775,6 +15374,7 @@ namespace skein {
 
 #include <cstdlib>
 #include <memory>
+#include <string_view>
 
 #include <cxxabi.h>
 
@@ -14784,7 +15384,13 @@ SKEIN_INLINE std::string readable_name(const char* mangled) {
     int status = 0;
     const std::unique_ptr<char, void (*)(void*)> text(
         abi::__cxa_demangle(mangled, nullptr, nullptr, &status), &std::free);
-    return status == 0 ? std::string(text.get()) : std::string(mangled);
+    if (status != 0) return mangled;
+    // The compiler's mark of functions that have to do with std::string says nothing to people.
+    constexpr std::string_view mark = "[abi:cxx11]";
+    std::string name(text.get());
+    for (auto at = name.find(mark); at != name.npos; at = name.find(mark, at))
+        name.erase(at, mark.size());
+    return name;
 }
 
 } // namespace skein
@@ -15228,21 +15834,21 @@ struct link_options {
         0;                    ///< of this process, never 0 and never reused; 0: drawn for each link
     std::uint64_t expect = 0; ///< the incarnation to be reached; 0: whoever answers
     resume_mode resume = resume_mode::automatic;
-    duration resume_within = time_constants::lan().dead_after; ///< after a break
+    time_span resume_within = time_constants::lan().dead_after; ///< after a break
     /// The same when both sides have nothing more to say (close() was called): nobody waits for a result.
-    duration part_within = time_constants::lan().dead_after;
+    time_span part_within = time_constants::lan().dead_after;
     /// The side that dials gives up when it is refused for so long: nobody listens there any more. Of a peer
     /// that cannot be started again under its incarnation that is the end.
-    duration refused_within = duration::max();
+    time_span refused_within = duration::max();
     std::size_t window_messages = 65'536;             ///< send_ready() waits while more are kept
     std::size_t window_bytes = std::size_t{16} << 20; ///< the same in bytes
     std::size_t most_messages = std::size_t{1} << 20; ///< send() refuses above
     std::size_t most_bytes = limit::queue_bytes; ///< the same in bytes; one message may exceed it
-    std::size_t queue_bytes = std::size_t{1} << 20;     ///< handed to the connection at a time
-    std::uint64_t ack_messages = 256;                   ///< confirmed at the latest
-    std::size_t ack_bytes = std::size_t{256} << 10;     ///< the same in bytes
-    duration ack_after = std::chrono::milliseconds(50); ///< the same in time
-    duration attempt_timeout =
+    std::size_t queue_bytes = std::size_t{1} << 20;      ///< handed to the connection at a time
+    std::uint64_t ack_messages = 256;                    ///< confirmed at the latest
+    std::size_t ack_bytes = std::size_t{256} << 10;      ///< the same in bytes
+    time_span ack_after = std::chrono::milliseconds(50); ///< the same in time
+    time_span attempt_timeout =
         std::chrono::seconds(1);               ///< of one dial and one hello, after a break
     reconnect_policy first = {.max_tries = 1}; ///< of connect()
 };
@@ -16023,9 +16629,9 @@ SKEIN_INLINE task<void> link::close() {
         paused_ = full_ = false;
         if (connected_) connection_->resume_reading();
     }
-    const duration limit =
+    const time_span limit =
         options_.bounds.close_deadline +
-        (resumes_ ? std::min(how_.resume_within, how_.part_within) : duration(0));
+        (resumes_ ? std::min(how_.resume_within, how_.part_within) : time_span());
     try {
         auto ending = with_timeout(wait_closed(), limit);
         co_await ending;
@@ -16095,7 +16701,7 @@ SKEIN_INLINE void link::end(std::optional<error> why, link_end how) noexcept {
         try {
             told(failure_ ? &*failure_ : nullptr);
         } catch (const std::exception& e) {
-            logging::error("net", "closed handler failed", {{"what", text_of(e)}});
+            logging::error("net", "closed handler failed", {{"what", e.what()}});
         }
     }
     if (parts_ == 0) release();
@@ -16360,7 +16966,8 @@ SKEIN_INLINE void link::take_answer(const detail::link_answer& a, connection::ha
 SKEIN_INLINE task<void> link::dial_again(core self) {
     link& l = *self;
     reconnect_policy pauses = l.how_.first;
-    pauses.most_delay = std::min(pauses.most_delay, detail::short_life(l.how_.resume_within));
+    pauses.most_delay =
+        std::min<duration>(pauses.most_delay, detail::short_life(l.how_.resume_within));
     bool was_connected = true;
     std::optional<time_point> refused_since;
     for (int tries = 1; l.state_ != state::ended && !l.connected_; ++tries) {
@@ -17343,7 +17950,7 @@ private:
 
 /// What a caller may say about one call.
 struct request_call_options {
-    std::optional<duration> deadline;       ///< from now on; travels, and ends the handler too
+    std::optional<time_span> deadline{};    ///< from now on; travels, and ends the handler too
     const request_keys::key* key = nullptr; ///< repeats with the same key run once
     std::uint64_t generation = 0; ///< refused by a service that knows a newer one; 0: none
 };
@@ -18552,7 +19159,7 @@ SKEIN_INLINE void requests::answer(std::uint64_t id,
         try {
             send(detail::failure_kind, id, wire::encode(e));
         } catch (const std::exception& again) {
-            abort(error(errc::internal, text_of(again)));
+            abort(error(errc::internal, again.what()));
         }
     }
 }
@@ -18585,7 +19192,7 @@ SKEIN_INLINE void requests::on_end(const error* why) noexcept {
         try {
             handler(failure_ ? &*failure_ : nullptr);
         } catch (const std::exception& e) {
-            logging::error("net", "closed handler failed", {{"what", text_of(e)}});
+            logging::error("net", "closed handler failed", {{"what", e.what()}});
         }
     }
     if (parts_ == 0) release();
@@ -18695,7 +19302,7 @@ SKEIN_INLINE void requests::release() noexcept {
 //     auto t = co_await skein::actor<counts>.with({.name = "table", .space = "prod", .detached = true})(10);
 //     auto same = co_await skein::get_actor<counts>("table", {.space = "prod"});   // in another program
 //
-// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
+// Trivially destructible on purpose, as call_options are; .with() copies its texts.
 
 
 // ======== skein/rt/options.hpp
@@ -18708,7 +19315,9 @@ SKEIN_INLINE void requests::release() noexcept {
 // custom resources, more cpus than a worker has, or an environment, a worker is started that has exactly this; it serves further
 // tasks with the same demand, and ends when there have been none for a moment.
 //
-// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
+// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12. Its texts are
+// borrowed until .with(), which copies them: f = remote<&score>.with({...}) may be kept. The struct itself may not be
+// kept longer than the texts it names.
 
 
 // ======== skein/rt/failures.hpp
@@ -18949,6 +19558,98 @@ SKEIN_INLINE bool known_failures::has(const failure& why) const {
 } // namespace rt
 } // namespace skein
 
+// ======== skein/rt/option_text.hpp
+// The texts among the options of calls and actors, and how options are kept.
+//
+//     auto f = skein::remote<&score>.with({.resources = fmt::format("{}=1", disk), .name = title(7)});
+//     auto r = f(row);                                     // the texts of f are its own
+//
+// A struct of options borrows its texts and is trivially destructible, so that braces in an expression with co_await
+// are safe on g++ 12; .with() copies them once, for all calls that follow.
+
+
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+/// A text in a struct of options: what a string_view is, but that braces do not make one of a pointer and a number.
+/// It borrows: what it was made of stays until the options are given to .with() or to what takes them.
+class option_text {
+public:
+    constexpr option_text() noexcept = default;
+    template <class Text>
+        requires(std::convertible_to<const Text&, std::string_view> &&
+                 !std::same_as<std::nullptr_t, Text> && !std::same_as<option_text, Text>)
+    constexpr option_text(const Text& text SKEIN_LIFETIMEBOUND) noexcept // NOLINT: as a text
+        : text_(text) {}
+    template <class First, class Second, class... More>
+    constexpr option_text(First&&, Second&&, More&&...) noexcept {
+        static_assert(std::is_void_v<First>,
+                      "skein: an option takes one text, not a list in braces: .resources = "
+                      "\"ssd=1,licence=2\", .env = \"A=1\\nB=2\"");
+    }
+
+    [[nodiscard]] constexpr std::string_view view() const noexcept { return text_; }
+    constexpr operator std::string_view() const noexcept { return text_; } // NOLINT: as a text
+    [[nodiscard]] constexpr std::size_t size() const noexcept { return text_.size(); }
+    [[nodiscard]] constexpr bool empty() const noexcept { return text_.empty(); }
+
+private:
+    std::string_view text_;
+};
+
+namespace rt::detail {
+
+/// Options as .with() keeps them: their texts are in memory of their own, which copies share.
+template <class Options>
+class owned_options {
+public:
+    owned_options() = default;
+    explicit owned_options(const Options& given) : how_(given) {
+        std::size_t bytes = 0;
+        each_text(how_, [&](const option_text& text) { bytes += text.size(); });
+        if (bytes == 0) return;
+        auto all = std::make_shared<std::string>();
+        all->reserve(bytes); // views of what is there stay valid
+        each_text(how_, [&](option_text& text) {
+            const auto begin = all->size();
+            all->append(text.view());
+            text = std::string_view(*all).substr(begin);
+        });
+        texts_ = std::move(all);
+    }
+    [[nodiscard]] const Options& operator*() const noexcept { return how_; }
+    [[nodiscard]] const Options* operator->() const noexcept { return &how_; }
+
+private:
+    template <class Do>
+    static void each_text(Options& of, Do what) {
+        what(of.resources);
+        what(of.env);
+        what(of.cwd);
+        what(of.name);
+        if constexpr (requires { of.space; }) what(of.space);
+    }
+    Options how_;
+    std::shared_ptr<const std::string> texts_;
+};
+
+/// The options where none were given.
+template <class Options>
+struct default_options {
+    static constexpr Options how{};
+    [[nodiscard]] constexpr const Options& operator*() const noexcept { return how; }
+};
+
+} // namespace rt::detail
+} // namespace skein
+
 
 // ======== skein/rt/options.hpp, continued
 #include <concepts>
@@ -18969,12 +19670,24 @@ struct quantity {
     double value;
 };
 
-/// Where a task may run or an actor live; borrows its text. Made by label(), node_named(), group_named(), and from an
+/// Where a task may run or an actor live; has its text in itself. Made by label(), node_named(), group_named(), and from an
 /// actor_handle, a shared_actor or a placement_group; `spread` and `anywhere` are two.
 class location {
 public:
-    constexpr location() noexcept = default; ///< any
-    [[nodiscard]] constexpr std::string_view text() const noexcept { return text_; }
+    constexpr location() noexcept { clear(); } ///< any
+    constexpr location(const location& other) noexcept { copy(other); }
+    constexpr location& operator=(const location& other) noexcept {
+        if (this != &other) copy(other);
+        return *this;
+    }
+    template <class Text>
+        requires(std::convertible_to<const Text&, std::string_view>)
+    constexpr location(const Text&) noexcept { // NOLINT: to say this
+        static_assert(std::is_void_v<Text>,
+                      "skein: .on takes a place, not a text: skein::label(\"zone=a\"), "
+                      "skein::node_named(\"n1\") or skein::group_named(\"ingest\")");
+    }
+    [[nodiscard]] constexpr std::string_view text() const noexcept { return {text_, size_}; }
     [[nodiscard]] constexpr bool is_any() const noexcept {
         return kind_ == kind::any || kind_ == kind::anywhere;
     }
@@ -19003,12 +19716,6 @@ public:
     [[nodiscard]] constexpr location with_children() const noexcept {
         auto copy = *this;
         copy.children_ = true;
-        return copy;
-    }
-    /// The same with a text of its own, for whoever keeps it longer than the expression that made it.
-    [[nodiscard]] constexpr location with_text(std::string_view text) const noexcept {
-        auto copy = *this;
-        copy.text_ = text;
         return copy;
     }
 
@@ -19045,13 +19752,36 @@ private:
         actor,
         spread
     };
-    constexpr location(std::string_view text, kind what) noexcept : text_(text), kind_(what) {}
-    std::string_view text_;
+    /// Of a label or name; a longer one is cut there, and is refused where it is used.
+    static constexpr std::size_t most_text = 257;
+    constexpr location(std::string_view text, kind what) noexcept
+        : size_(static_cast<std::uint16_t>(text.size() < most_text ? text.size() : most_text)),
+          kind_(what) {
+        clear();
+        for (std::size_t i = 0; i < size_; ++i) text_[i] = text[i];
+    }
+    /// What is constant has no byte without a value; elsewhere those behind the text have none.
+    constexpr void clear() noexcept {
+        if (std::is_constant_evaluated())
+            for (char& c : text_) c = 0;
+    }
+    constexpr void copy(const location& other) noexcept {
+        clear();
+        size_ = other.size_;
+        kind_ = other.kind_;
+        children_ = other.children_;
+        bundle_ = other.bundle_;
+        number_ = other.number_;
+        incarnation_ = other.incarnation_;
+        for (std::size_t i = 0; i < size_; ++i) text_[i] = other.text_[i];
+    }
+    std::uint16_t size_ = 0;
     kind kind_ = kind::any;
     bool children_ = false;
     int bundle_ = -1;
     std::uint64_t number_ = 0;      ///< of a group or an actor
     std::uint64_t incarnation_ = 0; ///< of an actor's number
+    char text_[most_text];          // NOLINT: as far as size_ says
 };
 /// Nodes with this label, compared whole: "zone=a".
 [[nodiscard]] constexpr location label(std::string_view text) noexcept {
@@ -19081,20 +19811,20 @@ struct call_options {
     quantity cpus = 1;        ///< cores a task occupies on its worker; 0: waits only, runs at once
     quantity gpus = 0;        ///< the worker sees these alone; more than one: a whole number
     std::uint64_t memory = 0; ///< bytes; counted, not enforced
-    std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
+    option_text resources{};  ///< custom ones: "ssd=1,licence=0.5"
     /// Which nodes: by label or name, all in turn (spread), that of an actor; or a placement group. With methods: it is
     /// where the actor is.
     location on{};
     /// Variables of its process beside those that it inherits, one a line: "OMP_NUM_THREADS=4\nTITLE=two words".
-    std::string_view env{};
-    std::string_view cwd{}; ///< working directory of its process: an absolute path, where that runs
-    int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
+    option_text env{};
+    option_text cwd{}; ///< working directory of its process: an absolute path, where that runs
+    int retries = -1;  ///< times a task runs again after its worker died; -1: 3. Actors: always 0
     /// Failures after which a task runs again, too, at the end of its line; they count as .retries do.
     failures retry_on{};
     /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
     /// of a budget may be: at once, and the call is not sent.
-    duration deadline = no_deadline;
-    std::string_view name{}; ///< shown in errors instead of the function's name; copied at submit
+    time_span deadline = no_deadline;
+    option_text name{}; ///< shown in errors instead of the function's name
 };
 static_assert(std::is_trivially_destructible_v<call_options>);
 
@@ -19115,12 +19845,12 @@ namespace skein {
 struct actor_options {
     quantity cpus = 0; ///< cores that it holds; with nothing at all it shares a worker with others
     quantity gpus = 0; ///< its process sees these alone; more than one: a whole number
-    std::uint64_t memory = 0;     ///< bytes; counted, not enforced
-    std::string_view resources{}; ///< custom ones: "ssd=1,licence=0.5"
+    std::uint64_t memory = 0; ///< bytes; counted, not enforced
+    option_text resources{};  ///< custom ones: "ssd=1,licence=0.5"
     location
         on{}; ///< where it lives, see call_options; alone: in a process of its own that holds nothing
-    std::string_view env{}; ///< variables of its process, and its folder: see call_options
-    std::string_view cwd{};
+    option_text env{}; ///< variables of its process, and its folder: see call_options
+    option_text cwd{};
     int restarts = 0; ///< times it is made again after its worker died; -1: for ever
     /// With restarts: times a call that was under way is sent again. 0: it fails with worker_lost; else it may run
     /// more than once.
@@ -19129,9 +19859,9 @@ struct actor_options {
     int max_pending = 0;    ///< calls of one process without an outcome; one more fails; 0: any
     /// Coroutine methods under way at a time, of those that are in no method_group; 0: any.
     int max_concurrency = 0;
-    std::string_view name{};    ///< unique among the actors of the program; copied at submit
+    option_text name{};         ///< unique among the actors of the program
     bool get_if_exists = false; ///< gives the actor that has the name already, if there is one
-    std::string_view space{};   ///< the namespace of a detached actor
+    option_text space{};        ///< the namespace of a detached actor
     /// It outlives its program, on a cluster: get_actor finds it by name and namespace.
     bool detached = false;
 };
@@ -19139,7 +19869,7 @@ static_assert(std::is_trivially_destructible_v<actor_options>);
 
 /// Where get_actor looks for a name.
 struct actor_search {
-    std::string_view space{}; ///< a namespace of the cluster; empty: the actors of this program
+    option_text space{}; ///< a namespace of the cluster; empty: the actors of this program
 };
 static_assert(std::is_trivially_destructible_v<actor_search>);
 
@@ -19253,6 +19983,7 @@ inline void put_actor(wire::writer& to, actor_id id) {
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <typeinfo>
 #include <vector>
 
@@ -19367,9 +20098,11 @@ struct actor_box {
     const std::type_info& type;
     std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
     actor_id id;
+    std::string name;             ///< "": it has none
     const char* over = nullptr;   ///< why no more calls start: "was killed"
     bool lasts = false;           ///< it is made again elsewhere: its calls go through the driver
     call_id last;                 ///< the actor ends after this one, which has called leave_actor()
+    std::size_t made_from = 0;    ///< bytes of the message that made it, without a saved state
     std::uint32_t save_every = 0; ///< calls; 0: nobody keeps its state
     std::uint32_t not_saved = 0;  ///< calls since it was saved
     start_gate gate;              ///< .max_concurrency: of the methods that are in no group
@@ -20328,6 +21061,7 @@ public:
 
     runtime* owner = nullptr;
     actor_id id;
+    std::string name{};                          ///< "": it has none, or it is not known here
     peer* on = nullptr;                          ///< where its calls go
     std::vector<counted_ptr<call_base>> waiting; ///< in order; [first_, end)
     std::size_t first = 0;
@@ -20953,6 +21687,14 @@ public:
         rt::detail::cancel_call(*state_, true);
     }
 
+    /// Says what to write instead.
+    template <class Never = void>
+    [[noreturn]] T get() const {
+        static_assert(!std::is_void_v<Never>,
+                      "skein: a ref has no get(): auto value = co_await ref, inside a coroutine; "
+                      "threads make calls through a skein::session, and get() a pending");
+    }
+
     [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
         return state_;
     }
@@ -20975,7 +21717,7 @@ template <class T>
 
 /// Waits at most so long. The call itself goes on; use .with({.deadline = ...}) to bound the call.
 template <class T>
-[[nodiscard]] task<T> with_timeout(ref<T> r, duration limit) {
+[[nodiscard]] task<T> with_timeout(ref<T> r, time_span limit) {
     return with_timeout(as_task(std::move(r)), limit);
 }
 
@@ -21332,6 +22074,8 @@ public:
     [[nodiscard]] std::size_t guests() const noexcept;
     /// Actors that live in this process.
     [[nodiscard]] std::size_t actors() const noexcept;
+    /// As messages name it: actor "table", or actor 7 where its name is not known.
+    [[nodiscard]] std::string actor_title(actor_id id) const;
     /// Coroutines that run here for other processes.
     [[nodiscard]] std::size_t running() const noexcept;
     [[nodiscard]] bool is_driver() const noexcept;
@@ -21598,459 +22342,6 @@ private:
 // What a driver knows of its placement groups. Part of detail/runtime_books.hpp.
 
 
-// ======== skein/rt/resources.hpp
-// What a place has and what a request asks for: cpus, gpus, memory, and resources that a program names itself.
-//
-//     auto have = rt::parse_resources(text).value(); // "cpu=8,gpu=2,memory=4GiB,ssd=1"
-//     rt::resources need;
-//     need.cpu = rt::amount::from(0.5);
-//     if (rt::fits(need, have)) have -= need;
-//
-// Amounts are whole numbers of 1/10000, so that ten times 0.1 is 1 and what was taken can be given back
-// exactly; memory is in bytes. Nothing here depends on a machine: what a host has is measured elsewhere.
-
-
-#include <compare>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::rt {
-
-/// A number of cpus, gpus or units of a custom resource, in steps of 1/10000. Never negative in resources;
-/// differences may be.
-class amount {
-public:
-    static constexpr std::int64_t steps = 10'000; ///< steps in one
-    static constexpr std::int64_t most =
-        1'000'000'000; ///< what parse and from() take at most, in ones
-
-    constexpr amount() noexcept = default;
-    /// A whole number.
-    constexpr amount(int n) noexcept : raw_(steps * n) {}
-    /// Would lose its fraction: amount::from(0.5).
-    amount(double) = delete;
-    amount(float) = delete;
-    /// In steps of 1/10000.
-    [[nodiscard]] static constexpr amount of_steps(std::int64_t n) noexcept {
-        amount a;
-        a.raw_ = n;
-        return a;
-    }
-    /// The nearest step. Throws error (invalid_argument) for what is negative, no number, more than `most`, or
-    /// not zero and nearer to zero than to one step.
-    [[nodiscard]] static amount from(double n);
-
-    [[nodiscard]] constexpr std::int64_t in_steps() const noexcept { return raw_; }
-    [[nodiscard]] constexpr bool is_whole() const noexcept { return raw_ % steps == 0; }
-    constexpr explicit operator bool() const noexcept { return raw_ != 0; }
-
-    constexpr amount& operator+=(amount b) noexcept {
-        raw_ += b.raw_;
-        return *this;
-    }
-    constexpr amount& operator-=(amount b) noexcept {
-        raw_ -= b.raw_;
-        return *this;
-    }
-    friend constexpr amount operator+(amount a, amount b) noexcept { return a += b; }
-    friend constexpr amount operator-(amount a, amount b) noexcept { return a -= b; }
-    friend constexpr auto operator<=>(amount, amount) noexcept = default;
-
-private:
-    std::int64_t raw_ = 0;
-};
-
-/// A resource that is only a name and a number, such as licences: ssd=1.
-struct custom_resource {
-    std::string name; ///< a letter, then letters, digits, '_', '-', '.'; at most 64
-    amount value;
-    friend auto operator<=>(const custom_resource&, const custom_resource&) = default;
-};
-
-/// Bounds of what is parsed, so that text from outside cannot take much.
-struct resource_limits {
-    std::size_t text = 4096;                       ///< bytes
-    std::size_t custom = 32;                       ///< custom resources
-    std::uint64_t memory = std::uint64_t{1} << 50; ///< bytes: 1 PiB
-};
-
-/// Amounts of several resources. What is not named is zero.
-struct resources {
-    amount cpu, gpu;
-    std::uint64_t memory = 0;            ///< bytes
-    std::vector<custom_resource> custom; ///< in the order of their names, none twice, none zero
-
-    /// The amount of a custom resource.
-    [[nodiscard]] amount of(std::string_view name) const noexcept;
-    /// Sets a custom resource; zero removes it. Throws error (invalid_argument) for a name that is none.
-    resources& set(std::string_view name, amount value);
-    [[nodiscard]] bool empty() const noexcept {
-        return !cpu && !gpu && memory == 0 && custom.empty();
-    }
-
-    resources& operator+=(const resources& more);
-    /// `less` must fit in this.
-    resources& operator-=(const resources& less);
-
-    friend bool operator==(const resources&, const resources&) = default;
-    /// An order for keys of maps; fits() says whether one is enough for the other.
-    friend auto operator<=>(const resources&, const resources&) = default;
-};
-
-/// True if no amount of `need` is larger than that of `have`.
-[[nodiscard]] bool fits(const resources& need, const resources& have) noexcept;
-
-/// The cores that so much cpu is counted as: rounded up.
-[[nodiscard]] constexpr std::uint32_t whole_cores(amount cpu) noexcept {
-    return static_cast<std::uint32_t>((cpu.in_steps() + amount::steps - 1) / amount::steps);
-}
-
-/// Reads "cpu=2,gpu=0.5,memory=4GiB,ssd=1". Memory takes B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or bytes; at most
-/// four decimals; bytes are rounded up. An error says which part is wrong and how to write it.
-[[nodiscard]] result<resources> parse_resources(std::string_view text,
-                                                const resource_limits& limits = {});
-
-/// What parse_resources() reads: "cpu=2,gpu=0.5,memory=4GiB,ssd=1"; without anything "".
-[[nodiscard]] std::string to_string(const resources& r);
-/// "0.5"
-[[nodiscard]] std::string to_string(amount a);
-
-/// Whether this can be asked for: more than one gpu must be a whole number, for a share of a gpu lies on one gpu.
-[[nodiscard]] result<void> check_demand(const resources& need);
-/// Whether a place can have this: its gpus are whole, and at most 64.
-[[nodiscard]] result<void> check_total(const resources& total);
-
-/// Gpus of one host by their index there, at most 64.
-class gpu_set {
-public:
-    static constexpr int most = 64;
-
-    constexpr gpu_set() noexcept = default;
-    constexpr explicit gpu_set(std::uint64_t bits) noexcept : bits_(bits) {}
-
-    [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return bits_; }
-    [[nodiscard]] constexpr bool has(int index) const noexcept { return (bits_ >> index & 1) != 0; }
-    constexpr void insert(int index) noexcept { bits_ |= std::uint64_t{1} << index; }
-    [[nodiscard]] constexpr bool empty() const noexcept { return bits_ == 0; }
-    friend constexpr bool operator==(gpu_set, gpu_set) noexcept = default;
-
-private:
-    std::uint64_t bits_ = 0;
-};
-/// "0,3": what a variable such as CUDA_VISIBLE_DEVICES takes.
-[[nodiscard]] std::string to_string(gpu_set gpus);
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/resources.ipp
-// The bodies of rt/resources.hpp: reading, printing and checking amounts.
-
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <optional>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-struct memory_unit {
-    std::string_view name;
-    std::uint64_t bytes;
-};
-inline constexpr std::array<memory_unit, 9> memory_units{{{"TiB", std::uint64_t{1} << 40},
-                                                          {"GiB", std::uint64_t{1} << 30},
-                                                          {"MiB", std::uint64_t{1} << 20},
-                                                          {"KiB", std::uint64_t{1} << 10},
-                                                          {"TB", 1'000'000'000'000},
-                                                          {"GB", 1'000'000'000},
-                                                          {"MB", 1'000'000},
-                                                          {"kB", 1'000},
-                                                          {"B", 1}}};
-
-inline bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
-inline bool is_letter(char c) noexcept { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-
-inline bool is_resource_name(std::string_view name) noexcept {
-    if (name.empty() || name.size() > 64 || !is_letter(name.front())) return false;
-    return std::all_of(name.begin(), name.end(), [](char c) {
-        return is_letter(c) || is_digit(c) || c == '_' || c == '-' || c == '.';
-    });
-}
-
-/// Text for a message: bounded, and without what a terminal would obey.
-inline std::string shown(std::string_view text) {
-    std::string s(text.substr(0, 40));
-    for (auto& c : s)
-        if (c < ' ' || c > '~') c = '?';
-    return text.size() > 40 ? s + "..." : s;
-}
-
-/// Digits with at most four decimals, in steps of 1/10000; nothing if it is something else or above `most` ones.
-inline std::optional<std::uint64_t> read_steps(std::string_view text, std::uint64_t most) {
-    std::uint64_t whole = 0, part = 0;
-    std::size_t i = 0, decimals = 0;
-    for (; i < text.size() && is_digit(text[i]); ++i) {
-        whole = whole * 10 + static_cast<std::uint64_t>(text[i] - '0');
-        if (whole > most) return std::nullopt;
-    }
-    if (i == 0) return std::nullopt;
-    if (i < text.size()) {
-        if (text[i] != '.' || i + 1 == text.size()) return std::nullopt;
-        for (++i; i < text.size(); ++i) {
-            if (!is_digit(text[i]) || ++decimals > 4) return std::nullopt;
-            part = part * 10 + static_cast<std::uint64_t>(text[i] - '0');
-        }
-    }
-    for (; decimals < 4; ++decimals) part *= 10;
-    if (whole == most && part != 0) return std::nullopt;
-    return whole * amount::steps + part;
-}
-
-inline error bad_amount(std::string_view name, std::string_view value) {
-    return error(errc::invalid_argument,
-                 fmt::format("{}={} is no amount", shown(name), shown(value)))
-        .with_hint(fmt::format("write {0}=2 or {0}=0.5: at most four decimals, 0 to {1}",
-                               shown(name), amount::most));
-}
-
-inline result<std::uint64_t> read_memory(std::string_view value, std::uint64_t most) {
-    std::uint64_t unit = 1;
-    auto digits = value;
-    for (const auto& u : memory_units)
-        if (value.ends_with(u.name)) {
-            unit = u.bytes;
-            digits.remove_suffix(u.name.size());
-            break;
-        }
-    const auto steps = read_steps(digits, most / unit);
-    if (!steps)
-        return error(errc::invalid_argument,
-                     fmt::format("memory={} is no amount of memory", shown(value)))
-            .with_hint(
-                fmt::format("write memory=512MiB, memory=1.5GiB or bytes; at most {}", most));
-    __extension__ using wide = unsigned __int128;
-    const auto bytes = (static_cast<wide>(*steps) * unit + amount::steps - 1) / amount::steps;
-    return static_cast<std::uint64_t>(bytes);
-}
-
-/// Of a name that is meant to be one of the three: what it is called. "": it is a name of its own.
-[[nodiscard]] inline std::string_view meant_resource(std::string_view name) {
-    std::string low(name);
-    for (char& c : low) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    if (low == "cpu" || low == "cpus" || low == "num_cpus") return "cpu";
-    if (low == "gpu" || low == "gpus" || low == "num_gpus") return "gpu";
-    if (low == "memory" || low == "mem" || low == "ram") return "memory";
-    return "";
-}
-
-/// Reads one NAME=AMOUNT into r.
-inline result<void> read_resource(std::string_view part, resources& r,
-                                  const resource_limits& limits) {
-    const auto equals = part.find('=');
-    const auto name = part.substr(0, equals);
-    if (equals == std::string_view::npos || !is_resource_name(name))
-        return error(errc::invalid_argument, fmt::format("\"{}\" is no resource", shown(part)))
-            .with_hint("write NAME=AMOUNT with a name that begins with a letter: cpu=2,ssd=1");
-    const auto value = part.substr(equals + 1);
-    if (const auto meant = meant_resource(name); !meant.empty() && meant != name)
-        return error(errc::invalid_argument, fmt::format("\"{}\" is no resource", shown(part)))
-            .with_hint(fmt::format("it is called {0}: {0}={1}", meant, shown(value)));
-    if (name == "memory") {
-        const auto bytes = read_memory(value, limits.memory);
-        if (!bytes) return bytes.error();
-        r.memory = *bytes;
-        return {};
-    }
-    const auto steps = read_steps(value, static_cast<std::uint64_t>(amount::most));
-    if (!steps) return bad_amount(name, value);
-    const auto n = amount::of_steps(static_cast<std::int64_t>(*steps));
-    if (name == "cpu") {
-        r.cpu = n;
-    } else if (name == "gpu") {
-        r.gpu = n;
-    } else {
-        r.set(name, n);
-        if (r.custom.size() > limits.custom)
-            return error(errc::too_large,
-                         fmt::format("more than {} custom resources", limits.custom))
-                .with_hint("use labels for what is not counted");
-    }
-    return {};
-}
-
-} // namespace detail
-
-SKEIN_INLINE amount amount::from(double n) {
-    const double scaled = n * static_cast<double>(steps);
-    const bool in_range = n >= 0 && n <= static_cast<double>(most); // false for what is no number
-    if (!in_range || (n > 0 && scaled < 0.5))
-        throw error(errc::invalid_argument, fmt::format("{} is no amount of a resource", n))
-            .with_hint(fmt::format("amounts are 0, or 0.0001 to {}, in steps of 0.0001", most));
-    return of_steps(static_cast<std::int64_t>(std::llround(scaled)));
-}
-
-SKEIN_INLINE amount resources::of(std::string_view name) const noexcept {
-    for (const auto& c : custom)
-        if (c.name == name) return c.value;
-    return {};
-}
-
-SKEIN_INLINE resources& resources::set(std::string_view name, amount value) {
-    if (!detail::is_resource_name(name) || name == "cpu" || name == "gpu" || name == "memory")
-        throw error(errc::invalid_argument,
-                    fmt::format("\"{}\" is no name of a custom resource", detail::shown(name)))
-            .with_hint("a letter, then letters, digits, '_', '-' or '.'; cpu, gpu and memory are "
-                       "fields of their own");
-    const auto at =
-        std::lower_bound(custom.begin(), custom.end(), name,
-                         [](const custom_resource& c, std::string_view n) { return c.name < n; });
-    const bool there = at != custom.end() && at->name == name;
-    if (!value) {
-        if (there) custom.erase(at);
-    } else if (there) {
-        at->value = value;
-    } else {
-        custom.insert(at, {std::string(name), value});
-    }
-    return *this;
-}
-
-SKEIN_INLINE resources& resources::operator+=(const resources& more) {
-    cpu += more.cpu;
-    gpu += more.gpu;
-    memory += more.memory;
-    for (const auto& c : more.custom) set(c.name, of(c.name) + c.value);
-    return *this;
-}
-
-SKEIN_INLINE resources& resources::operator-=(const resources& less) {
-    SKEIN_CHECK(fits(less, *this), "{} is less than {}", to_string(*this), to_string(less));
-    cpu -= less.cpu;
-    gpu -= less.gpu;
-    memory -= less.memory;
-    for (const auto& c : less.custom) set(c.name, of(c.name) - c.value);
-    return *this;
-}
-
-SKEIN_INLINE bool fits(const resources& need, const resources& have) noexcept {
-    if (need.cpu > have.cpu || need.gpu > have.gpu || need.memory > have.memory) return false;
-    return std::all_of(need.custom.begin(), need.custom.end(),
-                       [&](const custom_resource& c) { return c.value <= have.of(c.name); });
-}
-
-SKEIN_INLINE result<resources> parse_resources(std::string_view text,
-                                               const resource_limits& limits) {
-    resources r;
-    if (text.empty()) return r;
-    if (text.size() > limits.text)
-        return error(errc::too_large, fmt::format("a list of resources of {} bytes, more than {}",
-                                                  text.size(), limits.text));
-    const auto where = fmt::format("resources \"{}\"", detail::shown(text));
-    std::vector<std::string_view> seen;
-    for (std::size_t begin = 0; begin <= text.size();) {
-        const auto comma = std::min(text.find(',', begin), text.size());
-        const auto part = text.substr(begin, comma - begin);
-        const auto name = part.substr(0, part.find('='));
-        if (std::find(seen.begin(), seen.end(), name) != seen.end())
-            return error(errc::invalid_argument,
-                         fmt::format("{} is there twice", detail::shown(name)))
-                .with_where(where);
-        seen.push_back(name);
-        if (auto read = detail::read_resource(part, r, limits); !read) {
-            auto why = read.error();
-            return std::move(why).with_where(where);
-        }
-        begin = comma + 1;
-    }
-    return r;
-}
-
-SKEIN_INLINE std::string to_string(amount a) {
-    const auto raw = a.in_steps();
-    const auto size = static_cast<std::uint64_t>(raw < 0 ? -raw : raw);
-    auto s = fmt::format("{}{}", raw < 0 ? "-" : "", size / amount::steps);
-    if (const auto part = size % amount::steps; part != 0) {
-        s += fmt::format(".{:04}", part);
-        while (s.back() == '0') s.pop_back();
-    }
-    return s;
-}
-
-SKEIN_INLINE std::string to_string(const resources& r) {
-    std::string s;
-    const auto append = [&s](std::string_view name, const std::string& value) {
-        if (!s.empty()) s += ',';
-        s += fmt::format("{}={}", name, value);
-    };
-    if (r.cpu) append("cpu", to_string(r.cpu));
-    if (r.gpu) append("gpu", to_string(r.gpu));
-    if (r.memory != 0) {
-        for (const auto& u : detail::memory_units) {
-            const bool binary = u.name.size() == 3 || u.bytes == 1;
-            if (!binary || r.memory % u.bytes != 0) continue;
-            append("memory", fmt::format("{}{}", r.memory / u.bytes, u.name));
-            break;
-        }
-    }
-    for (const auto& c : r.custom) append(c.name, to_string(c.value));
-    return s;
-}
-
-SKEIN_INLINE std::string to_string(gpu_set gpus) {
-    std::string s;
-    for (int i = 0; i < gpu_set::most; ++i)
-        if (gpus.has(i)) s += fmt::format("{}{}", s.empty() ? "" : ",", i);
-    return s;
-}
-
-namespace detail {
-/// Amounts that came as numbers, not as text, must lie in the same bounds.
-inline result<void> check_range(const resources& r) {
-    const auto in_range = [](amount a) {
-        return a >= amount{} && a <= amount::of_steps(amount::most * amount::steps);
-    };
-    const bool ok = in_range(r.cpu) && in_range(r.gpu) && r.memory <= resource_limits{}.memory &&
-                    r.custom.size() <= resource_limits{}.custom &&
-                    std::all_of(r.custom.begin(), r.custom.end(),
-                                [&](const custom_resource& c) { return in_range(c.value); });
-    if (ok) return {};
-    return error(errc::invalid_argument, fmt::format("amounts out of range: {}", to_string(r)))
-        .with_hint(fmt::format("0 to {} of each, memory up to {} bytes, {} custom resources",
-                               amount::most, resource_limits{}.memory, resource_limits{}.custom));
-}
-} // namespace detail
-
-SKEIN_INLINE result<void> check_demand(const resources& need) {
-    if (auto range = detail::check_range(need); !range) return range;
-    if (need.gpu > amount(1) && !need.gpu.is_whole())
-        return error(errc::invalid_argument,
-                     fmt::format("asks for gpu={}: a share of a gpu lies on one gpu",
-                                 to_string(need.gpu)))
-            .with_hint("ask for a fraction up to 1, or for whole gpus");
-    return {};
-}
-
-SKEIN_INLINE result<void> check_total(const resources& total) {
-    if (auto range = detail::check_range(total); !range) return range;
-    if (!total.gpu.is_whole() || total.gpu > amount(gpu_set::most))
-        return error(errc::invalid_argument, fmt::format("has gpu={}", to_string(total.gpu)))
-            .with_hint(fmt::format("a place has whole gpus, at most {}", gpu_set::most));
-    return {};
-}
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/group_books.hpp, continued
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -22177,8 +22468,12 @@ namespace detail {
     return id;
 }
 
-/// Why the calls of an actor that has ended fail: "actor 7 was killed".
-[[nodiscard]] failure ended(actor_id id, std::string_view how);
+/// Why the calls of an actor that has ended fail: "actor "table" was killed".
+[[nodiscard]] failure ended(std::string_view title, std::string_view how);
+/// As messages name an actor: by its name if it has one.
+[[nodiscard]] std::string actor_title(actor_id id, std::string_view name);
+/// "once", "3 times"
+[[nodiscard]] std::string times(std::int64_t n);
 
 /// What it takes to make an actor again.
 struct actor_plan {
@@ -22589,10 +22884,10 @@ SKEIN_INLINE failure decode_failure(byte_span body) {
 
 /// Puts "function on worker-1 (pid 7 at host)" in front of an error's where.
 SKEIN_INLINE error located(const error& e, const std::string& place) {
-    error out(e.code(), e.text());
-    out.with_where(e.where().empty() ? place : place + ": " + e.where());
-    if (!e.cause().empty()) out.with_cause(e.cause());
-    if (!e.hint().empty()) out.with_hint(e.hint());
+    error out(e.code(), bounded_text(e.text()));
+    out.with_where(e.where().empty() ? place : bounded_text(place + ": " + e.where()));
+    if (!e.cause().empty()) out.with_cause(bounded_text(e.cause()));
+    if (!e.hint().empty()) out.with_hint(bounded_text(e.hint()));
     return out;
 }
 
@@ -22614,11 +22909,11 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
         return {located(e, place), std::move(from)};
     } catch (const error& e) {
         from->type = readable_name(typeid(e).name());
-        from->text = text_of(e); // of a class that is derived from it
+        from->text = bounded_text(text_of(e));
         return {located(e, place), std::move(from)};
     } catch (const std::exception& e) {
         from->type = readable_name(typeid(e).name());
-        from->text = text_of(e);
+        from->text = bounded_text(text_of(e));
     } catch (...) {
         const auto* type = abi::__cxa_current_exception_type();
         from->type = type != nullptr ? readable_name(type->name()) : "unknown";
@@ -22706,8 +23001,8 @@ struct task_environment {
     static constexpr std::size_t most_bytes = std::size_t{8} << 10; ///< of all variables
     static constexpr std::size_t most_folder_bytes = 4000;
 
-    std::vector<std::pair<std::string, std::string>> variables; ///< by name, each once
-    std::string folder; ///< its working directory; empty: that of the other workers
+    std::vector<std::pair<std::string, std::string>> variables{}; ///< by name, each once
+    std::string folder{}; ///< its working directory; empty: that of the other workers
 
     [[nodiscard]] bool empty() const noexcept { return variables.empty() && folder.empty(); }
     friend bool operator==(const task_environment&, const task_environment&) = default;
@@ -22995,9 +23290,9 @@ private:
 
 /// What submit() takes.
 struct request {
-    job_id job;       ///< whose share it counts for
-    resources demand; ///< nothing at all is granted at once, on the place with fewest grants
-    rt::constraint where;
+    job_id job{};       ///< whose share it counts for
+    resources demand{}; ///< nothing at all is granted at once, on the place with fewest grants
+    rt::constraint where{};
     std::uint64_t tag = 0; ///< the caller's own; comes back with everything said about the request
     bool for_life = false; ///< an actor: nobody may count on its end
     /// What no place could ever hold is refused. Otherwise it waits until one comes that can.
@@ -23049,10 +23344,10 @@ enum class group_strategy : std::uint8_t {
 
 /// Room that is taken together or not at all, for requests to come.
 struct group_request {
-    job_id job;
+    job_id job{};
     group_strategy strategy = group_strategy::pack;
-    std::vector<resources> bundles; ///< 1 to 4096
-    std::uint64_t tag = 0;          ///< the caller's own; not 0: errors call the group so
+    std::vector<resources> bundles{}; ///< 1 to 4096
+    std::uint64_t tag = 0;            ///< the caller's own; not 0: errors call the group so
     bool fail_if_infeasible = false;
 };
 
@@ -23989,6 +24284,8 @@ struct schedule_books {
     [[nodiscard]] std::string best_place(const class_record& c, bool ever) const;
     [[nodiscard]] std::string totals_text(const constraint& where) const;
     [[nodiscard]] std::optional<error> nobody_matches(const class_record& c) const;
+    [[nodiscard]] std::string names_there() const;
+    [[nodiscard]] std::string labels_there() const;
     [[nodiscard]] std::string amount_text(std::uint32_t dim, std::int64_t n) const;
     [[nodiscard]] resources used_of(const place_record& p) const;
     [[nodiscard]] std::string why(request_id id) const;
@@ -25868,6 +26165,7 @@ SKEIN_INLINE void schedule_books::drop_hopeless(std::uint32_t p) {
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -25968,6 +26266,24 @@ SKEIN_INLINE std::string schedule_books::totals_text(const constraint& where) co
     return n > most ? fmt::format("{}; {} more", s, n - most) : s;
 }
 
+/// For an error about a name that there is not.
+SKEIN_INLINE std::string schedule_books::names_there() const {
+    std::set<std::string_view> all;
+    for (const auto& place : all_places)
+        for (const std::string_view label : place.labels)
+            if (is_open(place) && label.starts_with(node_names))
+                all.insert(label.substr(std::string_view(node_names).size()));
+    return known_names(all, "none is there");
+}
+/// The same of labels.
+SKEIN_INLINE std::string schedule_books::labels_there() const {
+    std::set<std::string_view> all;
+    for (const auto& place : all_places)
+        for (const std::string_view label : place.labels)
+            if (is_open(place) && !label.starts_with(node_names)) all.insert(label);
+    return known_names(all, "none has one");
+}
+
 /// Why there is no place for a constraint, with what to do; nothing: there are some, whatever they have.
 SKEIN_INLINE std::optional<error> schedule_books::nobody_matches(const class_record& c) const {
     const auto& where = constraints[c.where].where;
@@ -25988,10 +26304,10 @@ SKEIN_INLINE std::optional<error> schedule_books::nobody_matches(const class_rec
         return because(by_name ? "it is drained" : "all that are there are drained",
                        fmt::format("take a drain back, or add a {}", word));
     if (by_name)
-        return because(fmt::format("no {} of that name is there", word),
+        return because(fmt::format("no {} of that name is there; {}", word, names_there()),
                        "name one that is there, or add it");
     if (label != nullptr)
-        return because(fmt::format("no {} has that label", word),
+        return because(fmt::format("no {} has that label; {}", word, labels_there()),
                        fmt::format("name another label, or add a {} that has it", word));
     return because(fmt::format("no {}{} is there", is_anywhere(where) ? "" : "such ", word),
                    "add one that has it");
@@ -26205,9 +26521,9 @@ class runtime;
 /// Tasks with one demand wait for workers of their own.
 struct worker_demand {
     std::uint32_t kind =
-        0;             ///< the driver's number for the demand; comes back with the workers for it
-    resources need;    ///< of each worker
-    std::string label; ///< of their node: "zone=a", "node=n1"; empty: any
+        0;               ///< the driver's number for the demand; comes back with the workers for it
+    resources need{};    ///< of each worker
+    std::string label{}; ///< of their node: "zone=a", "node=n1"; empty: any
     std::uint64_t group =
         0; ///< the placement group whose room they take, then the label is no node's; 0: none
     int bundle = -1;        ///< of that group; -1: any
@@ -26219,7 +26535,7 @@ struct worker_demand {
 struct worker_group {
     std::uint64_t number = 0; ///< the driver's
     group_strategy strategy = group_strategy::pack;
-    std::vector<resources> bundles;
+    std::vector<resources> bundles{};
 };
 
 /// The label of a demand that takes the nodes in turn. No label of a node has an @ in it.
@@ -26311,16 +26627,16 @@ public:
 struct cluster_flags {
     std::string
         address;        ///< --address A: of the head, or "local"; empty: the environment, else none
-    std::string join;   ///< --join A: this process is a node's agent
+    std::string join{}; ///< --join A: this process is a node's agent
     bool head = false;  ///< --head: this process is the head
-    std::string listen; ///< --listen A: where the head listens
-    std::string token_file; ///< --token-file F
-    std::string state;      ///< --state DIR: where the head keeps its log
-    int workers = 0;        ///< --workers N; 0: as many as the cluster has cores
-    std::string program;    ///< argv[0]
+    std::string listen{};     ///< --listen A: where the head listens
+    std::string token_file{}; ///< --token-file F
+    std::string state{};      ///< --state DIR: where the head keeps its log
+    int workers = 0;          ///< --workers N; 0: as many as the cluster has cores
+    std::string program{};    ///< argv[0]
     /// Lines of workers say which worker it was. On a cluster they do if nothing is said; on one host they are not read
     /// then.
-    std::optional<bool> prefix_output;
+    std::optional<bool> prefix_output{};
 };
 
 /// Set for workers, and for what a process of a job starts: none of them is a part of what a launcher has started.
@@ -26570,9 +26886,9 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
         if (!custom) return custom.error();
         need = std::move(*custom);
         if (need.cpu || need.gpu || need.memory != 0)
-            return error(
-                       errc::invalid_argument,
-                       fmt::format(".resources = \"{}\" names cpus, gpus or memory", how.resources))
+            return error(errc::invalid_argument,
+                         fmt::format(".resources = \"{}\" names cpus, gpus or memory",
+                                     how.resources.view()))
                 .with_hint("they have options of their own: .cpus, .gpus, .memory");
     }
     try {
@@ -26677,10 +26993,6 @@ struct runtime::execution {
             return head_.kind == detail::call_kind::method;
         }
         [[nodiscard]] bool has_terms() const noexcept { return head_.retries != 0; }
-        /// Of a task; an actor on a worker of all holds none.
-        [[nodiscard]] int cpus() const noexcept {
-            return head_.kind == detail::call_kind::task ? head_.cpus : 0;
-        }
         [[nodiscard]] actor_id target() const noexcept { return head_.target; }
         [[nodiscard]] const detail::lineage& who() const noexcept { return head_.who; }
         [[nodiscard]] wire::reader& arguments() noexcept { return in_; }
@@ -26706,7 +27018,6 @@ struct runtime::execution {
         [[nodiscard]] const function_record& fn() const noexcept { return *call_->fn; }
         [[nodiscard]] static bool is_method() noexcept { return true; }
         [[nodiscard]] static bool has_terms() noexcept { return false; }
-        [[nodiscard]] static int cpus() noexcept { return 0; }
         [[nodiscard]] actor_id target() const noexcept { return call_->target; }
         [[nodiscard]] const detail::lineage& who() const noexcept { return call_->who; }
         [[nodiscard]] wire::reader& arguments() noexcept { return none_; }
@@ -27642,7 +27953,7 @@ SKEIN_INLINE void keep_options(runtime& by, call_base& call, const call_options&
         call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
     }
     if (!how.retry_on.empty()) keep_failures(call, how.retry_on.text());
-    if (!how.name.empty()) call.extra().name = how.name;
+    if (!how.name.empty()) call.extra().name = how.name.view();
     if (how.deadline != no_deadline) call.extra().limit = how.deadline;
 }
 
@@ -28107,9 +28418,10 @@ namespace detail {
 
 [[gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_one_more(call_base& call) {
     error why(errc::exhausted,
-              fmt::format("{} did not run: {} calls of actor {} have no outcome yet, as many as "
+              fmt::format("{} did not run: {} calls of {} have no outcome yet, as many as "
                           ".max_pending allows",
-                          call.name(), call.lane->max_pending, call.lane->id));
+                          call.name(), call.lane->max_pending,
+                          detail::actor_title(call.lane->id, call.lane->name)));
     why.with_hint("wait for some of them first, or raise .max_pending");
     call.fail({std::move(why), nullptr});
 }
@@ -28322,8 +28634,9 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
         std::string_view root = bad->what.text();
         if (const auto at = root.rfind(because); at != root.npos)
             root.remove_prefix(at + because.size());
-        error why(bad->what.code(), fmt::format("{} {}{}", call->name(), because, root));
-        if (!bad->what.where().empty()) why.with_where(bad->what.where());
+        const auto& of = bad->what.where(); // the call that gives the argument, and its worker
+        error why(bad->what.code(), fmt::format("{} {}{}{}{}", call->name(), because, of,
+                                                of.empty() ? "" : ": ", root));
         if (!bad->what.cause().empty()) why.with_cause(bad->what.cause());
         if (!bad->what.hint().empty()) why.with_hint(bad->what.hint());
         call->fail({std::move(why), bad->from});
@@ -28355,7 +28668,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         auto* const found = books_->actors.find(call->target);
         if (found == nullptr)
             return refuse(*call,
-                          error(errc::not_found, fmt::format("actor {} is gone", call->target))
+                          error(errc::not_found, actor_title(call->target) + " is gone")
                               .with_hint("its last handle was dropped, it was killed or left, or "
                                          "its worker died"));
         if (found->where == nullptr) return found->waiting.push_back(std::move(call));
@@ -28413,7 +28726,7 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
                               call->name() + " did not run: " + lane.lost->what.text()),
                         nullptr});
         } else {
-            refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
+            refuse(*call, error(errc::not_found, actor_title(lane.id) + " is gone"));
         }
     }
     if (lane.first == lane.waiting.size()) lane.arguments.clear();
@@ -28502,6 +28815,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
         lane->moving = found->where == nullptr;
         lane->lasts = found->lasts();
         if (found->plan) lane->max_pending = found->plan->terms.max_pending;
+        if (found->plan) lane->name = found->plan->terms.name;
     }
     return counted_ptr<detail::actor_state>(lane);
 }
@@ -28561,7 +28875,7 @@ SKEIN_INLINE std::unique_ptr<actor_terms> terms_of(const actor_options& how) {
     terms->snapshot_every = static_cast<std::uint32_t>(how.snapshot_every);
     terms->max_pending = static_cast<std::uint32_t>(how.max_pending);
     terms->max_concurrency = static_cast<std::uint32_t>(how.max_concurrency);
-    terms->name = std::string(how.name);
+    terms->name = how.name.view();
     terms->get_if_exists = how.get_if_exists;
     terms->is_detached = how.detached;
     return terms;
@@ -28712,9 +29026,10 @@ SKEIN_INLINE void runtime::create_failed(actor_id id, const failure& why) {
     if (entry == nullptr || entry->where != nullptr) return;
     entry->making = {}; // it ends by itself
     const auto again = entry->plan ? entry->plan->made_again : 0;
-    std::string text = fmt::format("actor {} could not be made{}: {}", id,
+    std::string text = fmt::format("{} could not be made{}: {}", actor_title(id),
                                    again > 0 ? " again" : "", why.what.text());
-    if (again > 0) text += fmt::format("; it was made again {} times, this one included", again);
+    if (again > 0)
+        text += fmt::format("; it was made again {}, this time included", detail::times(again));
     const failure told{error(why.what.code(), std::move(text)), why.from};
     end_actor(id, 0, &told);
 }
@@ -28722,18 +29037,8 @@ SKEIN_INLINE void runtime::create_failed(actor_id id, const failure& why) {
 // ---- names -------------------------------------------------------------------------------------
 
 SKEIN_INLINE error runtime::no_such_actor(std::string_view name) const {
-    constexpr std::size_t shown = 5;
-    const auto& names = books_->actors.names;
-    std::string list;
-    std::size_t n = 0;
-    for (const auto& [other, id] : names) {
-        if (n++ == shown) break;
-        list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", other);
-    }
-    if (names.size() > shown) list += fmt::format(" and {} more", names.size() - shown);
-    return error(errc::not_found,
-                 fmt::format("there is no actor named \"{}\"; {}{}", name,
-                             names.empty() ? "none has a name" : "there are: ", list))
+    return error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
+                                              known_names(books_->actors.names, "none has a name")))
         .with_hint("an actor has its name from .with({.name = ...}) until it ends");
 }
 
@@ -28814,7 +29119,7 @@ SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) 
     if (entry->where != &from)
         throw error(errc::malformed,
                     fmt::format("{} ends actor {}, which is not there", from.who, id));
-    const auto why = detail::ended(id, "has left");
+    const auto why = detail::ended(actor_title(id), "has left");
     end_actor(id, 0, &why);
 }
 
@@ -28861,24 +29166,23 @@ inline constexpr const char* worker_role = "worker";
 
 /// The boot message of a worker.
 struct worker_order {
-    byte_buffer token;   ///< net::token::size bytes
-    std::string address; ///< where to connect; empty: the inherited socket is the link
+    byte_buffer token{};   ///< net::token::size bytes
+    std::string address{}; ///< where to connect; empty: the inherited socket is the link
     std::uint16_t cpus = 1;
     bool direct = true;   ///< it calls actors on other workers without the driver, and is called so
     bool resumes = false; ///< the driver awaits a link, which survives broken connections
     bool is_read = false; ///< somebody reads what it prints: by lines
-    std::string head_host;  ///< of its cluster, as its agent reaches it
-    bool is_shared = false; ///< tasks with different numbers of cpus take turns there
+    std::string head_host{}; ///< of its cluster, as its agent reaches it
 };
 
 /// What one side says to the other.
 struct worker_link {
-    net::token secret;
+    net::token secret{};
     std::uint16_t cpus = 0;     ///< of the worker; the driver says 0
     bool in_memory = false;     ///< a socket pair: bytes need no checksum
     bool shares_memory = false; ///< the driver gave it a page
     /// For the other side to load its program, or to compute.
-    duration start = duration::zero();
+    time_span start = duration::zero();
 };
 
 /// The options of the connection between them, for both sides.
@@ -30113,7 +30417,7 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     const bool at_worker = verdict == detail::whereabouts::at_worker;
     if (verdict == detail::whereabouts::gone ||
         (at_worker && is_own && books_->boxes.find(id) == nullptr))
-        return close_lane(id, detail::ended(id, "is gone"));
+        return close_lane(id, detail::ended(actor_title(id), "is gone"));
     if (!at_worker || is_own) {
         lane->on = at_worker ? &here() : books_->upstream;
         lane->moving = lane->asked = false;
@@ -30442,11 +30746,29 @@ namespace skein::rt {
 
 namespace detail {
 
-SKEIN_INLINE failure ended(actor_id id, std::string_view how) {
-    return {error(errc::not_found, fmt::format("actor {} {}", id, how)), nullptr};
+SKEIN_INLINE std::string actor_title(actor_id id, std::string_view name) {
+    return name.empty() ? fmt::format("actor {}", id) : fmt::format("actor \"{}\"", name);
+}
+
+SKEIN_INLINE std::string times(std::int64_t n) {
+    return n == 1 ? std::string("once") : fmt::format("{} times", n);
+}
+
+SKEIN_INLINE failure ended(std::string_view title, std::string_view how) {
+    return {error(errc::not_found, fmt::format("{} {}", title, how)), nullptr};
 }
 
 } // namespace detail
+
+SKEIN_INLINE std::string runtime::actor_title(actor_id id) const {
+    const auto lane = books_->lanes.find(id);
+    if (lane != books_->lanes.end() && !lane->second->name.empty())
+        return detail::actor_title(id, lane->second->name);
+    if (const auto* const entry = books_->actors.find(id); entry != nullptr && entry->plan)
+        return detail::actor_title(id, entry->plan->terms.name);
+    const auto* const box = books_->boxes.find(id);
+    return detail::actor_title(id, box != nullptr ? std::string_view((*box)->name) : "");
+}
 
 /// Driver: forgets an actor. tell: what its worker hears, 0: nothing. why: what calls that wait hear.
 SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const failure* why) {
@@ -30461,13 +30783,13 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     if (lane) {
         credits::leave(*books_, *lane);
         lane->moving = false;
-        lane->lost = why != nullptr ? *why : detail::ended(id, "is gone");
+        lane->lost = why != nullptr ? *why : detail::ended(actor_title(id), "is gone");
     }
     if (entry.where != nullptr) {
         if (tell != 0) send_actor(*entry.where, tell, id);
         actor_left(*entry.where);
     }
-    const auto& told = why != nullptr ? *why : detail::ended(id, "is gone");
+    const auto& told = why != nullptr ? *why : detail::ended(actor_title(id), "is gone");
     if (tell == detail::message_kill) // what its worker has not begun
         for (std::size_t i = 0; i < books_->slots.size(); ++i) {
             const auto call = books_->slots[i].call;
@@ -30497,14 +30819,14 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
 SKEIN_INLINE void runtime::kill_actor(actor_id id) {
     if (books_->awaits_keeper) {
         books_->kills.push_back(id);
-        return close_lane(id, detail::ended(id, "was killed"));
+        return close_lane(id, detail::ended(actor_title(id), "was killed"));
     }
     if (books_->upstream != nullptr) {
         tell_driver_first();
         send_actor(*books_->upstream, detail::message_kill, id);
-        return close_lane(id, detail::ended(id, "was killed"));
+        return close_lane(id, detail::ended(actor_title(id), "was killed"));
     }
-    const auto why = detail::ended(id, "was killed");
+    const auto why = detail::ended(actor_title(id), "was killed");
     end_actor(id, detail::message_kill, &why);
 }
 
@@ -30535,6 +30857,21 @@ SKEIN_INLINE void runtime::leave_actor() {
     if (!(*found)->last) (*found)->last = context->who.id;
 }
 
+namespace detail {
+
+/// Its caller hears it now; those of later calls would, when the state is read.
+SKEIN_INLINE error state_not_kept(const actor_box& box, const error& why) {
+    error out(
+        why.code(),
+        fmt::format("the call was made, but what {}::save() gives after it cannot be kept: {}",
+                    type_name(box.type), why.text()));
+    out.with_hint("if its worker dies, the actor is made again as it was when it was last saved; " +
+                  why.hint());
+    return out;
+}
+
+} // namespace detail
+
 SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool changes) {
     if (box.last && box.last == detail::call_context::current()->who.id && box.over == nullptr) {
         box.over = "has left";
@@ -30549,7 +30886,19 @@ SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool c
         return;
     box.not_saved = 0;
     wire::writer state;
-    box.save(state);
+    try {
+        box.save(state);
+    } catch (const error& e) {
+        if (e.code() != errc::too_large) throw; // save() has thrown
+        throw detail::state_not_kept(box, e);
+    }
+    constexpr std::size_t head = std::size_t{64} << 10; // of the message that makes it again
+    if (state.size() + box.made_from + head > limit::frame_bytes)
+        throw detail::state_not_kept(
+            box, error(errc::too_large,
+                       fmt::format("it has {} bytes and the actor's arguments {}, together more "
+                                   "than one message takes",
+                                   state.size(), box.made_from)));
     wire::writer body;
     detail::put_actor(body, box.id);
     body.raw(state.bytes());
@@ -30564,7 +30913,8 @@ SKEIN_INLINE void runtime::method_failed(peer& to, detail::actor_box& box, bool 
         method_ended(to, box, changes);
     } catch (...) {
         try {
-            logging::warn("rt", fmt::format("the state of actor {} was not saved: {}", box.id,
+            logging::warn("rt", fmt::format("the state of {} was not saved: {}",
+                                            detail::actor_title(box.id, box.name),
                                             to_error(std::current_exception()).what()));
         } catch (...) { // no memory for a line
         }
@@ -30574,6 +30924,7 @@ SKEIN_INLINE void runtime::method_failed(peer& to, detail::actor_box& box, bool 
 SKEIN_INLINE result<void> runtime::set_terms(detail::actor_box& box,
                                              const detail::actor_terms& terms, byte_span snapshot) {
     box.gate.limit = terms.max_concurrency;
+    box.name = terms.name;
     box.lasts = terms.restarts != 0;
     if (terms.restarts != 0 && box.is_restorable()) box.save_every = terms.snapshot_every;
     if (!terms.has_snapshot) return {};
@@ -30585,11 +30936,11 @@ SKEIN_INLINE result<void> runtime::set_terms(detail::actor_box& box,
 
 SKEIN_INLINE void runtime::reply_over(peer& to, slot_id id, const function_record& fn,
                                       const detail::actor_box& box) {
-    reply_failure(
-        to, id,
-        {error(errc::not_found, fmt::format("{} did not run: actor {} {}", fn.name, box.id,
-                                            box.over != nullptr ? box.over : "is gone")),
-         nullptr});
+    reply_failure(to, id,
+                  {error(errc::not_found, fmt::format("{} did not run: {} {}", fn.name,
+                                                      detail::actor_title(box.id, box.name),
+                                                      box.over != nullptr ? box.over : "is gone")),
+                   nullptr});
 }
 
 namespace detail {
@@ -30876,8 +31227,8 @@ SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head,
 }
 
 [[gnu::cold, gnu::noinline]] SKEIN_INLINE failure actor_is_gone(const function_record& fn,
-                                                                actor_id actor) {
-    error gone(errc::not_found, fmt::format("{} did not run: actor {} is gone", fn.name, actor));
+                                                                std::string_view actor) {
+    error gone(errc::not_found, fmt::format("{} did not run: {} is gone", fn.name, actor));
     gone.with_hint("its last handle was dropped, or it was killed, or has left");
     return {std::move(gone), nullptr};
 }
@@ -30944,8 +31295,6 @@ void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, s
     }
     if (box && box->over != nullptr) return self.reply_over(*from, id, fn, *box);
     ++self.books_->stats.executed;
-    if (detail::threads_vary) [[unlikely]]
-        detail::use_threads(call.cpus());
     detail::incoming_call in{
         self, from, id, fn, call.target(), call.arguments(), std::move(box), call.has_terms()};
     struct executing_guard {
@@ -30963,7 +31312,7 @@ SKEIN_INLINE counted_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id
                                                              actor_id actor) {
     const auto* const found = books_->boxes.find(actor);
     if (found == nullptr) [[unlikely]] {
-        reply_failure(from, id, detail::actor_is_gone(fn, actor));
+        reply_failure(from, id, detail::actor_is_gone(fn, actor_title(actor)));
         return {};
     }
     if (&(*found)->type != fn.actor && (*found)->type != *fn.actor) [[unlikely]]
@@ -31101,8 +31450,9 @@ namespace detail {
 }
 
 [[nodiscard]] inline error cannot_follow(const call_base& call, const error& why) {
-    error said(why.code(), fmt::format("{} {}: it is to run where actor {} is: {}", call.name(),
-                                       call.progress(), call.rare->beside, why.text()));
+    error said(why.code(),
+               fmt::format("{} {}: it is to run where {} is: {}", call.name(), call.progress(),
+                           call.owner->actor_title(call.rare->beside), why.text()));
     if (!why.hint().empty()) said.with_hint(why.hint());
     return said;
 }
@@ -31201,7 +31551,7 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
         const bool is_told = lane != books.lanes.end() && lane->second->lost;
         const auto why =
             is_told ? lane->second->lost->what
-                    : error(errc::not_found, fmt::format("actor {} is not known here", id))
+                    : error(errc::not_found, self.actor_title(id) + " is not known here")
                           .with_hint("it has ended, or it lives in a namespace or program other "
                                      "than that of the call");
         self.refuse(*call, detail::cannot_follow(*call, why));
@@ -31373,7 +31723,7 @@ SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
     const bool is_over = books_->closing || books_->given_up;
     if (call.retries_left == 0 || is_over) {
         auto hint = why.what.hint().empty() ? std::string() : why.what.hint() + "; ";
-        hint += attempts == 1 ? "it failed once" : fmt::format("it failed {} times", attempts);
+        hint += "it failed " + detail::times(attempts);
         hint += call.retries_left == 0 ? ", and has no retries left"
                                        : ", and runs no more: its program takes no more tasks";
         why.what.with_hint(std::move(hint));
@@ -31739,18 +32089,9 @@ SKEIN_INLINE std::string named_group_label(const location& on) {
 // ---- names -------------------------------------------------------------------------------------
 
 SKEIN_INLINE error runtime::group_desk::no_such(const runtime& self, std::string_view name) {
-    constexpr std::size_t shown = 5;
-    const auto& names = self.books_->groups.names;
-    std::string list;
-    std::size_t n = 0;
-    for (const auto& [other, number] : names) {
-        if (n++ == shown) break;
-        list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", other);
-    }
-    if (names.size() > shown) list += fmt::format(" and {} more", names.size() - shown);
     return error(errc::not_found,
-                 fmt::format("there is no placement group named \"{}\"; {}{}", name,
-                             names.empty() ? "none has a name" : "there are: ", list))
+                 fmt::format("there is no placement group named \"{}\"; {}", name,
+                             known_names(self.books_->groups.names, "none has a name")))
         .with_hint("a group has its name from its options until it is removed, or nobody holds it");
 }
 
@@ -32470,8 +32811,9 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
         if (entry.group.get() == &group) inside.push_back(id);
     std::sort(inside.begin(), inside.end());
     for (const auto id : inside) {
-        const failure told{error(why.code(), fmt::format("actor {} has ended: {}", id, why.text())),
-                           nullptr};
+        const failure told{
+            error(why.code(), fmt::format("{} has ended: {}", self.actor_title(id), why.text())),
+            nullptr};
         self.end_actor(id, detail::message_kill, &told);
     }
     refuse(self, group.number, why);
@@ -32692,15 +33034,15 @@ SKEIN_INLINE void encode_handle(wire::writer& to, const counted_ptr<actor_state>
     const bool is_foreign = owner != reader;
     if (is_foreign && (owner == nullptr || space_books::keeper_of(*owner) == 0))
         throw error(errc::not_supported,
-                    fmt::format("not supported: a handle to actor {} travels to another program "
+                    fmt::format("not supported: a handle to {} travels to another program "
                                 "or namespace, where it is not known",
-                                lane->id))
+                                actor_title(lane->id, lane->name)))
             .with_hint("an actor that others call is made .detached in a .space");
     if (is_foreign && !lane->is_detached)
         throw error(errc::not_supported,
-                    fmt::format("not supported: a handle to actor {} of namespace \"{}\", which is "
+                    fmt::format("not supported: a handle to {} of namespace \"{}\", which is "
                                 "not detached, leaves its namespace",
-                                lane->id, space_books::name_of(*owner)))
+                                actor_title(lane->id, lane->name), space_books::name_of(*owner)))
             .with_hint("make it .detached: then it does not end with its last handle");
     put_actor(to, lane->id);
     to.fixed(std::min(lane->max_pending, most_pending) | (lane->is_detached ? detached_handle : 0) |
@@ -33972,8 +34314,8 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
             continue;
         }
         if (wanted)
-            into.notes[id] = fmt::format("; the actor was made again {} times, as .restarts allows",
-                                         entry.plan->made_again);
+            into.notes[id] = fmt::format("; {} was made again {}, as .restarts allows",
+                                         actor_title(id), detail::times(entry.plan->made_again));
         if (entry.plan) actors.names.erase(entry.plan->terms.name);
         std::move(entry.beside.begin(), entry.beside.end(), std::back_inserter(into.stranded));
         if (entry.is_followed) books_->leases.take_followers(id, into.stranded);
@@ -35179,6 +35521,17 @@ void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
     if (box != nullptr) self.method_ended(to, *box, !is_const_method<decltype(F)>);
 }
 
+/// Appends a result; one that its reader would refuse is refused here.
+template <class R>
+void encode_result(wire::writer& to, const R& value) {
+    try {
+        wire::encode(to, value);
+    } catch (const error& e) {
+        if (e.code() != errc::too_large) throw; // a codec has thrown
+        throw error(e.code(), "its result cannot be sent: " + e.text()).with_hint(e.hint());
+    }
+}
+
 /// Replies with a value. A method's goes to this process as it is, if that is as good as decoding its bytes.
 template <class T, class R>
 void reply_value(runtime& self, peer& to, slot_id id, R&& value) {
@@ -35189,7 +35542,7 @@ void reply_value(runtime& self, peer& to, slot_id id, R&& value) {
         };
         if (self.reply_here(to, id, finish)) return;
     }
-    self.reply(to, id, [&](wire::writer& w) { wire::encode(w, value); });
+    self.reply(to, id, [&](wire::writer& w) { encode_result(w, value); });
 }
 template <class T>
 void reply_nothing(runtime& self, peer& to, slot_id id) {
@@ -35655,42 +36008,27 @@ auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, 
 
 namespace skein::rt::detail {
 
-/// A copy whose texts are its own.
+/// A copy whose texts are its own; a class with a constructor, for g++ 12.
 struct space_options {
-    explicit space_options(const actor_options& given)
-        : how(given), name(given.name), space(given.space), resources(given.resources),
-          env(given.env), cwd(given.cwd), on(given.on.text()) {}
+    explicit space_options(const actor_options& given) : how(given) {}
 
     ///   errors  invalid_argument
     void check() const {
-        if (!how.detached)
+        if (!how->detached)
             throw error(errc::invalid_argument,
                         "an actor with a .space is to be .detached = true: a namespace holds "
                         "actors that outlive their program")
                 .with_hint("names of other actors belong to their program: leave .space away");
-        if (space.empty() || name.empty())
+        if (how->space.empty() || how->name.empty())
             throw error(errc::invalid_argument,
                         "a detached actor needs a .name and a .space: nobody would find it again");
-        if (how.on.is_group() || how.on.is_named_group())
+        if (how->on.is_group() || how->on.is_named_group())
             throw error(errc::not_supported,
                         "not supported: a detached actor in a placement group, "
                         "which ends with its program")
                 .with_hint("ask for .cpus, .gpus, .resources, or a node");
     }
-    /// Views of this object.
-    [[nodiscard]] actor_options options() const {
-        auto out = how;
-        out.name = name;
-        out.space = space;
-        out.resources = resources;
-        out.env = env;
-        out.cwd = cwd;
-        out.on = how.on.with_text(on);
-        return out;
-    }
-
-    actor_options how;
-    std::string name, space, resources, env, cwd, on;
+    owned_options<actor_options> how;
 };
 
 } // namespace skein::rt::detail
@@ -35764,6 +36102,8 @@ void invoke_create(incoming_call& call) {
                 return counted_ptr<actor_box>(new box_of<T>(std::in_place, std::move(a)...));
             },
             arguments);
+        const auto all = call.arguments.position() + call.arguments.remaining();
+        if (call.has_terms) box->made_from = all - saved.size();
         if (call.has_terms)
             if (auto set = call.self.set_terms(*box, terms, saved); !set)
                 return call.refuse(set.error());
@@ -35865,9 +36205,9 @@ using kept_argument = std::conditional_t<unwrap_ref<std::remove_cvref_t<A>>::is_
 template <class T, class... A>
 task<actor_handle<T>> create_detached(space_options how, A... args) {
     how.check();
-    auto entering = runtime::current().enter_space(how.space);
+    auto entering = runtime::current().enter_space(std::string(how.how->space.view()));
     auto* const by = co_await entering;
-    auto making = create<T>(*by, how.options(), std::move(args)...);
+    auto making = create<T>(*by, *how.how, std::move(args)...);
     co_return co_await std::move(making);
 }
 
@@ -35924,6 +36264,8 @@ template <class T>
 
 
 #include <concepts>
+#include <coroutine>
+#include <type_traits>
 #include <utility>
 
 namespace skein {
@@ -35936,19 +36278,34 @@ class shared_actor;
 template <auto F>
 class session_function;
 
-/// remote<&f> with its options; call it like f.
-template <auto F>
+namespace rt::detail {
+
+template <class T>
+void is_a_handle(const actor_handle<T>&);
+template <class T>
+void is_a_handle(const shared_actor<T>&);
+/// The first of some arguments is a handle.
+template <class... A>
+inline constexpr bool is_through_handle = false;
+template <class First, class... A>
+inline constexpr bool is_through_handle<First, A...> =
+    requires(const std::remove_cvref_t<First>& a) { is_a_handle(a); };
+
+} // namespace rt::detail
+
+/// remote<&f> with its options; call it like f, as often as you like.
+template <auto F, class Options = rt::detail::default_options<call_options>>
 class remote_function {
-    using traits = rt::detail::signature<decltype(F)>;
+    using kept = rt::detail::owned_options<call_options>;
 
 public:
     constexpr remote_function() noexcept = default;
+    constexpr remote_function(rt::runtime* by, Options how) noexcept
+        : how_(std::move(how)), by_(by) {}
 
-    /// The same function with options for the call that follows.
-    [[nodiscard]] constexpr remote_function with(call_options how) const noexcept {
-        remote_function copy = *this;
-        copy.how_ = how;
-        return copy;
+    /// The same function with options for its calls. Their texts are copied: it may be kept.
+    [[nodiscard]] auto with(const call_options& how) const {
+        return remote_function<F, kept>(by_, kept(how));
     }
     /// The same function, submitted to this runtime instead of the thread's current one.
     [[nodiscard]] constexpr remote_function on(rt::runtime& by) const noexcept {
@@ -35959,7 +36316,7 @@ public:
     /// The same function for threads: submitted through a session, it gives a pending (rt/session.hpp).
     template <std::same_as<session> Session>
     [[nodiscard]] auto on(Session& by) const {
-        return session_function<F>(by, how_);
+        return session_function<F>(by, kept(*how_));
     }
 
     /// Submits the call and returns at once.
@@ -35968,24 +36325,42 @@ public:
     template <class... A>
         requires(!rt::detail::signature<decltype(F)>::is_member)
     [[nodiscard]] auto operator()(A&&... args) const {
-        return rt::detail::call_function<F>(by_ != nullptr ? *by_ : rt::runtime::current(), how_,
+        return rt::detail::call_function<F>(by_ != nullptr ? *by_ : rt::runtime::current(), *how_,
                                             std::forward<A>(args)...);
     }
     /// A method: its ref may be dropped, as that of actor_handle::call().
     template <class T, class... A>
         requires(rt::detail::signature<decltype(F)>::is_member)
     auto operator()(const actor_handle<T>& actor, A&&... args) const {
-        return rt::detail::call_method<F, T>(how_, actor.lane(), std::forward<A>(args)...);
+        return rt::detail::call_method<F, T>(*how_, actor.lane(), std::forward<A>(args)...);
     }
     /// The same through a handle that threads share; gives a pending.
     template <class T, class... A>
         requires(rt::detail::signature<decltype(F)>::is_member)
     auto operator()(const shared_actor<T>& actor, A&&... args) const {
-        return actor.template call_with<F>(how_, std::forward<A>(args)...);
+        return actor.template call_with<F>(*how_, std::forward<A>(args)...);
+    }
+
+    /// Says what to write instead.
+    template <class... A>
+        requires(rt::detail::signature<decltype(F)>::is_member &&
+                 !rt::detail::is_through_handle<A...>)
+    [[noreturn]] void operator()(A&&...) const {
+        static_assert(sizeof...(A) > 1'000'000,
+                      "skein: a method is called through its actor: handle.call<&T::m>(args...), "
+                      "or remote<&T::m>.with({...})(handle, args...); the handle is what co_await "
+                      "skein::actor<T>(...) gives");
+    }
+    /// Says what to write instead.
+    template <class Never = void>
+    [[noreturn]] std::suspend_never operator co_await() const {
+        static_assert(!std::is_void_v<Never>,
+                      "skein: this is a function with options, not a call: auto ref = "
+                      "skein::remote<&f>.with({...})(args...); then co_await ref");
     }
 
 private:
-    call_options how_;
+    Options how_;
     rt::runtime* by_ = nullptr;
 };
 
@@ -36034,6 +36409,14 @@ public:
         static constexpr call_options none; // made once: it is large
         return rt::detail::call_method<M, T>(none, lane_, std::forward<A>(args)...);
     }
+    /// Says what to write instead.
+    template <class Never = void>
+    const T* operator->() const {
+        static_assert(!std::is_void_v<Never>,
+                      "skein: an actor lives in another process: handle.call<&T::m>(args...) calls "
+                      "it there and gives a ref");
+        return nullptr;
+    }
     /// Calls through handles of this process that have no outcome yet.
     [[nodiscard]] std::size_t pending() const noexcept { return lane_ ? lane_->pending : 0; }
     /// True once this process knows that the actor is gone; a worker learns it from the calls that fail.
@@ -36053,16 +36436,17 @@ private:
 };
 
 /// Makes actors of type T: actor<T>(args...), actor<T>.with({...})(args...).
-template <class T>
+template <class T, class Options = rt::detail::default_options<actor_options>>
 class actor_maker {
+    using kept = rt::detail::owned_options<actor_options>;
+
 public:
     constexpr actor_maker() noexcept = default;
+    constexpr explicit actor_maker(Options how) noexcept : how_(std::move(how)) {}
 
-    /// The same with options for the actor that follows.
-    [[nodiscard]] constexpr actor_maker with(actor_options how) const noexcept {
-        actor_maker copy = *this;
-        copy.how_ = how;
-        return copy;
+    /// The same with options for its actors. Their texts are copied: it may be kept.
+    [[nodiscard]] auto with(const actor_options& how) const {
+        return actor_maker<T, kept>(kept(how));
     }
     /// Makes a T on the worker with the fewest actors, from these arguments (aggregates too).
     /// Submitted at once; suspends until the constructor has returned.
@@ -36071,16 +36455,16 @@ public:
     ///           the one of that name is of another type); those of get_actor with a namespace
     template <class... A>
     [[nodiscard]] task<actor_handle<T>> operator()(A&&... args) const {
-        return rt::detail::make_actor<T>(how_, std::forward<A>(args)...);
+        return rt::detail::make_actor<T>(*how_, std::forward<A>(args)...);
     }
     /// The same for threads: called like this one it blocks, and gives a handle that threads share (rt/session.hpp).
     template <std::same_as<session> Session>
     [[nodiscard]] auto on(Session& by) const {
-        return session_actor_maker<T>(by, how_);
+        return session_actor_maker<T>(by, kept(*how_));
     }
 
 private:
-    actor_options how_;
+    Options how_;
 };
 
 /// Makes a T on some worker: co_await actor<T>(args...).
@@ -36249,12 +36633,12 @@ task<waited_refs<T>> wait_for_refs(std::vector<ref<T>> refs, std::size_t n, dura
 ///   errors  cancelled: ends the wait, not the calls
 template <class T>
 [[nodiscard]] task<waited_refs<T>> wait(std::vector<ref<T>> refs, std::size_t n,
-                                        duration limit = no_deadline) {
+                                        time_span limit = no_deadline) {
     return rt::detail::wait_for_refs(std::move(refs), n, limit);
 }
 template <class T>
 [[nodiscard]] task<waited_refs<T>> wait(std::span<const ref<T>> refs, std::size_t n,
-                                        duration limit = no_deadline) {
+                                        time_span limit = no_deadline) {
     return rt::detail::wait_for_refs(std::vector<ref<T>>(refs.begin(), refs.end()), n, limit);
 }
 
@@ -36356,178 +36740,6 @@ private:
 
 } // namespace skein
 
-// ======== skein/rt/gpus.hpp
-// The gpus of this host that tasks may have: how many there are, and what each is called, from one place.
-//
-//     auto names = rt::gpus_to_offer(std::nullopt, "");      // CUDA_VISIBLE_DEVICES=4,5: {"4", "5"}
-//     auto shown = rt::gpus_by_name(granted, names);        // "5", for CUDA_VISIBLE_DEVICES of the one that has it
-//
-// They are those of NVIDIA's driver, as far as CUDA_VISIBLE_DEVICES shows them to this process, read as CUDA reads it.
-
-
-#include <cstddef>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::rt {
-
-/// The variable that says which gpus a process sees.
-inline constexpr const char* gpus_variable = "CUDA_VISIBLE_DEVICES";
-
-/// The gpus that a text of CUDA_VISIBLE_DEVICES leaves of `there` ones, at most 64, by the rules of CUDA: numbers, or names
-/// that begin with GPU- or MIG-, not mixed; what is none of these, or a number that no gpu has, ends the list, and one that
-/// is named twice leaves none at all. Parts of gpus (MIG) may be more than there are gpus.
-[[nodiscard]] std::vector<std::string> gpus_of_variable(std::string_view text, std::size_t there);
-
-/// What CUDA_VISIBLE_DEVICES may call the gpus that this process sees.
-[[nodiscard]] std::vector<std::string> visible_gpus();
-
-/// The names of the gpus that this host offers: the first `asked` of those that this process sees; without a number all.
-/// Where neither the driver's files nor the variable tell what is there, who asks is believed: "0", "1", ...
-///   by      who has asked, as an error names it: "--resources"
-///   errors  usage: more than there are to be seen; invalid_argument: no whole number, or more than 64
-[[nodiscard]] std::vector<std::string> gpus_to_offer(std::optional<amount> asked,
-                                                     std::string_view by);
-
-/// What CUDA_VISIBLE_DEVICES of a child says, for some gpus of those; nothing for none; without names: their indices.
-[[nodiscard]] std::string gpus_by_name(gpu_set gpus, const std::vector<std::string>& names);
-
-/// Whether one process can see so many of these: of MIG parts it sees one only.
-///   errors  invalid_argument
-[[nodiscard]] result<void> check_gpus_together(amount asked, const std::vector<std::string>& names);
-
-/// The refusal of so many gpus, with what hides those that are not offered from this process, if something does.
-[[nodiscard]] error with_gpu_reason(error why, amount asked, const std::vector<std::string>& names);
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/gpus.ipp
-// The bodies of rt/gpus.hpp.
-
-
-#include <algorithm>
-#include <charconv>
-#include <cstdint>
-#include <cstdlib>
-#include <system_error>
-
-#include <glob.h>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-/// Files of NVIDIA's driver, one a gpu.
-[[nodiscard]] SKEIN_INLINE std::size_t gpu_files() {
-    ::glob_t found{};
-    const auto there =
-        ::glob("/dev/nvidia[0-9]*", 0, nullptr, &found) == 0 ? found.gl_pathc : std::size_t{0};
-    ::globfree(&found);
-    return there;
-}
-
-/// As strtol reads it: what follows the digits is not looked at. Nothing: no number, or a negative one.
-[[nodiscard]] SKEIN_INLINE std::optional<std::size_t> gpu_number(std::string_view text) {
-    text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
-    if (text.starts_with('+')) text.remove_prefix(1);
-    std::size_t n = 0;
-    const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), n);
-    if (bad != std::errc()) return std::nullopt;
-    return n;
-}
-
-} // namespace detail
-
-SKEIN_INLINE std::vector<std::string> gpus_of_variable(std::string_view text, std::size_t there) {
-    std::vector<std::string> names;
-    if (there == 0) return names;
-    std::string_view kind; // of all of them
-    for (const std::string_view one : {"GPU-", "MIG-"})
-        if (text.starts_with(one)) kind = one;
-    while (!text.empty() && names.size() < gpu_set::most) {
-        const auto end = std::min(text.find(','), text.size());
-        std::string name(text.substr(0, end));
-        text.remove_prefix(std::min(end + 1, text.size()));
-        if (kind.empty()) {
-            const auto number = detail::gpu_number(name);
-            if (!number || *number >= there) break;
-            name = std::to_string(*number);
-        } else if (!name.starts_with(kind)) {
-            break;
-        }
-        if (std::find(names.begin(), names.end(), name) != names.end()) return {};
-        names.push_back(std::move(name));
-    }
-    return names;
-}
-
-SKEIN_INLINE std::vector<std::string> visible_gpus() {
-    const auto there = std::min<std::size_t>(detail::gpu_files(), gpu_set::most);
-    if (const char* const seen = std::getenv(gpus_variable)) return gpus_of_variable(seen, there);
-    std::vector<std::string> names;
-    for (std::size_t i = 0; i < there; ++i) names.push_back(std::to_string(i));
-    return names;
-}
-
-SKEIN_INLINE std::vector<std::string> gpus_to_offer(std::optional<amount> asked,
-                                                    std::string_view by) {
-    auto names = visible_gpus();
-    if (!asked) return names;
-    resources wanted;
-    wanted.gpu = *asked;
-    if (const auto good = check_total(wanted); !good) throw good.error();
-    const auto n = static_cast<std::size_t>(asked->in_steps() / amount::steps);
-    const char* const seen = std::getenv(gpus_variable);
-    if (names.empty() && seen == nullptr && detail::gpu_files() == 0) // others than NVIDIA's
-        for (std::size_t i = 0; i < n; ++i) names.push_back(std::to_string(i));
-    if (n > names.size()) {
-        const auto said =
-            seen != nullptr ? fmt::format(": {}={}", gpus_variable, seen) : std::string();
-        throw error(errc::usage, fmt::format("{} offers {} gpus, but of {} on this host this "
-                                             "process sees {}{}",
-                                             by, n, detail::gpu_files(), names.size(), said))
-            .with_hint("offer as many as there are, or none by name: those that can be seen are "
-                       "offered");
-    }
-    names.resize(n);
-    return names;
-}
-
-SKEIN_INLINE std::string gpus_by_name(gpu_set gpus, const std::vector<std::string>& names) {
-    if (names.empty()) return to_string(gpus);
-    std::string out;
-    for (int i = 0; i < gpu_set::most; ++i)
-        if (gpus.has(i) && static_cast<std::size_t>(i) < names.size())
-            out += (out.empty() ? "" : ",") + names[static_cast<std::size_t>(i)];
-    return out;
-}
-
-SKEIN_INLINE result<void> check_gpus_together(amount asked, const std::vector<std::string>& names) {
-    if (asked <= amount(1) || names.empty() || !names.front().starts_with("MIG-")) return {};
-    return error(
-               errc::invalid_argument,
-               fmt::format(".gpus = {}: the gpus here are parts of gpus (MIG), of which a process "
-                           "sees one only",
-                           to_string(asked)))
-        .with_hint("ask for .gpus = 1 in each of several tasks, or offer whole gpus");
-}
-
-SKEIN_INLINE error with_gpu_reason(error why, amount asked, const std::vector<std::string>& names) {
-    const char* const seen = std::getenv(gpus_variable);
-    const auto offered = amount::of_steps(amount::steps * static_cast<std::int64_t>(names.size()));
-    if (asked > offered && seen != nullptr)
-        why.with_hint(fmt::format("{}={} leaves this process {} of the gpus of this host",
-                                  gpus_variable, seen, names.size()));
-    return why;
-}
-
-} // namespace skein::rt
-
 // ======== skein/rt/local_workers.hpp
 // The implicit local cluster: N copies of this program as worker processes, kept alive while the
 // driver runs, gone when it is gone.
@@ -36573,14 +36785,14 @@ class child;
 /// A line that a process has written, without its end.
 struct output_line {
     bool is_error = false; ///< to its standard error
-    std::string text;
+    std::string text{};
 };
 
 /// Lines of one worker, in the order in which they were read.
 struct worker_lines {
-    std::string worker, node;   ///< "worker-3"; "node-2", empty: this host
-    std::uint64_t left_out = 0; ///< lines before these that nobody will see
-    std::vector<output_line> lines;
+    std::string worker{}, node{}; ///< "worker-3"; "node-2", empty: this host
+    std::uint64_t left_out = 0;   ///< lines before these that nobody will see
+    std::vector<output_line> lines{};
 };
 
 /// Where lines go: what prints them, and suspends until it has.
@@ -36642,7 +36854,7 @@ struct output_style {
 /// A piece of text for one of the two outputs.
 struct output_text {
     bool is_error = false;
-    std::string text; ///< whole lines
+    std::string text{}; ///< whole lines
 };
 /// The text that is printed for these lines.
 [[nodiscard]] std::vector<output_text> format_lines(const std::vector<worker_lines>& all,
@@ -37065,13 +37277,12 @@ struct local_workers_options {
     bool direct_calls = true; ///< workers call the actors of each other without the driver
     /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus and memory that are not named are those
     /// that are there.
-    resources offers;
-    /// What CUDA_VISIBLE_DEVICES calls each of its gpus; empty: as many as `offers` has, by the names that they have for
-    /// this process, see gpus_to_offer().
-    std::vector<std::string> gpu_names;
+    resources offers{};
+    /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
+    std::vector<std::string> gpu_names{};
     /// Prints what workers print; empty: their output is that of this process.
-    print_lines print;
-    time_constants times;
+    print_lines print{};
+    time_constants times{};
 };
 
 /// The worker processes of one driver. Its serve() must have ended before it is destroyed.
@@ -37154,162 +37365,6 @@ namespace detail {
 // Part of the bodies of rt/local_workers.hpp: the life of a worker, in its own process.
 
 
-// ======== skein/rt/standard_files.hpp
-// The standard input, output and error of a process that others have started, and who reads what it prints.
-//
-// A program may be started with one of them closed (`prog >&-`, some launchers and cron). The next file or socket it
-// opens then gets that number, and what it prints goes into it.
-//
-//     skein::rt::open_standard_files();   // first thing in main; skein::run does it
-//     skein::rt::print_by_lines();        // in a process that may be killed: workers and ranks do it
-//     skein::rt::outlive_readers();       // in one whose output is not what it is for: workers, heads and nodes do it
-
-
-namespace skein::rt {
-
-/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed. Others stay as they
-/// are. Call it before anything else is opened and before there are threads. Never throws; where there is
-/// no /dev/null the place stays closed.
-void open_standard_files() noexcept;
-
-/// Each whole line that this process prints leaves it at once, also where its output is a file or a pipe, which it would
-/// else keep by some thousand bytes and take along when it is killed: through `stdout`, fmt, and std::cout. An output that
-/// has no buffer, or that has one by lines, stays as it is.
-void print_by_lines() noexcept;
-
-/// A reader of its output that goes (`prog | head -1`), and a file that may not grow any more, do not end this process:
-/// what it prints from then on is dropped, into /dev/null, and is no failure of who prints it. What it starts is not touched by that, and where the program has said itself
-/// what SIGPIPE or SIGXFSZ is to do, that stays.
-void outlive_readers() noexcept;
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/standard_files.ipp
-// The bodies of rt/standard_files.hpp.
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cerrno>
-#include <csignal>
-#include <cstddef>
-#include <cstdio>
-#include <iostream>
-#include <streambuf>
-#include <system_error>
-#include <thread>
-
-#include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
-#include <stdio_ext.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-/// std::cout of a program that has parted it from stdout, given back to it.
-class to_stdout final : public std::streambuf {
-    int_type overflow(int_type c) override {
-        if (traits_type::eq_int_type(c, traits_type::eof())) return traits_type::not_eof(c);
-        return std::putc(traits_type::to_char_type(c), stdout) == EOF ? traits_type::eof() : c;
-    }
-    std::streamsize xsputn(const char* text, std::streamsize n) override {
-        return static_cast<std::streamsize>(
-            std::fwrite(text, 1, static_cast<std::size_t>(n), stdout));
-    }
-    int sync() override { return std::fflush(stdout); }
-};
-
-/// /dev/null, for an output that nobody reads any more.
-inline constinit std::atomic<int> nowhere{-1};
-
-/// Safe in a signal handler.
-SKEIN_INLINE void drop_unread() noexcept {
-    const int saved = errno;
-    for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
-        ::pollfd one{fd, 0, 0};
-        if (::poll(&one, 1, 0) == 1 && (one.revents & (POLLERR | POLLHUP)) != 0)
-            (void)::dup2(nowhere, fd);
-    }
-    errno = saved;
-}
-
-/// Not SIG_IGN: what this process starts would inherit that.
-SKEIN_INLINE void on_unread(int number) {
-    if (number == SIGPIPE) drop_unread();
-}
-
-/// A print that comes first would fail, and some that print throw then: so the end of a reader is waited for.
-SKEIN_INLINE void watch_readers() {
-    std::array<::pollfd, 2> both{};
-    std::size_t n = 0;
-    for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
-        struct ::stat what{};
-        if (::fstat(fd, &what) == 0 && (S_ISFIFO(what.st_mode) || S_ISSOCK(what.st_mode)))
-            both[n++] = {fd, 0, 0};
-    }
-    if (n == 0) return;
-    sigset_t all, before; // signals are for the program's own threads
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    try {
-        std::thread([both, n]() mutable {
-            ::pthread_setname_np(::pthread_self(), "skein-output");
-            while (n > 0) {
-                if (::poll(both.data(), n, -1) < 0) continue;
-                drop_unread();
-                const auto* const end = std::remove_if(
-                    both.data(), both.data() + n, [](const auto& f) { return f.revents != 0; });
-                n = static_cast<std::size_t>(end - both.data());
-            }
-        }).detach();
-    } catch (const std::system_error&) { // then the first print fails
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
-
-} // namespace detail
-
-SKEIN_INLINE void open_standard_files() noexcept {
-    const int saved = errno;
-    for (int fd = 0; fd < 3; ++fd) {
-        if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-        const int got = ::open("/dev/null", O_RDWR); // the lowest number that is free: fd
-        if (got > fd) ::close(got);
-    }
-    errno = saved;
-}
-
-SKEIN_INLINE void print_by_lines() noexcept {
-    const bool has_none = ::__fbufsize(stdout) == 1;
-    if (!has_none && ::__flbf(stdout) == 0) (void)std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
-    if (std::ios_base::sync_with_stdio(true)) return;
-    std::cout.flush();
-    static detail::to_stdout line_by_line;
-    std::cout.rdbuf(&line_by_line);
-}
-
-SKEIN_INLINE void outlive_readers() noexcept {
-    if (detail::nowhere < 0) detail::nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
-    for (const int number : {SIGPIPE, SIGXFSZ}) {
-        struct ::sigaction now{};
-        if (::sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) continue;
-        now = {};
-        now.sa_handler = &detail::on_unread;
-        now.sa_flags = SA_RESTART;
-        (void)::sigaction(number, &now, nullptr);
-    }
-    if (detail::nowhere >= 0) detail::watch_readers();
-}
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/local_worker_main.ipp, continued
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -37335,8 +37390,9 @@ SKEIN_INLINE std::string short_worker_name(std::string_view name) {
 SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
     net::real_network network(*loop);
     std::unique_ptr<net::stream> inherited;
-    if (const auto order = wire::decode<worker_order>(mine.message))
-        threads_vary = order->is_shared;
+    // A pipe is at the other end of its output, which whole lines are to reach at once.
+    if (const auto order = wire::decode<worker_order>(mine.message); order && order->is_read)
+        (void)std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
     if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
     auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
                                    std::move(mine.memory));
@@ -37404,8 +37460,6 @@ SKEIN_INLINE int worker_main() {
         auto mine = take_boot(worker_role);
         if (!mine) throw error(errc::usage, "this process was not started as a worker");
         name_process(detail::short_worker_name(mine->name));
-        print_by_lines();
-        outlive_readers();
         ::setenv(in_job_variable, "1", 1); // what a task starts is no process of a launcher
         net::real_loop loop;
         runtime_options who;
@@ -37417,7 +37471,7 @@ SKEIN_INLINE int worker_main() {
         loop.run(detail::work(&loop, &self, std::move(*mine)));
         return exit_code::done;
     } catch (const std::exception& e) {
-        if (!leave_last_words(text_of(e))) fmt::print(stderr, "error: {}\n", text_of(e));
+        if (!leave_last_words(e.what())) fmt::print(stderr, "error: {}\n", e.what());
         return exit_code::failed;
     } catch (...) {
         static constexpr const char* why = "something that is not a std::exception was thrown";
@@ -37552,54 +37606,6 @@ private:
 
 } // namespace skein::rt::detail
 
-// ======== skein/rt/detail/local_life.hpp
-// Part of the bodies of rt/local_workers.hpp: what the pool knows of one worker, and of those for one demand.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace skein::rt::detail {
-
-/// A worker from its start to its end, as its tasks see it.
-struct local_life {
-    std::string name;
-    std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
-    std::unique_ptr<child> process;
-    claims page; ///< shared with it
-    std::shared_ptr<net::connection> wire;
-    std::uint16_t cpus = 0;
-    worker_room room;
-    std::vector<std::pair<std::string, std::string>> env;
-    std::string folder;       ///< empty: that of the program's start
-    gpu_set gpus;             ///< that it sees
-    request_id in_bundle;     ///< what it holds of a placement group
-    bool is_unwanted = false; ///< it was killed on purpose
-};
-/// One line on a death that nobody wanted. Its calls run again, or fail, and say so themselves.
-inline void say_lost(const local_life& one, const child_end& end) {
-    auto how = end.status.describe();
-    if (!end.last_words.empty()) how += ": " + end.last_words;
-    logging::warn("rt", "a worker was lost",
-                  {{"worker", one.name}, {"pid", one.process->pid()}, {"how", how}});
-}
-
-/// Workers for one demand.
-struct own_workers {
-    worker_demand what;
-    std::size_t alive = 0;   ///< that run or are being started
-    request_id asked;        ///< waits for room on the host
-    time_point idle_since{}; ///< since when `what` is as it is
-    int failures = 0;        ///< starts, in a row
-    bool leaving = false;    ///< one is being retired
-};
-
-} // namespace skein::rt::detail
-
 
 // ======== skein/rt/detail/local_workers.ipp, continued
 #include <algorithm>
@@ -37635,10 +37641,10 @@ public:
         const int cores = children_.resources().cores;
         if (how_.count <= 0) how_.count = cores;
         cpus_ = static_cast<std::uint16_t>(std::max(1, cores / how_.count));
-        if (how_.gpu_names.empty())
-            how_.gpu_names = gpus_to_offer(
-                how_.offers.gpu ? std::optional(how_.offers.gpu) : std::nullopt, "the program");
-        how_.offers.gpu = amount(static_cast<int>(how_.gpu_names.size()));
+        if (!how_.offers.gpu) {
+            how_.gpu_names = visible_gpus();
+            how_.offers.gpu = amount(static_cast<int>(how_.gpu_names.size()));
+        }
         if (how_.offers.memory == 0) how_.offers.memory = children_.resources().memory_bytes;
         resources total = how_.offers;
         total.cpu = amount(std::max(cores, how_.count * cpus_));
@@ -37680,10 +37686,7 @@ public:
     }
     void end_now(const net::channel& worker) {
         for (auto* one : serving_)
-            if (one->wire.get() == &worker) {
-                one->is_unwanted = true;
-                one->process->kill();
-            }
+            if (one->wire.get() == &worker) one->process->kill();
     }
     bool want_beside(const net::channel& worker) {
         const auto found = std::find_if(serving_.begin(), serving_.end(), [&](const life* one) {
@@ -37707,8 +37710,28 @@ public:
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
 
 private:
-    using life = detail::local_life;
-    using own_workers = detail::own_workers;
+    /// A worker from its start to its end, as its tasks see it.
+    struct life {
+        std::string name;
+        std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
+        std::unique_ptr<child> process;
+        detail::claims page; ///< shared with it
+        std::shared_ptr<net::connection> wire;
+        std::uint16_t cpus = 0;
+        worker_room room;
+        std::vector<std::pair<std::string, std::string>> env;
+        std::string folder;   ///< empty: ours
+        request_id in_bundle; ///< what it holds of a placement group
+    };
+    /// Workers for one demand.
+    struct own_workers {
+        worker_demand what;
+        std::size_t alive = 0;   ///< that run or are being started
+        request_id asked;        ///< waits for room on the host
+        time_point idle_since{}; ///< since when `what` is as it is
+        int failures = 0;        ///< starts, in a row
+        bool leaving = false;    ///< one is being retired
+    };
 
     /// One place for a worker: starts it, serves it, starts another when it dies.
     task<void> keep_place(int number) {
@@ -37765,8 +37788,8 @@ private:
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
-                one->wire, [this, one](const peer&) { return obituary(one); }, one->page,
-                one->room);
+                one->wire, [this, one](const peer&) { return farewell(one->process.get()); },
+                one->page, one->room);
             co_await served;
         } catch (const error& e) {
             failed = e;
@@ -37806,7 +37829,6 @@ private:
         boot.cpus = one.cpus;
         boot.direct = how_.direct_calls;
         boot.is_read = static_cast<bool>(how_.print);
-        boot.is_shared = one.room.kind == 0 && one.cpus > 1;
         if (how_.over_tcp) {
             one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
             boot.address = net::to_string(one.listener->local());
@@ -37822,9 +37844,7 @@ private:
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
         how.env = std::move(one.env);
-        how.env.emplace_back(gpus_variable, gpus_by_name(one.gpus, how_.gpu_names));
         how.cwd = std::move(one.folder);
-        how.threads = one.room.kind == 0 ? 1 : one.cpus; // see use_threads()
         return how;
     }
 
@@ -37888,16 +37908,11 @@ private:
             r.tag = number;
             r.for_life = true;
             r.fail_if_infeasible = true;
-            if (const auto good = check_gpus_together(r.demand.gpu, how_.gpu_names); !good) {
-                driver_.refuse_demand(number, good.error());
-                continue;
-            }
             const auto asked = host_.submit(r);
             if (asked) {
                 kind.asked = *asked;
             } else {
-                driver_.refuse_demand(number,
-                                      with_gpu_reason(asked.error(), r.demand.gpu, how_.gpu_names));
+                driver_.refuse_demand(number, asked.error());
             }
         }
     }
@@ -38005,7 +38020,8 @@ private:
         one.room = {number, {label_}};
         one.env = kind.what.env.variables;
         one.folder = kind.what.env.folder;
-        one.gpus = g.gpus;
+        if (how_.offers.gpu) // else there are none to be seen
+            one.env.emplace_back("CUDA_VISIBLE_DEVICES", gpus_by_name(g.gpus, how_.gpu_names));
         own_.push_back(&one);
         lent_ += cores;
         std::optional<error> failed;
@@ -38109,21 +38125,14 @@ private:
         return std::clamp(left, duration::zero(), most);
     }
 
-    /// How it ended; said, if nobody wanted that. Its calls run again, or fail, and say so themselves.
-    task<std::string> obituary(life* one) {
-        auto leaving = farewell(one->process.get());
-        const auto end = co_await leaving;
-        if (!stopping_ && !one->is_unwanted && !end.status.success()) detail::say_lost(*one, end);
-        co_return end.status.describe();
-    }
-
     /// Waits for the end of a process whose link has ended; asks, then insists.
-    task<child_end> farewell(child* process) {
+    task<std::string> farewell(child* process) {
         const auto first =
             patience(stopping_ ? how_.times.farewell_stopping : how_.times.farewell_first);
         const auto all = patience(first + how_.times.shutdown_grace);
         auto stopped = rt::stop(*process, first, all - first);
-        co_return co_await stopped;
+        const auto end = co_await stopped;
+        co_return end.status.describe();
     }
 
     skein::loop& loop_;
@@ -38392,6 +38401,7 @@ SKEIN_INLINE error session_closed(const function_record* fn, const char* progres
 // ======== skein/rt/pending.hpp, continued
 #include <atomic>
 #include <condition_variable>
+#include <coroutine>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -38521,7 +38531,7 @@ public:
     ///   errors  invalid_argument: on the session's own thread, which would wait for itself
     void wait() const { here().wait(); }
     /// The same, for so long at most. False: there is none yet.
-    [[nodiscard]] bool wait_for(duration limit) const { return here().wait_for(limit); }
+    [[nodiscard]] bool wait_for(time_span limit) const { return here().wait_for(limit); }
 
     /// Blocks this thread until there is an outcome; gives a copy of the value.
     ///   errors  what co_await of a ref throws: remote_error, worker_lost, timeout (.deadline), cancelled; closed: the
@@ -38537,11 +38547,11 @@ public:
     }
     /// The same, for so long at most. The call itself goes on; `.deadline` bounds the call.
     ///   errors  also timeout
-    T get_for(duration limit) const& {
+    T get_for(time_span limit) const& {
         here().wait_within(limit);
         return copy();
     }
-    T get_for(duration limit) && {
+    T get_for(time_span limit) && {
         here().wait_within(limit);
         return take();
     }
@@ -38551,6 +38561,14 @@ public:
     /// The same as ref::cancel_by_force().
     ///   errors  not_supported: a call of an actor, see kill()
     void cancel_by_force() const { here().cancel(true); }
+
+    /// Says what to write instead.
+    template <class Never = void>
+    [[noreturn]] std::suspend_never operator co_await() const {
+        static_assert(!std::is_void_v<Never>,
+                      "skein: a pending is for threads: get() waits for it; a coroutine calls "
+                      "skein::remote<&f>(...) itself, and awaits the ref");
+    }
 
     /// What its copies share.
     [[nodiscard]] const std::shared_ptr<state>& shared() const noexcept { return state_; }
@@ -38691,7 +38709,7 @@ using rt::group_strategy;
 /// What a program may say about one placement group.
 struct placement_options {
     group_strategy strategy = group_strategy::pack;
-    std::string_view name{}; ///< unique among the groups of the program; copied; at most 255 bytes
+    option_text name{}; ///< unique among the groups of the program; copied; at most 255 bytes
     /// Gives the group that has the name already, if there is one; its bundles are those that it was made with.
     bool get_if_exists = false;
 };
@@ -38803,10 +38821,10 @@ namespace skein {
 
 /// Defaults of run() and session; flags and environment win.
 struct run_options {
-    int workers = 0;        ///< 0: one per core
-    std::string address;    ///< of the head of a cluster, or "local"; empty: workers of this host
-    std::string token_file; ///< the cluster's token; empty: as without --token-file
-    rt::local_workers_options processes;
+    int workers = 0;          ///< 0: one per core
+    std::string address{};    ///< of the head of a cluster, or "local"; empty: workers of this host
+    std::string token_file{}; ///< the cluster's token; empty: as without --token-file
+    rt::local_workers_options processes{};
 };
 
 /// The first line of a main that does what a worker must not do before it comes to run() or its session: in a process
@@ -38820,6 +38838,47 @@ void serve_if_worker();
 // The body of rt/run_options.hpp.
 
 
+// ======== skein/rt/standard_files.hpp
+// A program may be started with its standard input, output or error closed (`prog >&-`, some launchers
+// and cron). The next file or socket it opens then gets that number, and what it prints goes into it.
+//
+//     skein::rt::open_standard_files();   // first thing in main; skein::run does it
+
+
+namespace skein::rt {
+
+/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed. Others stay as they
+/// are. Call it before anything else is opened and before there are threads. Never throws; where there is
+/// no /dev/null the place stays closed.
+void open_standard_files() noexcept;
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/standard_files.ipp
+// The body of rt/standard_files.hpp.
+
+#include <cerrno>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE void open_standard_files() noexcept {
+    const int saved = errno;
+    for (int fd = 0; fd < 3; ++fd) {
+        if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        const int got = ::open("/dev/null", O_RDWR); // the lowest number that is free: fd
+        if (got > fd) ::close(got);
+    }
+    errno = saved;
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/run_options.ipp, continued
 #include <atomic>
 #include <cstdlib>
 
@@ -38928,7 +38987,6 @@ any_app make_app(App app, int argc, char** argv) {
 /// In a worker it does not return: the process leaves with its driver, and nothing after run() happens
 /// there. A program may call run() again after it; the workers of the second run start like all others,
 /// at the top of main.
-///   errors  not_supported: in a task, an actor or an app; all others are told on stderr and in the exit code
 template <class App>
 [[nodiscard]] int run(int argc, char** argv, App app, run_options how = {}) {
     auto any = rt::detail::make_app(std::move(app), argc, argv);
@@ -39319,7 +39377,7 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
         fmt::print(stderr, "error: {}\n", e.what());
         return e.code() == errc::usage ? exit_code::usage : exit_code::failed;
     } catch (const std::exception& e) {
-        fmt::print(stderr, "error: {}\n", text_of(e));
+        fmt::print(stderr, "error: {}\n", bounded_text(text_of(e)));
     } catch (...) {
         fmt::print(stderr, "error: the app threw something that is not a std::exception\n");
     }
@@ -39327,10 +39385,6 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
 }
 
 SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
-    if (runtime::try_current() != nullptr) // else this is a worker whose life begins here
-        loop::refuse_inside("skein::run",
-                            "await the calls here, which have workers already; a session "
-                            "(skein/rt/session.hpp) has a thread and workers of its own");
     int stopped_by = 0;
     try {
         auto plan = plan_driver(argc, argv, how, app.takes_nothing);
@@ -39496,40 +39550,29 @@ consteval bool check_shared_result() {
 
 // ---- the calling thread ------------------------------------------------------------------------
 
-/// Options that outlive the statement they were written in. Empty: none were.
+/// Options on their way to the loop. Empty: none were given.
 template <class Options>
 class kept_options {
 public:
     kept_options() noexcept = default;
-    explicit kept_options(Options how) : parts_(std::make_unique<parts>(std::move(how))) {
-        auto& mine = parts_->how;
-        for (auto* text : {&mine.resources, &mine.env, &mine.cwd, &mine.name}) *text = keep(*text);
-        mine.on = mine.on.with_text(keep(mine.on.text()));
-        if constexpr (requires { mine.deadline; })
-            if (mine.deadline != no_deadline) parts_->made = system_clock().now();
+    explicit kept_options(owned_options<Options> how)
+        : parts_(std::make_unique<parts>(std::move(how))) {
+        if (parts_->how->deadline != no_deadline) parts_->made = system_clock().now();
     }
-    /// On the loop: what is left of a deadline counts from the call.
+    /// On the loop, views of this: what is left of a deadline counts from the call.
     [[nodiscard]] Options take() const {
         if (!parts_) return {};
-        Options how = parts_->how;
-        if constexpr (requires { how.deadline; })
-            if (how.deadline != no_deadline)
-                how.deadline -= loop::current().exact_now() - parts_->made;
+        Options how = *parts_->how;
+        if (how.deadline != no_deadline) how.deadline -= loop::current().exact_now() - parts_->made;
         return how;
     }
 
 private:
     struct parts {
-        explicit parts(Options h) : how(std::move(h)) {}
-        Options how;
-        std::vector<std::unique_ptr<std::string>> texts;
+        explicit parts(owned_options<Options> h) : how(std::move(h)) {}
+        owned_options<Options> how;
         time_point made{};
     };
-    std::string_view keep(std::string_view text) {
-        if (text.empty()) return {};
-        parts_->texts.push_back(std::make_unique<std::string>(text));
-        return *parts_->texts.back();
-    }
     std::unique_ptr<parts> parts_;
 };
 
@@ -39744,17 +39787,14 @@ public:
     /// in the order in which they were made. The pending may be dropped.
     template <auto M, class... A>
     auto call(A&&... args) const {
-        return call_with<M>(call_options(), std::forward<A>(args)...);
+        return submit<M>({}, std::forward<A>(args)...);
     }
     /// The same with options: remote<&T::m>.with({...})(actor, args...) calls it.
     template <auto M, class... A>
     auto call_with(const call_options& how, A&&... args) const {
-        static_assert(std::is_member_function_pointer_v<decltype(M)>,
-                      "skein: call<&T::m> needs a member function of the actor's own type");
-        SKEIN_CHECK(cell_, "a method is called through an empty shared_actor");
-        return rt::detail::submit_from_thread<M, T>(cell_->door,
-                                                    rt::detail::kept_options<call_options>(how),
-                                                    cell_, std::forward<A>(args)...);
+        using owned = rt::detail::owned_options<call_options>;
+        return submit<M>(rt::detail::kept_options<call_options>(owned(how)),
+                         std::forward<A>(args)...);
     }
     /// Copies of one handle are equal.
     friend bool operator==(const shared_actor&, const shared_actor&) = default;
@@ -39765,6 +39805,14 @@ public:
     }
 
 private:
+    template <auto M, class... A>
+    auto submit(rt::detail::kept_options<call_options> how, A&&... args) const {
+        static_assert(std::is_member_function_pointer_v<decltype(M)>,
+                      "skein: call<&T::m> needs a member function of the actor's own type");
+        SKEIN_CHECK(cell_, "a method is called through an empty shared_actor");
+        return rt::detail::submit_from_thread<M, T>(cell_->door, std::move(how), cell_,
+                                                    std::forward<A>(args)...);
+    }
     std::shared_ptr<rt::detail::actor_cell> cell_;
 };
 
@@ -39914,7 +39962,8 @@ private:
 template <auto F>
 class session_function {
 public:
-    session_function(session& by, const call_options& how) : door_(by.door()), how_(how) {}
+    session_function(session& by, rt::detail::owned_options<call_options> how)
+        : door_(by.door()), how_(std::move(how)) {}
 
     /// Submits the call and returns at once.
     template <class... A>
@@ -39927,24 +39976,25 @@ public:
 
 private:
     std::shared_ptr<rt::detail::session_door> door_;
-    call_options how_;
+    rt::detail::owned_options<call_options> how_;
 };
 
 /// actor<T>.with({...}).on(session): call it with the constructor's arguments, from any thread.
 template <class T>
 class session_actor_maker {
 public:
-    session_actor_maker(session& by, const actor_options& how) noexcept : by_(by), how_(how) {}
+    session_actor_maker(session& by, rt::detail::owned_options<actor_options> how) noexcept
+        : by_(by), how_(std::move(how)) {}
 
     /// Makes the actor; blocks until its constructor has returned.
     template <class... A>
     [[nodiscard]] shared_actor<T> operator()(A&&... args) const {
-        return by_.make<T>(how_, std::forward<A>(args)...);
+        return by_.make<T>(*how_, std::forward<A>(args)...);
     }
 
 private:
     session& by_;
-    actor_options how_;
+    rt::detail::owned_options<actor_options> how_;
 };
 
 } // namespace skein
