@@ -19,6 +19,7 @@
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/posix_disk.hpp>
+#include <skein/core/printable.hpp>
 #include <skein/core/read_number.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/time.hpp>
@@ -34,6 +35,7 @@
 #include <skein/core/detail/log.ipp>
 #include <skein/core/detail/loop.ipp>
 #include <skein/core/detail/posix_disk.ipp>
+#include <skein/core/detail/printable.ipp>
 #include <skein/core/detail/read_number.ipp>
 #include <skein/core/detail/scope.ipp>
 #include <skein/core/detail/time.ipp>

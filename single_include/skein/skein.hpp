@@ -1228,8 +1228,12 @@ inline constexpr std::uint16_t default_port = 7117;
 ///           malformed
 [[nodiscard]] net::token find_token(const std::string& file);
 
-/// The same for a head: when nothing is set and there is no file, one is made that only this user can read.
+/// The same for a head: a file that is named or is the user's own, and is not there, is made; only this user can read it.
 [[nodiscard]] net::token find_or_make_token(const std::string& file);
+
+/// The 64 digits of a new token. `file`: where they are written, which must be a new one; empty: nowhere.
+///   errors  already_exists, io
+[[nodiscard]] std::string make_token(const std::string& file);
 
 } // namespace skein::cluster
 
@@ -1576,6 +1580,7 @@ struct boot_message {
     byte_buffer message;
     std::int32_t socket = -1; ///< the number of the inherited socket, or -1
     std::int32_t memory = -1; ///< the same of the memory
+    std::int32_t threads = 0; ///< the OMP_NUM_THREADS that it was given; 0: none, or the user's
 };
 
 /// The numbers that inherited files have in a child.
@@ -1627,6 +1632,67 @@ private:
 } // namespace detail
 } // namespace skein::rt
 
+// ======== skein/rt/detail/threads.hpp
+// How many threads the code of a task uses where it asks OpenMP: as many as the task has cpus. A process is started with
+// OMP_NUM_THREADS, unless the user has set it; where tasks with other numbers of cpus take turns in one worker, each sets
+// it anew, for what it starts and for the OpenMP of its process.
+
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <dlfcn.h>
+
+namespace skein::rt {
+
+/// The variable with which OpenMP, and what is made like it, is told how many threads to use.
+inline constexpr const char* threads_variable = "OMP_NUM_THREADS";
+
+namespace detail {
+
+/// What skein has set OMP_NUM_THREADS of this process to; 0: nothing.
+inline constinit std::atomic<int> threads_set{0};
+/// Calls here have different numbers of cpus.
+inline constinit bool threads_vary = false;
+
+/// The boot message says that it was skein who has set them.
+inline void threads_of_start(int n) noexcept { threads_set = n; }
+
+/// Whether somebody else has said how many: who started this program, or what a child is given.
+[[nodiscard]] inline bool threads_are_said(
+    const std::vector<std::pair<std::string, std::string>>& of_child) {
+    for (const auto& [name, value] : of_child)
+        if (name == threads_variable) return true;
+    const char* const here = std::getenv(threads_variable);
+    if (here == nullptr) return false;
+    const int ours = threads_set;
+    return ours == 0 || here != std::to_string(ours);
+}
+
+/// In a worker: a call begins that has so many cpus.
+inline void use_threads(int cpus) {
+    const int n = cpus > 1 ? cpus : 1;
+    const int before = threads_set;
+    if (before == n || before == 0) return;
+    if (threads_are_said({})) { // a task has set it
+        threads_set = 0;
+        return;
+    }
+    threads_set = n;
+    ::setenv(threads_variable, std::to_string(n).c_str(), 1);
+    // It has read the variable when it was loaded; its number for each thread that asks is its own.
+    using setter = void (*)(int);
+    static const auto tell = reinterpret_cast<setter>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+    if (tell != nullptr) tell(n);
+}
+
+} // namespace detail
+} // namespace skein::rt
+
 // ======== skein/rt/process.hpp
 // A child process that cannot be left behind: it dies with its parent, its end is an event (pidfd)
 // that a loop can wait for, and it can hand its parent one last text that says why it left.
@@ -1640,533 +1706,6 @@ private:
 // task<exit_status> rt::wait(loop, child) on a real loop is in <skein/rt/process_wait.hpp>.
 
 
-// ======== skein/rt/resources.hpp
-// What a place has and what a request asks for: cpus, gpus, memory, and resources that a program names itself.
-//
-//     auto have = rt::parse_resources(text).value(); // "cpu=8,gpu=2,memory=4GiB,ssd=1"
-//     rt::resources need;
-//     need.cpu = rt::amount::from(0.5);
-//     if (rt::fits(need, have)) have -= need;
-//
-// Amounts are whole numbers of 1/10000, so that ten times 0.1 is 1 and what was taken can be given back
-// exactly; memory is in bytes. Nothing here depends on a machine: what a host has is measured elsewhere.
-
-
-#include <compare>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::rt {
-
-/// A number of cpus, gpus or units of a custom resource, in steps of 1/10000. Never negative in resources;
-/// differences may be.
-class amount {
-public:
-    static constexpr std::int64_t steps = 10'000; ///< steps in one
-    static constexpr std::int64_t most =
-        1'000'000'000; ///< what parse and from() take at most, in ones
-
-    constexpr amount() noexcept = default;
-    /// A whole number.
-    constexpr amount(int n) noexcept : raw_(steps * n) {}
-    /// Would lose its fraction: amount::from(0.5).
-    amount(double) = delete;
-    amount(float) = delete;
-    /// In steps of 1/10000.
-    [[nodiscard]] static constexpr amount of_steps(std::int64_t n) noexcept {
-        amount a;
-        a.raw_ = n;
-        return a;
-    }
-    /// The nearest step. Throws error (invalid_argument) for what is negative, no number, more than `most`, or
-    /// not zero and nearer to zero than to one step.
-    [[nodiscard]] static amount from(double n);
-
-    [[nodiscard]] constexpr std::int64_t in_steps() const noexcept { return raw_; }
-    [[nodiscard]] constexpr bool is_whole() const noexcept { return raw_ % steps == 0; }
-    constexpr explicit operator bool() const noexcept { return raw_ != 0; }
-
-    constexpr amount& operator+=(amount b) noexcept {
-        raw_ += b.raw_;
-        return *this;
-    }
-    constexpr amount& operator-=(amount b) noexcept {
-        raw_ -= b.raw_;
-        return *this;
-    }
-    friend constexpr amount operator+(amount a, amount b) noexcept { return a += b; }
-    friend constexpr amount operator-(amount a, amount b) noexcept { return a -= b; }
-    friend constexpr auto operator<=>(amount, amount) noexcept = default;
-
-private:
-    std::int64_t raw_ = 0;
-};
-
-/// A resource that is only a name and a number, such as licences: ssd=1.
-struct custom_resource {
-    std::string name{}; ///< a letter, then letters, digits, '_', '-', '.'; at most 64
-    amount value{};
-    friend auto operator<=>(const custom_resource&, const custom_resource&) = default;
-};
-
-/// Bounds of what is parsed, so that text from outside cannot take much.
-struct resource_limits {
-    std::size_t text = 4096;                       ///< bytes
-    std::size_t custom = 32;                       ///< custom resources
-    std::uint64_t memory = std::uint64_t{1} << 50; ///< bytes: 1 PiB
-};
-
-/// Amounts of several resources. What is not named is zero.
-struct resources {
-    amount cpu{}, gpu{};
-    std::uint64_t memory = 0;              ///< bytes
-    std::vector<custom_resource> custom{}; ///< in the order of their names, none twice, none zero
-
-    /// The amount of a custom resource.
-    [[nodiscard]] amount of(std::string_view name) const noexcept;
-    /// Sets a custom resource; zero removes it. Throws error (invalid_argument) for a name that is none.
-    resources& set(std::string_view name, amount value);
-    [[nodiscard]] bool empty() const noexcept {
-        return !cpu && !gpu && memory == 0 && custom.empty();
-    }
-
-    resources& operator+=(const resources& more);
-    /// `less` must fit in this.
-    resources& operator-=(const resources& less);
-
-    friend bool operator==(const resources&, const resources&) = default;
-    /// An order for keys of maps; fits() says whether one is enough for the other.
-    friend auto operator<=>(const resources&, const resources&) = default;
-};
-
-/// True if no amount of `need` is larger than that of `have`.
-[[nodiscard]] bool fits(const resources& need, const resources& have) noexcept;
-
-/// The cores that so much cpu is counted as: rounded up.
-[[nodiscard]] constexpr std::uint32_t whole_cores(amount cpu) noexcept {
-    return static_cast<std::uint32_t>((cpu.in_steps() + amount::steps - 1) / amount::steps);
-}
-
-/// Reads "cpu=2,gpu=0.5,memory=4GiB,ssd=1". Memory takes B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or bytes; at most
-/// four decimals; bytes are rounded up. An error says which part is wrong and how to write it.
-[[nodiscard]] result<resources> parse_resources(std::string_view text,
-                                                const resource_limits& limits = {});
-
-/// What parse_resources() reads: "cpu=2,gpu=0.5,memory=4GiB,ssd=1"; without anything "".
-[[nodiscard]] std::string to_string(const resources& r);
-/// "0.5"
-[[nodiscard]] std::string to_string(amount a);
-
-/// Whether this can be asked for: more than one gpu must be a whole number, for a share of a gpu lies on one gpu.
-[[nodiscard]] result<void> check_demand(const resources& need);
-/// Whether a place can have this: its gpus are whole, and at most 64.
-[[nodiscard]] result<void> check_total(const resources& total);
-
-/// Gpus of one host by their index there, at most 64.
-class gpu_set {
-public:
-    static constexpr int most = 64;
-
-    constexpr gpu_set() noexcept = default;
-    constexpr explicit gpu_set(std::uint64_t bits) noexcept : bits_(bits) {}
-
-    [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return bits_; }
-    [[nodiscard]] constexpr bool has(int index) const noexcept { return (bits_ >> index & 1) != 0; }
-    constexpr void insert(int index) noexcept { bits_ |= std::uint64_t{1} << index; }
-    [[nodiscard]] constexpr bool empty() const noexcept { return bits_ == 0; }
-    friend constexpr bool operator==(gpu_set, gpu_set) noexcept = default;
-
-private:
-    std::uint64_t bits_ = 0;
-};
-/// "0,3": what a variable such as CUDA_VISIBLE_DEVICES takes.
-[[nodiscard]] std::string to_string(gpu_set gpus);
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/resources.ipp
-// The bodies of rt/resources.hpp: reading, printing and checking amounts.
-
-
-// ======== skein/core/check.hpp
-// SKEIN_CHECK: a bug of the caller ends the program with place and values, in every build type.
-//
-//     SKEIN_CHECK(r < n, "rank {} >= world size {}", r, n);
-
-
-#include <source_location>
-
-#include <fmt/core.h>
-
-// The compiled form goes with the fmt it was built with; its CMake targets say which one that was.
-#if defined(SKEIN_COMPILED) && defined(SKEIN_FMT_MAJOR)
-#if FMT_VERSION / 10000 != SKEIN_FMT_MAJOR
-#error                                                                                             \
-    "skein: compiled with another fmt than the one found first here. LibTorch brings one of its own: give its include folder with -idirafter, not with -isystem"
-#endif
-#endif
-
-namespace skein::detail {
-
-/// Prints condition, values and place to standard error and aborts.
-[[noreturn]] void check_failed(const char* condition, std::source_location where,
-                               fmt::string_view text, fmt::format_args values);
-
-/// The characters of a checked format: get() since fmt 10, a conversion before it, which fmt
-/// 12.2 deprecates.
-template <class Format>
-[[nodiscard]] fmt::string_view text_of(const Format& format) {
-    if constexpr (requires { format.get(); })
-        return format.get();
-    else
-        return format;
-}
-
-/// The slow path of SKEIN_CHECK: takes the values by reference, formats nothing itself.
-template <class... Values>
-[[noreturn, gnu::cold, gnu::noinline]] void check_failed_with(const char* condition,
-                                                              std::source_location where,
-                                                              fmt::format_string<Values...> text,
-                                                              Values&&... values) {
-    check_failed(condition, where, text_of(text), fmt::make_format_args(values...));
-}
-
-} // namespace skein::detail
-
-/// Aborts with the message (fmt syntax) and location when the condition is false.
-#define SKEIN_CHECK(condition, ...)                                                                \
-    (static_cast<bool>(condition) ? void()                                                         \
-                                  : ::skein::detail::check_failed_with(                            \
-                                        #condition, std::source_location::current(), __VA_ARGS__))
-
-
-// ======== skein/core/detail/check.ipp
-// What a failed check says, and the end of the program.
-
-#include <cstdio>
-#include <cstdlib>
-#include <string>
-
-namespace skein::detail {
-
-SKEIN_INLINE void check_failed(const char* condition, std::source_location where,
-                               fmt::string_view text, fmt::format_args values) {
-    const std::string message = fmt::vformat(text, values);
-    std::fprintf(stderr, "skein: check failed: %s: %s (%s:%u in %s)\n", condition, message.c_str(),
-                 where.file_name(), where.line(), where.function_name());
-    std::fflush(stderr);
-    std::abort();
-}
-
-} // namespace skein::detail
-
-
-// ======== skein/rt/detail/resources.ipp, continued
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <optional>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-struct memory_unit {
-    std::string_view name;
-    std::uint64_t bytes;
-};
-inline constexpr std::array<memory_unit, 9> memory_units{{{"TiB", std::uint64_t{1} << 40},
-                                                          {"GiB", std::uint64_t{1} << 30},
-                                                          {"MiB", std::uint64_t{1} << 20},
-                                                          {"KiB", std::uint64_t{1} << 10},
-                                                          {"TB", 1'000'000'000'000},
-                                                          {"GB", 1'000'000'000},
-                                                          {"MB", 1'000'000},
-                                                          {"kB", 1'000},
-                                                          {"B", 1}}};
-
-inline bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
-inline bool is_letter(char c) noexcept { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-
-inline bool is_resource_name(std::string_view name) noexcept {
-    if (name.empty() || name.size() > 64 || !is_letter(name.front())) return false;
-    return std::all_of(name.begin(), name.end(), [](char c) {
-        return is_letter(c) || is_digit(c) || c == '_' || c == '-' || c == '.';
-    });
-}
-
-/// Text for a message: bounded, and without what a terminal would obey.
-inline std::string shown(std::string_view text) {
-    std::string s(text.substr(0, 40));
-    for (auto& c : s)
-        if (c < ' ' || c > '~') c = '?';
-    return text.size() > 40 ? s + "..." : s;
-}
-
-/// Digits with at most four decimals, in steps of 1/10000; nothing if it is something else or above `most` ones.
-inline std::optional<std::uint64_t> read_steps(std::string_view text, std::uint64_t most) {
-    std::uint64_t whole = 0, part = 0;
-    std::size_t i = 0, decimals = 0;
-    for (; i < text.size() && is_digit(text[i]); ++i) {
-        whole = whole * 10 + static_cast<std::uint64_t>(text[i] - '0');
-        if (whole > most) return std::nullopt;
-    }
-    if (i == 0) return std::nullopt;
-    if (i < text.size()) {
-        if (text[i] != '.' || i + 1 == text.size()) return std::nullopt;
-        for (++i; i < text.size(); ++i) {
-            if (!is_digit(text[i]) || ++decimals > 4) return std::nullopt;
-            part = part * 10 + static_cast<std::uint64_t>(text[i] - '0');
-        }
-    }
-    for (; decimals < 4; ++decimals) part *= 10;
-    if (whole == most && part != 0) return std::nullopt;
-    return whole * amount::steps + part;
-}
-
-inline error bad_amount(std::string_view name, std::string_view value) {
-    return error(errc::invalid_argument,
-                 fmt::format("{}={} is no amount", shown(name), shown(value)))
-        .with_hint(fmt::format("write {0}=2 or {0}=0.5: at most four decimals, 0 to {1}",
-                               shown(name), amount::most));
-}
-
-inline result<std::uint64_t> read_memory(std::string_view value, std::uint64_t most) {
-    std::uint64_t unit = 1;
-    auto digits = value;
-    for (const auto& u : memory_units)
-        if (value.ends_with(u.name)) {
-            unit = u.bytes;
-            digits.remove_suffix(u.name.size());
-            break;
-        }
-    const auto steps = read_steps(digits, most / unit);
-    if (!steps)
-        return error(errc::invalid_argument,
-                     fmt::format("memory={} is no amount of memory", shown(value)))
-            .with_hint(
-                fmt::format("write memory=512MiB, memory=1.5GiB or bytes; at most {}", most));
-    __extension__ using wide = unsigned __int128;
-    const auto bytes = (static_cast<wide>(*steps) * unit + amount::steps - 1) / amount::steps;
-    return static_cast<std::uint64_t>(bytes);
-}
-
-/// Of a name that is meant to be one of the three: what it is called. "": it is a name of its own.
-[[nodiscard]] inline std::string_view meant_resource(std::string_view name) {
-    std::string low(name);
-    for (char& c : low) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    if (low == "cpu" || low == "cpus" || low == "num_cpus") return "cpu";
-    if (low == "gpu" || low == "gpus" || low == "num_gpus") return "gpu";
-    if (low == "memory" || low == "mem" || low == "ram") return "memory";
-    return "";
-}
-
-/// Reads one NAME=AMOUNT into r.
-inline result<void> read_resource(std::string_view part, resources& r,
-                                  const resource_limits& limits) {
-    const auto equals = part.find('=');
-    const auto name = part.substr(0, equals);
-    if (equals == std::string_view::npos || !is_resource_name(name))
-        return error(errc::invalid_argument, fmt::format("\"{}\" is no resource", shown(part)))
-            .with_hint("write NAME=AMOUNT with a name that begins with a letter: cpu=2,ssd=1");
-    const auto value = part.substr(equals + 1);
-    if (const auto meant = meant_resource(name); !meant.empty() && meant != name)
-        return error(errc::invalid_argument, fmt::format("\"{}\" is no resource", shown(part)))
-            .with_hint(fmt::format("it is called {0}: {0}={1}", meant, shown(value)));
-    if (name == "memory") {
-        const auto bytes = read_memory(value, limits.memory);
-        if (!bytes) return bytes.error();
-        r.memory = *bytes;
-        return {};
-    }
-    const auto steps = read_steps(value, static_cast<std::uint64_t>(amount::most));
-    if (!steps) return bad_amount(name, value);
-    const auto n = amount::of_steps(static_cast<std::int64_t>(*steps));
-    if (name == "cpu") {
-        r.cpu = n;
-    } else if (name == "gpu") {
-        r.gpu = n;
-    } else {
-        r.set(name, n);
-        if (r.custom.size() > limits.custom)
-            return error(errc::too_large,
-                         fmt::format("more than {} custom resources", limits.custom))
-                .with_hint("use labels for what is not counted");
-    }
-    return {};
-}
-
-} // namespace detail
-
-SKEIN_INLINE amount amount::from(double n) {
-    const double scaled = n * static_cast<double>(steps);
-    const bool in_range = n >= 0 && n <= static_cast<double>(most); // false for what is no number
-    if (!in_range || (n > 0 && scaled < 0.5))
-        throw error(errc::invalid_argument, fmt::format("{} is no amount of a resource", n))
-            .with_hint(fmt::format("amounts are 0, or 0.0001 to {}, in steps of 0.0001", most));
-    return of_steps(static_cast<std::int64_t>(std::llround(scaled)));
-}
-
-SKEIN_INLINE amount resources::of(std::string_view name) const noexcept {
-    for (const auto& c : custom)
-        if (c.name == name) return c.value;
-    return {};
-}
-
-SKEIN_INLINE resources& resources::set(std::string_view name, amount value) {
-    if (!detail::is_resource_name(name) || name == "cpu" || name == "gpu" || name == "memory")
-        throw error(errc::invalid_argument,
-                    fmt::format("\"{}\" is no name of a custom resource", detail::shown(name)))
-            .with_hint("a letter, then letters, digits, '_', '-' or '.'; cpu, gpu and memory are "
-                       "fields of their own");
-    const auto at =
-        std::lower_bound(custom.begin(), custom.end(), name,
-                         [](const custom_resource& c, std::string_view n) { return c.name < n; });
-    const bool there = at != custom.end() && at->name == name;
-    if (!value) {
-        if (there) custom.erase(at);
-    } else if (there) {
-        at->value = value;
-    } else {
-        custom.insert(at, {std::string(name), value});
-    }
-    return *this;
-}
-
-SKEIN_INLINE resources& resources::operator+=(const resources& more) {
-    cpu += more.cpu;
-    gpu += more.gpu;
-    memory += more.memory;
-    for (const auto& c : more.custom) set(c.name, of(c.name) + c.value);
-    return *this;
-}
-
-SKEIN_INLINE resources& resources::operator-=(const resources& less) {
-    SKEIN_CHECK(fits(less, *this), "{} is less than {}", to_string(*this), to_string(less));
-    cpu -= less.cpu;
-    gpu -= less.gpu;
-    memory -= less.memory;
-    for (const auto& c : less.custom) set(c.name, of(c.name) - c.value);
-    return *this;
-}
-
-SKEIN_INLINE bool fits(const resources& need, const resources& have) noexcept {
-    if (need.cpu > have.cpu || need.gpu > have.gpu || need.memory > have.memory) return false;
-    return std::all_of(need.custom.begin(), need.custom.end(),
-                       [&](const custom_resource& c) { return c.value <= have.of(c.name); });
-}
-
-SKEIN_INLINE result<resources> parse_resources(std::string_view text,
-                                               const resource_limits& limits) {
-    resources r;
-    if (text.empty()) return r;
-    if (text.size() > limits.text)
-        return error(errc::too_large, fmt::format("a list of resources of {} bytes, more than {}",
-                                                  text.size(), limits.text));
-    const auto where = fmt::format("resources \"{}\"", detail::shown(text));
-    std::vector<std::string_view> seen;
-    for (std::size_t begin = 0; begin <= text.size();) {
-        const auto comma = std::min(text.find(',', begin), text.size());
-        const auto part = text.substr(begin, comma - begin);
-        const auto name = part.substr(0, part.find('='));
-        if (std::find(seen.begin(), seen.end(), name) != seen.end())
-            return error(errc::invalid_argument,
-                         fmt::format("{} is there twice", detail::shown(name)))
-                .with_where(where);
-        seen.push_back(name);
-        if (auto read = detail::read_resource(part, r, limits); !read) {
-            auto why = read.error();
-            return std::move(why).with_where(where);
-        }
-        begin = comma + 1;
-    }
-    return r;
-}
-
-SKEIN_INLINE std::string to_string(amount a) {
-    const auto raw = a.in_steps();
-    const auto size = static_cast<std::uint64_t>(raw < 0 ? -raw : raw);
-    auto s = fmt::format("{}{}", raw < 0 ? "-" : "", size / amount::steps);
-    if (const auto part = size % amount::steps; part != 0) {
-        s += fmt::format(".{:04}", part);
-        while (s.back() == '0') s.pop_back();
-    }
-    return s;
-}
-
-SKEIN_INLINE std::string to_string(const resources& r) {
-    std::string s;
-    const auto append = [&s](std::string_view name, const std::string& value) {
-        if (!s.empty()) s += ',';
-        s += fmt::format("{}={}", name, value);
-    };
-    if (r.cpu) append("cpu", to_string(r.cpu));
-    if (r.gpu) append("gpu", to_string(r.gpu));
-    if (r.memory != 0) {
-        for (const auto& u : detail::memory_units) {
-            const bool binary = u.name.size() == 3 || u.bytes == 1;
-            if (!binary || r.memory % u.bytes != 0) continue;
-            append("memory", fmt::format("{}{}", r.memory / u.bytes, u.name));
-            break;
-        }
-    }
-    for (const auto& c : r.custom) append(c.name, to_string(c.value));
-    return s;
-}
-
-SKEIN_INLINE std::string to_string(gpu_set gpus) {
-    std::string s;
-    for (int i = 0; i < gpu_set::most; ++i)
-        if (gpus.has(i)) s += fmt::format("{}{}", s.empty() ? "" : ",", i);
-    return s;
-}
-
-namespace detail {
-/// Amounts that came as numbers, not as text, must lie in the same bounds.
-inline result<void> check_range(const resources& r) {
-    const auto in_range = [](amount a) {
-        return a >= amount{} && a <= amount::of_steps(amount::most * amount::steps);
-    };
-    const bool ok = in_range(r.cpu) && in_range(r.gpu) && r.memory <= resource_limits{}.memory &&
-                    r.custom.size() <= resource_limits{}.custom &&
-                    std::all_of(r.custom.begin(), r.custom.end(),
-                                [&](const custom_resource& c) { return in_range(c.value); });
-    if (ok) return {};
-    return error(errc::invalid_argument, fmt::format("amounts out of range: {}", to_string(r)))
-        .with_hint(fmt::format("0 to {} of each, memory up to {} bytes, {} custom resources",
-                               amount::most, resource_limits{}.memory, resource_limits{}.custom));
-}
-} // namespace detail
-
-SKEIN_INLINE result<void> check_demand(const resources& need) {
-    if (auto range = detail::check_range(need); !range) return range;
-    if (need.gpu > amount(1) && !need.gpu.is_whole())
-        return error(errc::invalid_argument,
-                     fmt::format("asks for gpu={}: a share of a gpu lies on one gpu",
-                                 to_string(need.gpu)))
-            .with_hint("ask for a fraction up to 1, or for whole gpus");
-    return {};
-}
-
-SKEIN_INLINE result<void> check_total(const resources& total) {
-    if (auto range = detail::check_range(total); !range) return range;
-    if (!total.gpu.is_whole() || total.gpu > amount(gpu_set::most))
-        return error(errc::invalid_argument, fmt::format("has gpu={}", to_string(total.gpu)))
-            .with_hint(fmt::format("a place has whole gpus, at most {}", gpu_set::most));
-    return {};
-}
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/process.hpp, continued
 #include <csignal>
 #include <optional>
 #include <string>
@@ -2204,13 +1743,6 @@ private:
 
 /// How this host calls itself.
 [[nodiscard]] std::string host_name();
-
-/// What CUDA_VISIBLE_DEVICES may say of this host's gpus: those of NVIDIA's driver, as far as this process sees them.
-[[nodiscard]] std::vector<std::string> visible_gpus();
-
-/// What CUDA_VISIBLE_DEVICES of a child says, for some gpus of those that visible_gpus() gave; without names: their
-/// indices.
-[[nodiscard]] std::string gpus_by_name(gpu_set gpus, const std::vector<std::string>& names);
 
 /// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
 [[nodiscard]] std::string process_title(std::string_view program, std::string_view part);
@@ -2301,6 +1833,176 @@ private:
 // The bodies of rt/process.hpp: names, and how the end of a child is seen. Its start: process_start.ipp.
 
 
+// ======== skein/core/check.hpp
+// SKEIN_CHECK: a bug of the caller ends the program with place and values, in every build type.
+//
+//     SKEIN_CHECK(r < n, "rank {} >= world size {}", r, n);
+
+
+#include <source_location>
+
+#include <fmt/core.h>
+
+// The compiled form goes with the fmt it was built with; its CMake targets say which one that was.
+#if defined(SKEIN_COMPILED) && defined(SKEIN_FMT_MAJOR)
+#if FMT_VERSION / 10000 != SKEIN_FMT_MAJOR
+#error                                                                                             \
+    "skein: compiled with another fmt than the one found first here. LibTorch brings one of its own: give its include folder with -idirafter, not with -isystem"
+#endif
+#endif
+
+namespace skein::detail {
+
+/// Prints condition, values and place to standard error and aborts.
+[[noreturn]] void check_failed(const char* condition, std::source_location where,
+                               fmt::string_view text, fmt::format_args values);
+
+/// The characters of a checked format: get() since fmt 10, a conversion before it, which fmt
+/// 12.2 deprecates.
+template <class Format>
+[[nodiscard]] fmt::string_view format_text(const Format& format) {
+    if constexpr (requires { format.get(); })
+        return format.get();
+    else
+        return format;
+}
+
+/// The slow path of SKEIN_CHECK: takes the values by reference, formats nothing itself.
+template <class... Values>
+[[noreturn, gnu::cold, gnu::noinline]] void check_failed_with(const char* condition,
+                                                              std::source_location where,
+                                                              fmt::format_string<Values...> text,
+                                                              Values&&... values) {
+    check_failed(condition, where, format_text(text), fmt::make_format_args(values...));
+}
+
+} // namespace skein::detail
+
+/// Aborts with the message (fmt syntax) and location when the condition is false.
+#define SKEIN_CHECK(condition, ...)                                                                \
+    (static_cast<bool>(condition) ? void()                                                         \
+                                  : ::skein::detail::check_failed_with(                            \
+                                        #condition, std::source_location::current(), __VA_ARGS__))
+
+
+// ======== skein/core/detail/check.ipp
+// What a failed check says, and the end of the program.
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+namespace skein::detail {
+
+SKEIN_INLINE void check_failed(const char* condition, std::source_location where,
+                               fmt::string_view text, fmt::format_args values) {
+    const std::string message = fmt::vformat(text, values);
+    std::fprintf(stderr, "skein: check failed: %s: %s (%s:%u in %s)\n", condition, message.c_str(),
+                 where.file_name(), where.line(), where.function_name());
+    std::fflush(stderr);
+    std::abort();
+}
+
+} // namespace skein::detail
+
+// ======== skein/core/printable.hpp
+// Text of other processes as a terminal may have it: what it would take for a command is shown, not obeyed.
+//
+//     fmt::print("{}\n", printable(job.name));                  // "evil\x1b[31m" on one line
+//     fmt::print(stderr, "error: {}\n", printable_lines(why));  // a text of several lines keeps them
+//
+// Names of programs, nodes and actors, and texts of exceptions are what somebody else has chosen. What a worker prints is
+// its program's own output, and is not touched.
+
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace skein {
+
+/// One line: control characters, C1 ones among them, and bytes that are not UTF-8 become \n, \t, \r or \xNN.
+[[nodiscard]] std::string printable(std::string_view text);
+
+/// The same, but ends of lines and tabs stay.
+[[nodiscard]] std::string printable_lines(std::string_view text);
+
+namespace detail {
+/// The bytes of the character with which a text begins that is not empty; 0: it is not UTF-8.
+[[nodiscard]] std::size_t utf8_length(std::string_view text) noexcept;
+/// U+0080 to U+009F: many terminals take them as they take ESC and a letter.
+[[nodiscard]] constexpr bool is_c1(std::string_view character) noexcept {
+    return character.size() == 2 && character[0] == '\xc2' &&
+           static_cast<unsigned char>(character[1]) < 0xa0;
+}
+} // namespace detail
+
+} // namespace skein
+
+
+// ======== skein/core/detail/printable.ipp
+// The bodies of core/printable.hpp.
+
+#include <algorithm>
+#include <cstdint>
+
+#include <fmt/core.h>
+
+namespace skein {
+namespace detail {
+
+SKEIN_INLINE std::size_t utf8_length(std::string_view text) noexcept {
+    const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+    const unsigned first = at(0);
+    if (first < 0x80) return 1;
+    const std::size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+    if (first < 0xc2 || first > 0xf4 || text.size() < bytes) return 0;
+    std::uint32_t code = first & (0xffu >> (bytes + 1));
+    for (std::size_t i = 1; i < bytes; ++i) {
+        if ((at(i) & 0xc0) != 0x80) return 0;
+        code = code << 6 | (at(i) & 0x3f);
+    }
+    // No longer than it must be, no half of a pair, not above the last one.
+    const bool good = bytes == 2 ||
+                      (bytes == 3 && code >= 0x800 && (code < 0xd800 || code > 0xdfff)) ||
+                      (bytes == 4 && code >= 0x10000 && code <= 0x10ffff);
+    return good ? bytes : 0;
+}
+
+/// `kept`: control characters that stay.
+SKEIN_INLINE std::string shown(std::string_view text, std::string_view kept) {
+    std::string out;
+    out.reserve(text.size());
+    while (!text.empty()) {
+        const auto bytes = utf8_length(text);
+        const auto one = text.substr(0, std::max<std::size_t>(bytes, 1));
+        text.remove_prefix(one.size());
+        const auto first = static_cast<unsigned char>(one[0]);
+        const bool is_control = bytes == 0 || first < 0x20 || first == 0x7f || is_c1(one);
+        if (!is_control || kept.find(one[0]) != kept.npos) {
+            out += one;
+        } else if (one == "\n" || one == "\t" || one == "\r") {
+            out += one == "\n" ? "\\n" : one == "\t" ? "\\t" : "\\r";
+        } else {
+            for (const char c : one)
+                out +=
+                    fmt::format("\\x{:02x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+        }
+    }
+    return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::string printable(std::string_view text) { return detail::shown(text, ""); }
+SKEIN_INLINE std::string printable_lines(std::string_view text) {
+    return detail::shown(text, "\n\t");
+}
+
+} // namespace skein
+
+
+// ======== skein/rt/detail/process.ipp, continued
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -2308,7 +2010,6 @@ private:
 #include <cstring>
 
 #include <fcntl.h>
-#include <glob.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -2350,42 +2051,11 @@ SKEIN_INLINE std::string host_name() {
     return text;
 }
 
-SKEIN_INLINE std::vector<std::string> visible_gpus() {
-    ::glob_t found{};
-    const auto there =
-        ::glob("/dev/nvidia[0-9]*", 0, nullptr, &found) == 0 ? found.gl_pathc : std::size_t{0};
-    ::globfree(&found);
-    std::vector<std::string> names;
-    const auto most = std::min<std::size_t>(there, gpu_set::most);
-    const char* const seen = std::getenv("CUDA_VISIBLE_DEVICES");
-    if (seen == nullptr) {
-        for (std::size_t i = 0; i < most; ++i) names.push_back(std::to_string(i));
-        return names;
-    }
-    for (std::string_view left = seen; !left.empty() && names.size() < most;) {
-        const auto end = std::min(left.find(','), left.size());
-        const auto name = left.substr(0, end);
-        if (name.empty() || name == "-1") break; // -1 ends its list, as it does for CUDA
-        names.emplace_back(name);
-        left.remove_prefix(std::min(end + 1, left.size()));
-    }
-    return names;
-}
-
-SKEIN_INLINE std::string gpus_by_name(gpu_set gpus, const std::vector<std::string>& names) {
-    if (names.empty()) return to_string(gpus);
-    std::string out;
-    for (int i = 0; i < gpu_set::most; ++i)
-        if (gpus.has(i) && static_cast<std::size_t>(i) < names.size())
-            out += (out.empty() ? "" : ",") + names[static_cast<std::size_t>(i)];
-    return out;
-}
-
 SKEIN_INLINE std::string process_title(std::string_view program, std::string_view part) {
     program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
     constexpr std::size_t kept = 15;
-    const auto tail = (":" + std::string(part)).substr(0, kept);
-    return std::string(program.substr(0, kept - tail.size())) + tail;
+    const auto tail = (":" + printable(part)).substr(0, kept);
+    return printable(program).substr(0, kept - tail.size()) + tail;
 }
 
 SKEIN_INLINE void name_process(std::string_view part) {
@@ -3956,6 +3626,7 @@ SKEIN_INLINE result<boot> read_boot(std::string_view number) {
         return error(errc::malformed, "the boot message of this process cannot be read")
             .with_hint(
                 fmt::format("{} is set by skein for its children only: unset it", boot_variable));
+    threads_of_start(got->threads);
     boot mine;
     mine.role = std::move(got->role);
     mine.name = std::move(got->name);
@@ -4389,8 +4060,9 @@ namespace skein::cluster::detail {
 /// Its text.
 ///   errors  not_found, permission_denied (others may read it), invalid_argument (no regular file), io
 [[nodiscard]] std::string read_token_file(const std::string& path);
-/// Makes the file with a new token unless another process is first.
-void make_token_file(const std::string& path);
+/// Makes the file with a new token, which only this user can read; false: there is one, or another process was first.
+///   errors  io
+bool make_token_file(const std::string& path);
 /// ~/.config/skein/token, as XDG_CONFIG_HOME and HOME say; empty: neither is set.
 [[nodiscard]] std::string own_token_file(const variable_reader& read);
 
@@ -4509,8 +4181,7 @@ SKEIN_INLINE std::string read_token_file(const std::string& path) {
     return std::string(text, n > 0 ? static_cast<std::size_t>(n) : 0);
 }
 
-/// Makes the file with a new token unless another process is first.
-SKEIN_INLINE void make_token_file(const std::string& path) {
+SKEIN_INLINE bool make_token_file(const std::string& path) {
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
     const auto draft = fmt::format("{}.{}.{:x}", path, ::getpid(), system_random().next());
@@ -4520,12 +4191,17 @@ SKEIN_INLINE void make_token_file(const std::string& path) {
             .with_hint("set SKEIN_TOKEN or SKEIN_TOKEN_FILE instead");
     }
     const auto text = net::token::generate().to_hex() + "\n";
+    errno = 0;
     const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-    ::close(fd);
     // link() is the atomic "create with content": exactly one of several ranks succeeds.
-    if (written) [[maybe_unused]]
-        const int linked = ::link(draft.c_str(), path.c_str());
+    const bool linked = written && ::link(draft.c_str(), path.c_str()) == 0;
+    const int why = errno;
+    ::close(fd);
     ::unlink(draft.c_str());
+    if (linked || why == EEXIST) return linked;
+    throw error(errc::io, fmt::format("make token file {}: {}", path,
+                                      why != 0 ? std::strerror(why) : "the disk is full"))
+        .with_hint("set SKEIN_TOKEN or SKEIN_TOKEN_FILE instead");
 }
 
 SKEIN_INLINE std::string own_token_file(const variable_reader& read) {
@@ -4542,6 +4218,7 @@ SKEIN_INLINE net::token group_token(const variable_reader& read) {
     std::string path;
     if (const auto file = read("SKEIN_TOKEN_FILE")) {
         path = *file;
+        if (!std::filesystem::exists(path)) detail::make_token_file(path);
         return net::token::from_hex(detail::read_token_file(path)).value();
     }
     path = detail::own_token_file(read);
@@ -4620,7 +4297,7 @@ inline constexpr std::string_view token_sources =
         throw error(why.code(), fmt::format("{}: {}", from, why.text()))
             .with_hint(why.hint().empty()
                            ? "copy the token file of the head's host there, or name another one: "
-                             "skein head prints where its own is"
+                             "skein head prints where its own is, and makes it if there is none"
                            : why.hint());
     }
     auto read = net::token::from_hex(text);
@@ -4666,12 +4343,20 @@ SKEIN_INLINE net::token find_or_make_token(const std::string& file) {
         if (!std::filesystem::exists(file)) detail::make_token_file(file);
         return detail::token_in(file, "--token-file");
     }
-    const auto read = process_environment();
     const auto where = token_source(file);
-    const bool is_named = read(token_variable) || read("SKEIN_TOKEN_FILE");
-    if (!is_named && !where.empty() && !std::filesystem::exists(where))
+    const bool is_given = process_environment()(token_variable).has_value();
+    if (!is_given && !where.empty() && !std::filesystem::exists(where))
         detail::make_token_file(where);
     return find_token(file);
+}
+
+SKEIN_INLINE std::string make_token(const std::string& file) {
+    if (file.empty()) return net::token::generate().to_hex();
+    if (!detail::make_token_file(file))
+        throw error(errc::already_exists, fmt::format("{} is there already", file))
+            .with_hint("a token that others know is not written over: name another file, or "
+                       "delete this one");
+    return detail::token_in(file, "--file").to_hex();
 }
 
 } // namespace skein::cluster
@@ -5393,6 +5078,7 @@ struct time_constants {
     ms reconnect_most{2000};
     ms accept_pause{100};         ///< after a failed accept
     ms accept_grace{20};          ///< no stream is dropped for another one before
+    ms accept_proof_grace{40};    ///< the same from its first message on, which is whole
     ms refusal_line{10'000};      ///< at most one log line per kind of refused stream in this time
     ms shutdown_grace{2000};      ///< from the request to stop until the kill
     ms farewell_first{100};       ///< for a process to end by itself when its link has ended
@@ -6350,6 +6036,7 @@ private:
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -6405,6 +6092,10 @@ public:
         return *current_;
     }
     [[nodiscard]] static loop* try_current() noexcept { return current_; }
+    /// For what would keep this thread to itself until it ends, with a loop of its own.
+    ///   what, hint  as the error has them: "skein::run", "co_await ... instead"
+    ///   errors      not_supported: a loop runs on this thread and would stand still
+    static void refuse_inside(std::string_view what, std::string_view hint);
 
     /// Drives this loop on the calling thread until work ends; gives its value or rethrows. Work is
     /// cancelled by the token. Not re-entrant.
@@ -6658,7 +6349,7 @@ self_owned run_root(task<T> work, task_promise<T>* out, bool* done) {
 
 template <class T>
 T loop::run(task<T> work, cancel_token token) {
-    SKEIN_CHECK(current_ == nullptr, "loop::run inside a running loop");
+    refuse_inside("loop::run", "co_await the task instead, or run it on a thread of its own");
     const use this_one(*this);
     detail::task_promise<T> outcome;
     finished_ = false;
@@ -6730,6 +6421,8 @@ private:
 
 
 // ======== skein/core/detail/loop.ipp, continued
+#include <string>
+#include <string_view>
 #include <utility>
 
 namespace skein {
@@ -6746,6 +6439,14 @@ SKEIN_INLINE self_owned run_adopted(task<void> work, std::size_t* running) {
 }
 
 } // namespace detail
+
+SKEIN_INLINE void loop::refuse_inside(std::string_view what, std::string_view hint) {
+    if (current_ == nullptr) return;
+    throw error(errc::not_supported,
+                "not supported: " + std::string(what) +
+                    " inside a running loop, in a task, an actor or the app of skein::run")
+        .with_hint(std::string(hint));
+}
 
 SKEIN_INLINE void loop::adopt(task<void> work) {
     ++outer_->adopted_;
@@ -7991,6 +7692,8 @@ public:
 
 namespace skein::net {
 
+class admission;
+
 /// Counts of one connection since it was made.
 struct connection_statistics {
     std::uint64_t frames_in = 0, frames_out = 0, bytes_in = 0, bytes_out = 0, flushes = 0;
@@ -8007,9 +7710,10 @@ public:
     ///   errors  those of network::connect; permission_denied (token), mismatch (version, build),
     ///           malformed (not our protocol), timeout
     static task<handle> connect(network& via, address to, connection_options options);
-    /// The other side: shakes hands on an accepted stream, of which `first` was read already.
+    /// The other side: shakes hands on an accepted stream, of which `first` was read already; `place`: what its
+    /// acceptor has given it.
     static task<handle> accept(std::unique_ptr<stream> from, connection_options options,
-                               byte_buffer first = {});
+                               byte_buffer first = {}, admission* place = nullptr);
     /// On a stream that was authenticated before (net::dial, net::authenticate).
     static handle over(std::unique_ptr<stream> authenticated, connection_options options,
                        identity peer);
@@ -8834,10 +8538,10 @@ struct record {
     return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
 }
 
-/// Quotes text for JSON; bytes that are not UTF-8 are passed on as they are.
+/// Quotes text for JSON; bytes that are not UTF-8 become U+FFFD each, for no reader of JSON takes them.
 void append_json_string(std::string& to, std::string_view text);
 
-/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value.
+/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value; as printable() has it.
 [[nodiscard]] std::string format_text(const record& r);
 /// The line for machines, without a line end.
 [[nodiscard]] std::string format_json(const record& r);
@@ -8891,6 +8595,7 @@ inline void error(std::string_view component, std::string_view text, fields f = 
 // ======== skein/core/detail/log.ipp
 // How log lines are made and where they go.
 
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -8905,18 +8610,24 @@ namespace skein::logging {
 
 SKEIN_INLINE void append_json_string(std::string& to, std::string_view text) {
     to += '"';
-    for (const char c : text) {
-        switch (c) {
+    while (!text.empty()) {
+        const auto bytes = skein::detail::utf8_length(text);
+        const auto one = text.substr(0, std::max<std::size_t>(bytes, 1));
+        text.remove_prefix(one.size());
+        switch (one[0]) {
         case '"': to += "\\\""; break;
         case '\\': to += "\\\\"; break;
         case '\n': to += "\\n"; break;
         case '\r': to += "\\r"; break;
         case '\t': to += "\\t"; break;
         default:
-            if (is_control(c))
-                to += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+            if (bytes == 0)
+                to += "\\ufffd";
+            else if (is_control(one[0]) || skein::detail::is_c1(one)) // a C1 one is its second byte
+                to += fmt::format("\\u{:04x}",
+                                  static_cast<unsigned>(static_cast<unsigned char>(one.back())));
             else
-                to += c;
+                to += one;
         }
     }
     to += '"';
@@ -8929,18 +8640,16 @@ SKEIN_INLINE std::string format_text(const record& r) {
     std::string line =
         fmt::format("{:02}:{:02}:{:02}.{:03} {} {} ", parts.tm_hour, parts.tm_min, parts.tm_sec,
                     r.wall.count() % 1000, "TDIWE?"[static_cast<int>(r.severity)], r.component);
-    for (const char c : r.text) {
-        if (c == '\n' || !is_control(c))
-            line += c == '\n' ? ' ' : c;
-        else // text may come from a peer: no escape sequences for the reader's terminal
-            line += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
-    }
+    std::string text(
+        r.text); // it may come from a peer: no escape sequences for the reader's terminal
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    line += printable(text);
     for (const auto& f : r.fields) {
         line += ' ';
         line += f.key;
         line += '=';
         if (f.value.empty() || f.value.find_first_of(" \"=") != std::string::npos ||
-            std::any_of(f.value.begin(), f.value.end(), is_control))
+            printable(f.value) != f.value)
             append_json_string(line, f.value);
         else
             line += f.value;
@@ -9119,6 +8828,8 @@ template <class T>
 
 namespace skein::net {
 
+class admission;
+
 /// Both ends must have the same one, or the handshake refuses.
 inline constexpr std::uint16_t protocol_version = 4;
 /// Its hello had no checksum. One wrong bit makes no other version of ours of it.
@@ -9132,17 +8843,18 @@ inline constexpr std::size_t hello_bytes = 48;
 
 /// Shakes hands on a fresh stream; both must outlive the task. The caller sets the deadline.
 ///   first   what the caller has read of the stream already, at most hello_bytes; valid until the end
+///   place   of the stream at its acceptor, which hears when the peer's first message is whole
 ///   result  the peer's identity
 ///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, purpose, build),
 ///           corrupt (damaged on the way), too_large, reset
 task<identity> handshake(stream& with, side mine, const connection_options& options,
-                         byte_span first = {});
+                         byte_span first = {}, admission* place = nullptr);
 
 /// The same within limits::handshake_deadline; when it fails, the stream is closed and the error names
 /// the peer. The stream must outlive the task.
 ///   errors  those of handshake; timeout
 task<identity> authenticate(stream& with, side mine, connection_options options,
-                            byte_buffer first = {});
+                            byte_buffer first = {}, admission* place = nullptr);
 
 /// A stream whose peer has proven the token.
 struct authenticated_stream {
@@ -9161,6 +8873,429 @@ task<authenticated_stream> dial(network& via, address to, connection_options opt
 // ======== skein/net/detail/handshake.ipp
 // Both sides of the handshake. Before the peer's proof is checked, everything fits into fixed buffers.
 
+
+// ======== skein/net/acceptor.hpp
+// The accept loop of everything that listens, hardened against strangers.
+//
+//     net::acceptor door(network, net::address::tcp("127.0.0.1", 0));
+//     auto serving = door.serve([](std::unique_ptr<net::stream> s, net::admission* place) {
+//         return talk(std::move(s), place);        // once the peer is known: place->authenticated()
+//     });
+//
+// A stream takes a place until its handler says that the peer has proven who it is. Places are bounded, in
+// all and per remote address, and take no more than a quarter of the descriptors that the process may have:
+// the rest is for those who have proven who they are. When none is free the oldest unauthenticated stream
+// goes, first of those that have said nothing (a peer that is one says hello at once), so that idle
+// strangers cost nothing. On Unix sockets another user's streams are dropped at once. A handler may look
+// at the first bytes before it decides which protocol it speaks.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace skein::net {
+
+class acceptor;
+
+namespace detail {
+/// Who shares places: an IPv4 address, a /64 of IPv6 (one customer has all of it), or the text itself.
+[[nodiscard]] std::string share_of(const std::string& host);
+/// How many descriptors of this process strangers may have.
+[[nodiscard]] std::size_t places_for_strangers();
+} // namespace detail
+
+/// Bounds of an acceptor.
+struct acceptor_options {
+    std::size_t places = 64;             ///< streams that are not authenticated yet
+    std::size_t places_per_address = 32; ///< of them, from one remote address (one /64 of IPv6)
+    bool same_user_only = true;          ///< Unix sockets: drop streams of other users
+    /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own limit.
+    std::optional<time_span> deadline = time_constants::lan().handshake_timeout;
+    /// No stream is dropped for the sake of another one before it has had this long to say hello,
+    time_span grace = time_constants::lan().accept_grace;
+    /// and then this long to prove who it is.
+    time_span grace_to_prove = time_constants::lan().accept_proof_grace;
+};
+
+/// One stream's place among those that are not authenticated. Lives as long as its handler runs.
+class admission : public list_node<admission> {
+public:
+    /// The peer has proven who it is: its place goes to the next one, nobody drops it any more.
+    void authenticated() noexcept;
+    /// Its first message is here, whole and of our protocol: those that have said nothing go before it.
+    void greeted() noexcept;
+    [[nodiscard]] bool is_authenticated() const noexcept { return authenticated_; }
+
+    admission(const admission&) = delete;
+    admission& operator=(const admission&) = delete;
+    ~admission();
+
+private:
+    friend class acceptor;
+    admission(acceptor& door, std::string from);
+    void drop(const char* why) noexcept;
+
+    struct limit : timer_node {
+        explicit limit(admission& a) noexcept;
+        admission& place;
+    };
+    acceptor* door_;
+    std::string from_;
+    time_point since_;
+    limit limit_{*this};
+    cancel_source stop_;
+    const char* dropped_ = nullptr; // why
+    bool authenticated_ = false, greeted_ = false;
+};
+
+/// Listens and accepts until it is closed or cancelled.
+class acceptor {
+public:
+    using handler = unique_function<task<void>(std::unique_ptr<stream>, admission*)>;
+
+    /// Binds at once.
+    ///   errors  those of network::listen
+    acceptor(network& via, const address& at, acceptor_options options = {});
+    /// On a listener that is there already.
+    explicit acceptor(std::unique_ptr<listener> on, acceptor_options options = {});
+    acceptor(const acceptor&) = delete;
+    acceptor& operator=(const acceptor&) = delete;
+    ~acceptor();
+
+    [[nodiscard]] address local() const { return listener_->local(); }
+
+    /// Accepts until close(). Every stream gets a task of `serve_one` in the scope of this call; an error of
+    /// one is logged and ends that one only. A failed accept (no descriptors, no memory, a firewall's no)
+    /// is logged and tried again after a pause. Returns when all tasks have ended.
+    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
+    ///           (invalid_argument, not_supported)
+    [[nodiscard]] task<void> serve(handler serve_one);
+
+    /// Stops accepting; streams that are served go on.
+    void close() noexcept { listener_->close(); }
+
+    /// Streams that ended before they were authenticated, and those that were.
+    [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
+    [[nodiscard]] std::uint64_t authenticated() const noexcept { return authenticated_; }
+    /// Places that are taken.
+    [[nodiscard]] std::size_t waiting() const noexcept { return waiting_; }
+
+private:
+    friend class admission;
+    struct refusals;
+
+    static task<void> accept_loop(scope& children, acceptor* self);
+    static task<void> one(acceptor* self, std::unique_ptr<stream> from,
+                          std::unique_ptr<admission> place);
+    [[nodiscard]] bool is_foreign(stream& from);
+    [[nodiscard]] duration after_failure(const error& fault);
+    task<void> make_room(std::string from);
+    [[nodiscard]] time_point grace_of(const admission& a) const noexcept;
+    admission* first_to_go(const std::string* from) noexcept;
+    [[nodiscard]] std::size_t count(const std::string& from) noexcept;
+    void leave(admission& a) noexcept;
+
+    acceptor_options options_;
+    std::unique_ptr<listener> listener_;
+    handler handler_;
+    intrusive_list<admission, admission> silent_, greeted_; // the oldest first
+    std::size_t waiting_ = 0;
+    wait_queue freed_;
+    std::uint64_t refused_ = 0, authenticated_ = 0;
+    std::unique_ptr<refusals> log_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/acceptor.ipp
+// Places, who has to leave them, and the loop that fills them.
+
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE std::string share_of(const std::string& host) {
+    std::array<unsigned char, 16> raw{};
+    if (::inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), raw.data()) != 1) return host;
+    constexpr std::array<unsigned char, 12> mapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+    if (std::equal(mapped.begin(), mapped.end(), raw.begin())) {
+        return fmt::format("{}.{}.{}.{}", raw[12], raw[13], raw[14], raw[15]);
+    }
+    return std::string(raw.begin(), raw.begin() + 8);
+}
+
+SKEIN_INLINE std::size_t places_for_strangers() {
+    constexpr std::size_t least = 16;
+    rlimit most{};
+    if (::getrlimit(RLIMIT_NOFILE, &most) != 0 || most.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+    return std::max<std::size_t>(least, most.rlim_cur / 4);
+}
+
+SKEIN_INLINE task<void> wait_in(wait_queue* line) {
+    auto turn = line->wait();
+    co_await turn;
+}
+
+} // namespace detail
+
+// --- one place --------------------------------------------------------------------------------
+
+SKEIN_INLINE admission::limit::limit(admission& a) noexcept
+    : timer_node([](timer_node& t) {
+          static_cast<limit&>(t).place.drop("it did not prove who it is in time");
+      }),
+      place(a) {}
+
+SKEIN_INLINE admission::admission(acceptor& door, std::string from)
+    : door_(&door), from_(std::move(from)), since_(loop::current().now()) {
+    door.silent_.push_back(*this);
+    ++door.waiting_;
+    if (const auto within = door.options_.deadline)
+        loop::current().set_timer(limit_, deadline_after(since_, *within));
+}
+SKEIN_INLINE admission::~admission() { door_->leave(*this); }
+
+SKEIN_INLINE void admission::authenticated() noexcept {
+    if (authenticated_ || dropped_ != nullptr) return;
+    authenticated_ = true;
+    ++door_->authenticated_;
+    door_->leave(*this);
+}
+
+SKEIN_INLINE void admission::greeted() noexcept {
+    if (greeted_ || !is_linked()) return;
+    greeted_ = true;
+    since_ = loop::current().now();
+    unlink();
+    door_->greeted_.push_back(*this);
+    door_->freed_.wake_one(); // who waits for a place may have to wait for another one
+}
+
+/// Ends the handler; the place is free at once.
+SKEIN_INLINE void admission::drop(const char* why) noexcept {
+    dropped_ = why;
+    door_->leave(*this);
+    stop_.request();
+}
+
+// --- the acceptor -----------------------------------------------------------------------------
+
+/// One line per kind of trouble and time, with the number of those that got none.
+struct acceptor::refusals {
+    struct kind {
+        time_point told{};
+        std::uint64_t more = 0;
+    };
+    std::map<std::pair<std::string_view, errc>, kind> kinds;
+
+    void tell(std::string_view what, const std::string& peer, const error& why) {
+        const auto now = loop::current().now();
+        const auto [at, fresh] = kinds.try_emplace({what, why.code()});
+        auto& k = at->second;
+        if (!fresh && now - k.told < time_constants::lan().refusal_line) {
+            ++k.more;
+            return;
+        }
+        k.told = now;
+        if (k.more == 0) {
+            logging::warn("net", what, {{"peer", peer}, {"why", why.what()}});
+        } else {
+            logging::warn("net", what,
+                          {{"peer", peer}, {"why", why.what()}, {"more_since", k.more}});
+        }
+        k.more = 0;
+    }
+    void tell_rest() {
+        for (auto& [key, k] : kinds) {
+            if (k.more == 0) continue;
+            logging::warn(
+                "net", key.first,
+                {{"more_since", std::exchange(k.more, 0)}, {"kind", to_string(key.second)}});
+        }
+    }
+};
+
+SKEIN_INLINE acceptor::acceptor(network& via, const address& at, acceptor_options options)
+    : acceptor(via.listen(at), options) {}
+SKEIN_INLINE acceptor::acceptor(std::unique_ptr<listener> on, acceptor_options options)
+    : options_(options), listener_(std::move(on)), log_(std::make_unique<refusals>()) {
+    if (listener_->local().kind == scheme::sim) return; // no descriptors
+    const auto most = detail::places_for_strangers();
+    if (options_.places <= most) return;
+    options_.places = most;
+    options_.places_per_address = std::min(options_.places_per_address, most / 2);
+}
+SKEIN_INLINE acceptor::~acceptor() = default;
+
+SKEIN_INLINE task<void> acceptor::serve(handler serve_one) {
+    handler_ = std::move(serve_one);
+    return with_scope(&acceptor::accept_loop, this);
+}
+
+SKEIN_INLINE void acceptor::leave(admission& a) noexcept {
+    if (!a.is_linked()) return;
+    a.unlink();
+    a.limit_.cancel();
+    --waiting_;
+    freed_.wake_one();
+}
+
+SKEIN_INLINE std::size_t acceptor::count(const std::string& from) noexcept {
+    std::size_t n = 0;
+    const auto add = [&](admission& a) { n += a.from_ == from ? 1 : 0; };
+    silent_.for_each(add);
+    greeted_.for_each(add);
+    return n;
+}
+
+/// The oldest of those that have said nothing, else of all; of one address if given.
+SKEIN_INLINE admission* acceptor::first_to_go(const std::string* from) noexcept {
+    admission* found = nullptr;
+    const auto look = [&](admission& a) {
+        if (from != nullptr && a.from_ != *from) return true;
+        found = &a;
+        return false;
+    };
+    silent_.for_each_while(look);
+    if (found == nullptr) greeted_.for_each_while(look);
+    return found;
+}
+
+SKEIN_INLINE time_point acceptor::grace_of(const admission& a) const noexcept {
+    return deadline_after(a.since_, a.greeted_ ? options_.grace_to_prove : options_.grace);
+}
+
+/// Waits until there is a place for a stream from there; who has had its time has to go. What it has said while
+/// this thread computed is heard before.
+SKEIN_INLINE task<void> acceptor::make_room(std::string from) {
+    constexpr int turns_of_the_loop = 8;
+    for (int heard = 0;;) {
+        const bool share_used = !from.empty() && count(from) >= options_.places_per_address;
+        if (!share_used && waiting_ < options_.places) co_return;
+        admission* const first = first_to_go(share_used ? &from : nullptr);
+        if (first == nullptr) co_return; // no places at all: the first one gets in all the same
+        const auto until = grace_of(*first);
+        if (loop::current().now() >= until) {
+            if (++heard <= turns_of_the_loop)
+                co_await yield();
+            else
+                first->drop("another stream needed its place");
+            continue;
+        }
+        try {
+            auto freed = with_deadline(detail::wait_in(&freed_), until);
+            co_await freed;
+        } catch (const error& e) {
+            if (e.code() != errc::timeout) throw;
+        }
+    }
+}
+
+/// True when a stranger from another user was turned away.
+SKEIN_INLINE bool acceptor::is_foreign(stream& from) {
+    if (!options_.same_user_only) return false;
+    const auto user = from.peer_user();
+    if (!user || *user == ::geteuid()) return false;
+    ++refused_;
+    log_->tell(
+        "connection refused", from.peer_name(),
+        error(errc::permission_denied,
+              fmt::format("it is a process of user {}, this one is of {}", *user, ::geteuid())));
+    return true;
+}
+
+/// After a failed accept: throws what cannot be got over, says how long to wait for the rest. Whoever needs the
+/// descriptor of a stranger that has had its time gets it at once.
+SKEIN_INLINE duration acceptor::after_failure(const error& fault) {
+    if (fault.code() == errc::invalid_argument || fault.code() == errc::not_supported) throw fault;
+    // Out of descriptors or memory, a network that is down, a firewall's no, or a stream that broke
+    // before it was taken: go on later.
+    log_->tell("accept failed", to_string(local()), fault);
+    const duration pause = time_constants::lan().accept_pause;
+    admission* const first = fault.code() == errc::exhausted ? first_to_go(nullptr) : nullptr;
+    if (first == nullptr) return pause;
+    const auto left = grace_of(*first) - loop::current().now();
+    if (left > duration::zero()) return std::min(left, pause);
+    first->drop("its descriptor was needed");
+    return std::chrono::milliseconds(1); // until it is closed
+}
+
+SKEIN_INLINE task<void> acceptor::accept_loop(scope& children, acceptor* self) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    for (;;) {
+        std::unique_ptr<stream> next;
+        std::optional<error> fault;
+        try {
+            auto accepting = self->listener_->accept();
+            next = co_await accepting;
+        } catch (const error& e) {
+            fault = e;
+        }
+        if (fault) {
+            if (fault->code() == errc::closed) break;
+            if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) {
+                self->log_->tell_rest();
+                throw *fault;
+            }
+            auto pause = sleep_for(self->after_failure(*fault));
+            co_await pause;
+            continue;
+        }
+        if (self->is_foreign(*next)) continue;
+        std::string from = detail::share_of(next->peer_host());
+        auto room = self->make_room(from);
+        co_await room;
+        std::unique_ptr<admission> place(new admission(*self, std::move(from)));
+        children.spawn(one(self, std::move(next), std::move(place)));
+    }
+    self->log_->tell_rest();
+}
+
+SKEIN_INLINE task<void> acceptor::one(acceptor* self, std::unique_ptr<stream> from,
+                                      std::unique_ptr<admission> place) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    const std::string peer = from->peer_name();
+    std::optional<error> fault;
+    try {
+        auto serving =
+            with_cancel(place->stop_.token(), self->handler_(std::move(from), place.get()));
+        co_await serving;
+    } catch (...) {
+        fault = to_error(std::current_exception());
+    }
+    const bool known = place->is_authenticated();
+    const char* const dropped = place->dropped_;
+    place.reset();
+    if (fault && fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
+        throw *fault;
+    if (known) {
+        if (fault)
+            logging::warn("net", "connection failed", {{"peer", peer}, {"why", fault->what()}});
+        co_return;
+    }
+    ++self->refused_;
+    if (dropped != nullptr) fault = error(errc::exhausted, dropped);
+    if (fault) self->log_->tell("connection refused", peer, *fault);
+}
+
+} // namespace skein::net
 
 // ======== skein/net/detail/handshake.hpp
 // What the two sides of a handshake send each other.
@@ -9496,7 +9631,7 @@ SKEIN_INLINE task<identity> finish_accepting(stream* with, const connection_opti
 } // namespace detail
 
 SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_options& options,
-                                      byte_span first) {
+                                      byte_span first, admission* place) {
     SKEIN_CHECK(first.size() <= hello_bytes, "more of the stream was read than the first message");
     const bool connecting = mine == side::connecting;
     const side theirs = connecting ? side::accepting : side::connecting;
@@ -9525,6 +9660,7 @@ SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_
         }
         have += got;
     }
+    if (place != nullptr) place->greeted();
     const detail::handshake_keys keys(options.secret, connecting ? out : in, connecting ? in : out);
     auto rest = connecting
                     ? detail::finish_connecting(&with, &options, &keys, std::move(self))
@@ -9534,11 +9670,11 @@ SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_
 }
 
 SKEIN_INLINE task<identity> authenticate(stream& with, side mine, connection_options options,
-                                         byte_buffer first) {
+                                         byte_buffer first, admission* place) {
     std::optional<error> failure;
     try {
-        auto shaking =
-            with_timeout(handshake(with, mine, options, first), options.bounds.handshake_deadline);
+        auto shaking = with_timeout(handshake(with, mine, options, first, place),
+                                    options.bounds.handshake_deadline);
         auto peer = co_await shaking;
         co_return peer;
     } catch (const error& e) {
@@ -9584,8 +9720,8 @@ SKEIN_INLINE task<connection::handle> connection::connect(network& via, address 
 
 SKEIN_INLINE task<connection::handle> connection::accept(std::unique_ptr<stream> from,
                                                          connection_options options,
-                                                         byte_buffer first) {
-    auto greeting = authenticate(*from, side::accepting, options, std::move(first));
+                                                         byte_buffer first, admission* place) {
+    auto greeting = authenticate(*from, side::accepting, options, std::move(first), place);
     identity peer = co_await greeting;
     co_return over(std::move(from), std::move(options), std::move(peer));
 }
@@ -9658,7 +9794,7 @@ SKEIN_INLINE void connection::end(std::optional<error> why) noexcept {
         try {
             told(failure_ ? &*failure_ : nullptr);
         } catch (const std::exception& e) {
-            logging::error("net", "closed handler failed", {{"what", e.what()}});
+            logging::error("net", "closed handler failed", {{"what", text_of(e)}});
         }
     }
 }
@@ -9868,384 +10004,6 @@ template <class T>
 
 } // namespace skein
 
-// ======== skein/net/acceptor.hpp
-// The accept loop of everything that listens, hardened against strangers.
-//
-//     net::acceptor door(network, net::address::tcp("127.0.0.1", 0));
-//     auto serving = door.serve([](std::unique_ptr<net::stream> s, net::admission* place) {
-//         return talk(std::move(s), place);        // once the peer is known: place->authenticated()
-//     });
-//
-// A stream takes a place until its handler says that the peer has proven who it is. Places are bounded, in
-// all and per remote address; when none is free, the oldest unauthenticated stream goes, so that idle
-// strangers cost nothing. On Unix sockets another user's streams are dropped at once. A handler may look
-// at the first bytes before it decides which protocol it speaks.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-
-namespace skein::net {
-
-class acceptor;
-
-namespace detail {
-/// Who shares places: an IPv4 address, a /64 of IPv6 (one customer has all of it), or the text itself.
-[[nodiscard]] std::string share_of(const std::string& host);
-} // namespace detail
-
-/// Bounds of an acceptor.
-struct acceptor_options {
-    std::size_t places = 64;             ///< streams that are not authenticated yet
-    std::size_t places_per_address = 32; ///< of them, from one remote address (one /64 of IPv6)
-    bool same_user_only = true;          ///< Unix sockets: drop streams of other users
-    /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own limit.
-    std::optional<time_span> deadline = time_constants::lan().handshake_timeout;
-    /// No stream is dropped for the sake of another one before it has had this long.
-    time_span grace = time_constants::lan().accept_grace;
-};
-
-/// One stream's place among those that are not authenticated. Lives as long as its handler runs.
-class admission : public list_node<admission> {
-public:
-    /// The peer has proven who it is: its place goes to the next one, nobody drops it any more.
-    void authenticated() noexcept;
-    [[nodiscard]] bool is_authenticated() const noexcept { return authenticated_; }
-
-    admission(const admission&) = delete;
-    admission& operator=(const admission&) = delete;
-    ~admission();
-
-private:
-    friend class acceptor;
-    admission(acceptor& door, std::string from);
-    void drop(const char* why) noexcept;
-
-    struct limit : timer_node {
-        explicit limit(admission& a) noexcept;
-        admission& place;
-    };
-    acceptor* door_;
-    std::string from_;
-    time_point since_;
-    limit limit_{*this};
-    cancel_source stop_;
-    const char* dropped_ = nullptr; // why
-    bool authenticated_ = false;
-};
-
-/// Listens and accepts until it is closed or cancelled.
-class acceptor {
-public:
-    using handler = unique_function<task<void>(std::unique_ptr<stream>, admission*)>;
-
-    /// Binds at once.
-    ///   errors  those of network::listen
-    acceptor(network& via, const address& at, acceptor_options options = {});
-    /// On a listener that is there already.
-    explicit acceptor(std::unique_ptr<listener> on, acceptor_options options = {});
-    acceptor(const acceptor&) = delete;
-    acceptor& operator=(const acceptor&) = delete;
-    ~acceptor();
-
-    [[nodiscard]] address local() const { return listener_->local(); }
-
-    /// Accepts until close(). Every stream gets a task of `serve_one` in the scope of this call; an error of
-    /// one is logged and ends that one only. A failed accept (no descriptors, no memory, a firewall's no)
-    /// is logged and tried again after a pause. Returns when all tasks have ended.
-    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
-    ///           (invalid_argument, not_supported)
-    [[nodiscard]] task<void> serve(handler serve_one);
-
-    /// Stops accepting; streams that are served go on.
-    void close() noexcept { listener_->close(); }
-
-    /// Streams that ended before they were authenticated, and those that were.
-    [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
-    [[nodiscard]] std::uint64_t authenticated() const noexcept { return authenticated_; }
-    /// Places that are taken.
-    [[nodiscard]] std::size_t waiting() const noexcept { return waiting_; }
-
-private:
-    friend class admission;
-    struct refusals;
-
-    static task<void> accept_loop(scope& children, acceptor* self);
-    static task<void> one(acceptor* self, std::unique_ptr<stream> from,
-                          std::unique_ptr<admission> place);
-    [[nodiscard]] bool is_foreign(stream& from);
-    [[nodiscard]] duration after_failure(const error& fault);
-    task<void> make_room(std::string from);
-    admission* oldest(const std::string* from) noexcept;
-    [[nodiscard]] std::size_t count(const std::string& from) noexcept;
-    void leave(admission& a) noexcept;
-
-    acceptor_options options_;
-    std::unique_ptr<listener> listener_;
-    handler handler_;
-    intrusive_list<admission, admission> places_; // the oldest first
-    std::size_t waiting_ = 0;
-    wait_queue freed_;
-    std::uint64_t refused_ = 0, authenticated_ = 0;
-    std::unique_ptr<refusals> log_;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/acceptor.ipp
-// Places, who has to leave them, and the loop that fills them.
-
-
-#include <algorithm>
-#include <array>
-#include <exception>
-#include <map>
-#include <string_view>
-#include <utility>
-
-#include <fmt/core.h>
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <unistd.h>
-
-namespace skein::net {
-namespace detail {
-
-SKEIN_INLINE std::string share_of(const std::string& host) {
-    std::array<unsigned char, 16> raw{};
-    if (::inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), raw.data()) != 1) return host;
-    constexpr std::array<unsigned char, 12> mapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-    if (std::equal(mapped.begin(), mapped.end(), raw.begin())) {
-        return fmt::format("{}.{}.{}.{}", raw[12], raw[13], raw[14], raw[15]);
-    }
-    return std::string(raw.begin(), raw.begin() + 8);
-}
-
-SKEIN_INLINE task<void> wait_in(wait_queue* line) {
-    auto turn = line->wait();
-    co_await turn;
-}
-
-} // namespace detail
-
-// --- one place --------------------------------------------------------------------------------
-
-SKEIN_INLINE admission::limit::limit(admission& a) noexcept
-    : timer_node([](timer_node& t) {
-          static_cast<limit&>(t).place.drop("it did not prove who it is in time");
-      }),
-      place(a) {}
-
-SKEIN_INLINE admission::admission(acceptor& door, std::string from)
-    : door_(&door), from_(std::move(from)), since_(loop::current().now()) {
-    door.places_.push_back(*this);
-    ++door.waiting_;
-    if (const auto within = door.options_.deadline)
-        loop::current().set_timer(limit_, deadline_after(since_, *within));
-}
-SKEIN_INLINE admission::~admission() { door_->leave(*this); }
-
-SKEIN_INLINE void admission::authenticated() noexcept {
-    if (authenticated_ || dropped_ != nullptr) return;
-    authenticated_ = true;
-    ++door_->authenticated_;
-    door_->leave(*this);
-}
-
-/// Ends the handler; the place is free at once.
-SKEIN_INLINE void admission::drop(const char* why) noexcept {
-    dropped_ = why;
-    door_->leave(*this);
-    stop_.request();
-}
-
-// --- the acceptor -----------------------------------------------------------------------------
-
-/// One line per kind of trouble and time, with the number of those that got none.
-struct acceptor::refusals {
-    struct kind {
-        time_point told{};
-        std::uint64_t more = 0;
-    };
-    std::map<std::pair<std::string_view, errc>, kind> kinds;
-
-    void tell(std::string_view what, const std::string& peer, const error& why) {
-        const auto now = loop::current().now();
-        const auto [at, fresh] = kinds.try_emplace({what, why.code()});
-        auto& k = at->second;
-        if (!fresh && now - k.told < time_constants::lan().refusal_line) {
-            ++k.more;
-            return;
-        }
-        k.told = now;
-        if (k.more == 0) {
-            logging::warn("net", what, {{"peer", peer}, {"why", why.what()}});
-        } else {
-            logging::warn("net", what,
-                          {{"peer", peer}, {"why", why.what()}, {"more_since", k.more}});
-        }
-        k.more = 0;
-    }
-    void tell_rest() {
-        for (auto& [key, k] : kinds) {
-            if (k.more == 0) continue;
-            logging::warn(
-                "net", key.first,
-                {{"more_since", std::exchange(k.more, 0)}, {"kind", to_string(key.second)}});
-        }
-    }
-};
-
-SKEIN_INLINE acceptor::acceptor(network& via, const address& at, acceptor_options options)
-    : acceptor(via.listen(at), options) {}
-SKEIN_INLINE acceptor::acceptor(std::unique_ptr<listener> on, acceptor_options options)
-    : options_(options), listener_(std::move(on)), log_(std::make_unique<refusals>()) {}
-SKEIN_INLINE acceptor::~acceptor() = default;
-
-SKEIN_INLINE task<void> acceptor::serve(handler serve_one) {
-    handler_ = std::move(serve_one);
-    return with_scope(&acceptor::accept_loop, this);
-}
-
-SKEIN_INLINE void acceptor::leave(admission& a) noexcept {
-    if (!a.is_linked()) return;
-    a.unlink();
-    a.limit_.cancel();
-    --waiting_;
-    freed_.wake_one();
-}
-
-SKEIN_INLINE std::size_t acceptor::count(const std::string& from) noexcept {
-    std::size_t n = 0;
-    places_.for_each([&](admission& a) { n += a.from_ == from ? 1 : 0; });
-    return n;
-}
-
-/// The oldest one, of one address if given.
-SKEIN_INLINE admission* acceptor::oldest(const std::string* from) noexcept {
-    admission* found = nullptr;
-    places_.for_each_while([&](admission& a) {
-        if (from != nullptr && a.from_ != *from) return true;
-        found = &a;
-        return false;
-    });
-    return found;
-}
-
-/// Waits until there is a place for a stream from there; who has had its time has to go.
-SKEIN_INLINE task<void> acceptor::make_room(std::string from) {
-    for (;;) {
-        const bool share_used = !from.empty() && count(from) >= options_.places_per_address;
-        if (!share_used && waiting_ < options_.places) co_return;
-        admission* const first = oldest(share_used ? &from : nullptr);
-        if (first == nullptr) co_return; // no places at all: the first one gets in all the same
-        const auto until = deadline_after(first->since_, options_.grace);
-        if (loop::current().now() >= until) {
-            first->drop("another stream needed its place");
-            continue;
-        }
-        try {
-            auto freed = with_deadline(detail::wait_in(&freed_), until);
-            co_await freed;
-        } catch (const error& e) {
-            if (e.code() != errc::timeout) throw;
-        }
-    }
-}
-
-/// True when a stranger from another user was turned away.
-SKEIN_INLINE bool acceptor::is_foreign(stream& from) {
-    if (!options_.same_user_only) return false;
-    const auto user = from.peer_user();
-    if (!user || *user == ::geteuid()) return false;
-    ++refused_;
-    log_->tell(
-        "connection refused", from.peer_name(),
-        error(errc::permission_denied,
-              fmt::format("it is a process of user {}, this one is of {}", *user, ::geteuid())));
-    return true;
-}
-
-/// After a failed accept: throws what cannot be got over, says how long to wait for the rest.
-SKEIN_INLINE duration acceptor::after_failure(const error& fault) {
-    if (fault.code() == errc::invalid_argument || fault.code() == errc::not_supported) throw fault;
-    // Out of descriptors or memory, a network that is down, a firewall's no, or a stream that broke
-    // before it was taken: go on later.
-    log_->tell("accept failed", to_string(local()), fault);
-    if (fault.code() == errc::exhausted) {
-        admission* const first = oldest(nullptr);
-        if (first != nullptr && loop::current().now() - first->since_ >= options_.grace) {
-            first->drop("its descriptor was needed");
-            return options_.grace;
-        }
-    }
-    return time_constants::lan().accept_pause;
-}
-
-SKEIN_INLINE task<void> acceptor::accept_loop(scope& children, acceptor* self) {
-    auto* cancel = co_await skein::detail::current_cancel{};
-    for (;;) {
-        std::unique_ptr<stream> next;
-        std::optional<error> fault;
-        try {
-            auto accepting = self->listener_->accept();
-            next = co_await accepting;
-        } catch (const error& e) {
-            fault = e;
-        }
-        if (fault) {
-            if (fault->code() == errc::closed) break;
-            if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) {
-                self->log_->tell_rest();
-                throw *fault;
-            }
-            auto pause = sleep_for(self->after_failure(*fault));
-            co_await pause;
-            continue;
-        }
-        if (self->is_foreign(*next)) continue;
-        std::string from = detail::share_of(next->peer_host());
-        auto room = self->make_room(from);
-        co_await room;
-        std::unique_ptr<admission> place(new admission(*self, std::move(from)));
-        children.spawn(one(self, std::move(next), std::move(place)));
-    }
-    self->log_->tell_rest();
-}
-
-SKEIN_INLINE task<void> acceptor::one(acceptor* self, std::unique_ptr<stream> from,
-                                      std::unique_ptr<admission> place) {
-    auto* cancel = co_await skein::detail::current_cancel{};
-    const std::string peer = from->peer_name();
-    std::optional<error> fault;
-    try {
-        auto serving =
-            with_cancel(place->stop_.token(), self->handler_(std::move(from), place.get()));
-        co_await serving;
-    } catch (...) {
-        fault = to_error(std::current_exception());
-    }
-    const bool known = place->is_authenticated();
-    const char* const dropped = place->dropped_;
-    place.reset();
-    if (fault && fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
-        throw *fault;
-    if (known) {
-        if (fault)
-            logging::warn("net", "connection failed", {{"peer", peer}, {"why", fault->what()}});
-        co_return;
-    }
-    ++self->refused_;
-    if (dropped != nullptr) fault = error(errc::exhausted, dropped);
-    if (fault) self->log_->tell("connection refused", peer, *fault);
-}
-
-} // namespace skein::net
-
 
 // ======== skein/cluster/detail/group.ipp, continued
 #include <algorithm>
@@ -10379,7 +10137,8 @@ SKEIN_INLINE task<void> group_server::watch_deadline() {
 /// says.
 SKEIN_INLINE task<void> group_server::serve(std::unique_ptr<net::stream> from,
                                             net::admission* place) {
-    auto shaken = net::connection::accept(std::move(from), detail::link_options(options_, "group"));
+    auto shaken = net::connection::accept(std::move(from), detail::link_options(options_, "group"),
+                                          {}, place);
     auto link = co_await shaken;
     place->authenticated();
     auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
@@ -11693,6 +11452,87 @@ private:
 // connection costs one failed recv per message, as a bare Asio program does.
 
 
+// ======== skein/core/fork_guard.hpp
+// Descriptors that end with their process, also when it has forked: the other end of a socket learns at once that the
+// process has died, and a lock is free, whatever a child that a task or a driver has forked does.
+//
+//     fork_guard guard(socket);      // until `guard` ends, before the socket is closed
+//
+// A child that fork() makes closes them before it goes on. (One that executes another program has none of them anyway:
+// they are close-on-exec. One that is made by a bare clone() keeps them until then.)
+
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <pthread.h>
+#include <unistd.h>
+
+namespace skein {
+
+namespace detail {
+
+inline constexpr std::size_t most_guarded = std::size_t{1} << 16;
+/// One bit a descriptor.
+inline constinit std::array<std::atomic<std::uint64_t>, most_guarded / 64> guarded{};
+
+/// In the child: the only thread there is, and other threads of the parent may have held any lock.
+inline void close_guarded() noexcept {
+    for (std::size_t i = 0; i < guarded.size(); ++i) {
+        const auto bits = guarded[i].exchange(0, std::memory_order_relaxed);
+        for (int bit = 0; bits >> bit != 0; ++bit) {
+            if ((bits >> bit & 1) != 0) ::close(static_cast<int>(i * 64) + bit);
+            if (bit == 63) break;
+        }
+    }
+}
+
+} // namespace detail
+
+/// While it lives no child that fork() makes has this descriptor. It ends before the descriptor is closed.
+class fork_guard {
+public:
+    fork_guard() noexcept = default;
+    explicit fork_guard(int fd) noexcept {
+        static const bool is_watched =
+            ::pthread_atfork(nullptr, nullptr, &detail::close_guarded) == 0;
+        if (!is_watched || fd < 0 || static_cast<std::size_t>(fd) >= detail::most_guarded) return;
+        fd_ = fd;
+        word().fetch_or(bit(), std::memory_order_relaxed);
+    }
+    fork_guard(fork_guard&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    fork_guard& operator=(fork_guard&& other) noexcept {
+        if (this == &other) return *this;
+        reset();
+        fd_ = std::exchange(other.fd_, -1);
+        return *this;
+    }
+    ~fork_guard() { reset(); }
+
+    /// The descriptor is about to be closed, or is to be had by children from here on.
+    void reset() noexcept {
+        if (fd_ < 0) return;
+        word().fetch_and(~bit(), std::memory_order_relaxed);
+        fd_ = -1;
+    }
+
+private:
+    [[nodiscard]] std::atomic<std::uint64_t>& word() const noexcept {
+        return detail::guarded[static_cast<std::size_t>(fd_) / 64];
+    }
+    [[nodiscard]] std::uint64_t bit() const noexcept {
+        return std::uint64_t{1} << (static_cast<unsigned>(fd_) % 64);
+    }
+    int fd_ = -1;
+};
+
+} // namespace skein
+
+
+// ======== skein/net/detail/socket_stream.hpp, continued
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -11806,6 +11646,7 @@ public:
         std::error_code ignored;
         socket_.non_blocking(true, ignored);
         close_on_exec(socket_.native_handle());
+        unforked_ = fork_guard(socket_.native_handle());
         if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
             socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
         }
@@ -11877,6 +11718,7 @@ public:
     }
     void close() noexcept override {
         std::error_code ignored;
+        unforked_.reset();
         if (socket_.is_open()) socket_.close(ignored);
     }
     [[nodiscard]] std::string peer_name() const override { return peer_; }
@@ -11964,6 +11806,7 @@ private:
     }
 
     socket_type socket_;
+    fork_guard unforked_; // ends before the socket
     std::string peer_;
     bool more_likely_ = false;
     bool reading_ = false, writing_ = false;
@@ -11976,7 +11819,8 @@ class socket_listener final : public listener {
 
 public:
     socket_listener(acceptor_type acceptor, address local)
-        : acceptor_(std::move(acceptor)), local_(std::move(local)) {
+        : acceptor_(std::move(acceptor)), unforked_(acceptor_.native_handle()),
+          local_(std::move(local)) {
         struct stat info{};
         if (local_.kind == scheme::unix_path && ::lstat(local_.host.c_str(), &info) == 0) {
             device_ = info.st_dev;
@@ -12011,6 +11855,7 @@ public:
             info.st_dev == device_) {
             ::unlink(local_.host.c_str());
         }
+        unforked_.reset();
         acceptor_.close(ignored);
     }
 
@@ -12019,6 +11864,7 @@ private:
         return error(errc::closed, "listener at " + to_string(local_) + " is closed");
     }
     acceptor_type acceptor_;
+    fork_guard unforked_;
     address local_;
     dev_t device_ = 0;
     ino_t inode_ = 0;
@@ -12506,7 +12352,7 @@ SKEIN_INLINE void joined_group::fail(const error& why) { impl_->leave(why); }
 // all of them again from the last checkpoint when one is lost.
 //
 // What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only fail
-// again. Ctrl-C asks the ranks to stop in order; a second one kills them. When the supervisor dies,
+// again. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to stop in order; a second one kills them. When the supervisor dies,
 // however it dies, the kernel kills the ranks.
 
 
@@ -12530,6 +12376,7 @@ struct supervisor_options {
     std::string executable = "/proc/self/exe";
     std::vector<std::string> argv{}; ///< of each rank; empty: this process's own
     std::vector<std::pair<std::string, std::string>> env{}; ///< added to each rank's environment
+    int threads = 1; ///< OMP_NUM_THREADS of each rank, unless the user has set that; 0: not set
     net::keep_alive alive = group_options{}.alive;
     /// Told of each restart: the failure and how many restarts there have been, this one included.
     std::function<void(const error& why, int restart, int max_failures)> on_restart{};
@@ -12563,6 +12410,7 @@ struct supervisor_outcome {
 
 /// Runs the job to its end; blocks. Call it on the thread that lives longest (main): the ranks die with
 /// it. Takes SIGINT and SIGTERM meanwhile.
+///   errors  not_supported: a loop runs on this thread, or this process is a worker: its copies would be none
 [[nodiscard]] supervisor_outcome supervise(supervisor_options options);
 
 } // namespace skein::cluster
@@ -12732,7 +12580,9 @@ struct child_options {
     shared_memory memory{};                    ///< memory that it shares with us; may be none
     std::string executable = "/proc/self/exe"; ///< this program
     std::vector<std::string> argv{};           ///< empty: those of this process
-    std::string cwd{}; ///< its working directory; empty: that of this process
+    std::string cwd{}; ///< its working directory; empty: the one in which this process was started
+    /// OMP_NUM_THREADS there, unless the user has set that, here or in `env`; 0: it is not set.
+    int threads = 0;
     /// What it writes to its standard output and error is for child::read_output(); else these are ours.
     bool reads_output = false;
     /// Added to what it inherits. Other users of the host may read it: no secrets.
@@ -13343,6 +13193,7 @@ template <task_like A, task_like... As>
 // What the kernel says of this process and of the host it runs on.
 //
 //     auto argv = skein::own_arguments();       // {"./train", "--steps", "100"}
+//     auto& home = skein::folder_at_start();    // where it was started, wherever it has gone since
 
 #include <algorithm>
 #include <cerrno>
@@ -13351,6 +13202,7 @@ template <task_like A, task_like... As>
 #include <vector>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace skein {
@@ -13380,6 +13232,44 @@ namespace skein {
         at = end + 1;
     }
     return argv;
+}
+
+namespace detail {
+
+/// Which folder it was is asked before main, which may leave it.
+struct start_place {
+    start_place() {
+        for (std::size_t room = 256; room <= (std::size_t{1} << 16); room *= 2) {
+            path.resize(room);
+            if (::getcwd(path.data(), room) != nullptr) {
+                path.resize(path.find('\0'));
+                is_known = path.starts_with('/') && ::stat(".", &self) == 0;
+                break;
+            }
+            if (errno != ERANGE) break;
+        }
+        if (!is_known) path.clear();
+    }
+    std::string path;
+    struct ::stat self{};
+    bool is_known = false;
+};
+inline const start_place started_in;
+
+} // namespace detail
+
+/// The folder in which this program was started: whatever starts it again lets it begin there, so that a relative path
+/// means one place for all of its processes. Empty: it could not be known, as where it has been removed.
+[[nodiscard]] inline const std::string& folder_at_start() noexcept {
+    return detail::started_in.path;
+}
+
+/// This process is in another folder than at its start.
+[[nodiscard]] inline bool has_left_start_folder() noexcept {
+    const auto& from = detail::started_in;
+    struct ::stat here{};
+    return from.is_known && (::stat(".", &here) != 0 || here.st_dev != from.self.st_dev ||
+                             here.st_ino != from.self.st_ino);
 }
 
 /// Another text after every start of the host, the same for all processes and containers on it.
@@ -13626,6 +13516,7 @@ public:
           output_(std::move(output)) {
         if (!socket) return;
         socket_ = unique_fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
+        unforked_ = fork_guard(socket_.get());
         stream_ = net::adopt_unix_stream(on, socket.release(), name_);
     }
 
@@ -13640,6 +13531,7 @@ public:
             end_ = child_end{status, process_.last_words()};
             // A child that it left behind may hold the other end: an end behind the last byte.
             if (socket_) net::end_input(socket_.get());
+            unforked_.reset();
             socket_.reset();
         }
         co_return *end_;
@@ -13685,6 +13577,7 @@ private:
     std::string name_;
     child_process process_;
     unique_fd socket_; // once more
+    fork_guard unforked_;
     std::unique_ptr<net::stream> stream_;
     std::optional<child_end> end_;
     output_files output_;
@@ -13707,6 +13600,7 @@ SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
     text.message = how.message;
     if (how.socket) text.socket = socket_file;
     if (how.memory) text.memory = memory_file;
+    text.threads = how.threads;
     const auto bytes = wire::encode(text);
     auto [read_end, write_end] = make_pipe();
     if (::write(write_end.get(), bytes.data(), bytes.size()) != ssize_t(bytes.size()))
@@ -13733,9 +13627,22 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
     process_options plan;
     plan.executable = how.executable;
     plan.cwd = how.cwd;
+    // A main that goes to another folder does so once more in the child.
+    if (plan.cwd.empty() && has_left_start_folder()) plan.cwd = folder_at_start();
+    if (!plan.cwd.empty() && plan.executable.find('/') != plan.executable.npos &&
+        !plan.executable.starts_with('/'))
+        plan.executable = folder_at_start() + "/" + plan.executable;
     plan.argv = how.argv.empty() ? own_arguments() : how.argv;
     if (plan.argv.empty()) plan.argv.emplace_back("skein");
     plan.env = how.env;
+    if (!detail::threads_are_said(how.env)) {
+        if (how.threads > 0)
+            plan.env.emplace_back(threads_variable, std::to_string(how.threads));
+        else
+            plan.unset_env.emplace_back(threads_variable); // it was this process's own number
+    } else {
+        how.threads = 0;
+    }
     plan.own_group = true;
     const auto message = detail::boot_pipe(how);
     plan.fds.emplace_back(message.get(), detail::boot_file);
@@ -14108,6 +14015,7 @@ private:
         how.executable = options_.executable;
         how.argv = options_.argv;
         how.env = options_.env;
+        how.threads = options_.threads;
         auto starting = children_.start(std::move(how));
         auto& place = now->ranks[static_cast<std::size_t>(rank)];
         place.process = co_await starting;
@@ -14139,6 +14047,8 @@ private:
                 error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank,
                                                      self.process->pid(), status.describe()));
             if (!end.last_words.empty()) self.why->with_cause(end.last_words);
+            if (status.signal() == SIGPIPE)
+                self.why->with_cause("nobody reads its output any more");
             // Refused before it joined, output without a reader, a limit on files: so again next time.
             lasting_ = lasting_ || status.code() == exit_code::usage ||
                        status.signal() == SIGPIPE || status.signal() == SIGXFSZ;
@@ -14263,6 +14173,7 @@ namespace skein::cluster {
 
 SKEIN_INLINE supervisor_outcome supervise(supervisor_options options) {
     SKEIN_CHECK(options.workers > 0, "a job of {} workers", options.workers);
+    loop::refuse_inside("a job of ranks", "start it from main");
     net::real_loop loop;
     detail::job work(loop, std::move(options));
     return loop.run(work.run());
@@ -15495,7 +15406,7 @@ SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
 SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> from,
                                       admission* place) {
     auto* cancel = co_await skein::detail::current_cancel{};
-    auto greeting = connection::accept(std::move(from), self->options_);
+    auto greeting = connection::accept(std::move(from), self->options_, {}, place);
     const connection::handle c = co_await greeting;
     place->authenticated();
     std::optional<error> fault;
@@ -16701,7 +16612,7 @@ SKEIN_INLINE void link::end(std::optional<error> why, link_end how) noexcept {
         try {
             told(failure_ ? &*failure_ : nullptr);
         } catch (const std::exception& e) {
-            logging::error("net", "closed handler failed", {{"what", e.what()}});
+            logging::error("net", "closed handler failed", {{"what", text_of(e)}});
         }
     }
     if (parts_ == 0) release();
@@ -17441,7 +17352,7 @@ SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<
     auto* cancel = co_await skein::detail::current_cancel{};
     link::handle l;
     {
-        auto greeting = connection::accept(std::move(from), self->options_);
+        auto greeting = connection::accept(std::move(from), self->options_, {}, place);
         const connection::handle c = co_await greeting;
         place->authenticated();
         auto admitting = self->table_.admit(c);
@@ -19159,7 +19070,7 @@ SKEIN_INLINE void requests::answer(std::uint64_t id,
         try {
             send(detail::failure_kind, id, wire::encode(e));
         } catch (const std::exception& again) {
-            abort(error(errc::internal, again.what()));
+            abort(error(errc::internal, text_of(again)));
         }
     }
 }
@@ -19192,7 +19103,7 @@ SKEIN_INLINE void requests::on_end(const error* why) noexcept {
         try {
             handler(failure_ ? &*failure_ : nullptr);
         } catch (const std::exception& e) {
-            logging::error("net", "closed handler failed", {{"what", e.what()}});
+            logging::error("net", "closed handler failed", {{"what", text_of(e)}});
         }
     }
     if (parts_ == 0) release();
@@ -22342,6 +22253,459 @@ private:
 // What a driver knows of its placement groups. Part of detail/runtime_books.hpp.
 
 
+// ======== skein/rt/resources.hpp
+// What a place has and what a request asks for: cpus, gpus, memory, and resources that a program names itself.
+//
+//     auto have = rt::parse_resources(text).value(); // "cpu=8,gpu=2,memory=4GiB,ssd=1"
+//     rt::resources need;
+//     need.cpu = rt::amount::from(0.5);
+//     if (rt::fits(need, have)) have -= need;
+//
+// Amounts are whole numbers of 1/10000, so that ten times 0.1 is 1 and what was taken can be given back
+// exactly; memory is in bytes. Nothing here depends on a machine: what a host has is measured elsewhere.
+
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::rt {
+
+/// A number of cpus, gpus or units of a custom resource, in steps of 1/10000. Never negative in resources;
+/// differences may be.
+class amount {
+public:
+    static constexpr std::int64_t steps = 10'000; ///< steps in one
+    static constexpr std::int64_t most =
+        1'000'000'000; ///< what parse and from() take at most, in ones
+
+    constexpr amount() noexcept = default;
+    /// A whole number.
+    constexpr amount(int n) noexcept : raw_(steps * n) {}
+    /// Would lose its fraction: amount::from(0.5).
+    amount(double) = delete;
+    amount(float) = delete;
+    /// In steps of 1/10000.
+    [[nodiscard]] static constexpr amount of_steps(std::int64_t n) noexcept {
+        amount a;
+        a.raw_ = n;
+        return a;
+    }
+    /// The nearest step. Throws error (invalid_argument) for what is negative, no number, more than `most`, or
+    /// not zero and nearer to zero than to one step.
+    [[nodiscard]] static amount from(double n);
+
+    [[nodiscard]] constexpr std::int64_t in_steps() const noexcept { return raw_; }
+    [[nodiscard]] constexpr bool is_whole() const noexcept { return raw_ % steps == 0; }
+    constexpr explicit operator bool() const noexcept { return raw_ != 0; }
+
+    constexpr amount& operator+=(amount b) noexcept {
+        raw_ += b.raw_;
+        return *this;
+    }
+    constexpr amount& operator-=(amount b) noexcept {
+        raw_ -= b.raw_;
+        return *this;
+    }
+    friend constexpr amount operator+(amount a, amount b) noexcept { return a += b; }
+    friend constexpr amount operator-(amount a, amount b) noexcept { return a -= b; }
+    friend constexpr auto operator<=>(amount, amount) noexcept = default;
+
+private:
+    std::int64_t raw_ = 0;
+};
+
+/// A resource that is only a name and a number, such as licences: ssd=1.
+struct custom_resource {
+    std::string name{}; ///< a letter, then letters, digits, '_', '-', '.'; at most 64
+    amount value{};
+    friend auto operator<=>(const custom_resource&, const custom_resource&) = default;
+};
+
+/// Bounds of what is parsed, so that text from outside cannot take much.
+struct resource_limits {
+    std::size_t text = 4096;                       ///< bytes
+    std::size_t custom = 32;                       ///< custom resources
+    std::uint64_t memory = std::uint64_t{1} << 50; ///< bytes: 1 PiB
+};
+
+/// Amounts of several resources. What is not named is zero.
+struct resources {
+    amount cpu{}, gpu{};
+    std::uint64_t memory = 0;              ///< bytes
+    std::vector<custom_resource> custom{}; ///< in the order of their names, none twice, none zero
+
+    /// The amount of a custom resource.
+    [[nodiscard]] amount of(std::string_view name) const noexcept;
+    /// Sets a custom resource; zero removes it. Throws error (invalid_argument) for a name that is none.
+    resources& set(std::string_view name, amount value);
+    [[nodiscard]] bool empty() const noexcept {
+        return !cpu && !gpu && memory == 0 && custom.empty();
+    }
+
+    resources& operator+=(const resources& more);
+    /// `less` must fit in this.
+    resources& operator-=(const resources& less);
+
+    friend bool operator==(const resources&, const resources&) = default;
+    /// An order for keys of maps; fits() says whether one is enough for the other.
+    friend auto operator<=>(const resources&, const resources&) = default;
+};
+
+/// True if no amount of `need` is larger than that of `have`.
+[[nodiscard]] bool fits(const resources& need, const resources& have) noexcept;
+
+/// The cores that so much cpu is counted as: rounded up.
+[[nodiscard]] constexpr std::uint32_t whole_cores(amount cpu) noexcept {
+    return static_cast<std::uint32_t>((cpu.in_steps() + amount::steps - 1) / amount::steps);
+}
+
+/// Reads "cpu=2,gpu=0.5,memory=4GiB,ssd=1". Memory takes B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or bytes; at most
+/// four decimals; bytes are rounded up. An error says which part is wrong and how to write it.
+[[nodiscard]] result<resources> parse_resources(std::string_view text,
+                                                const resource_limits& limits = {});
+
+/// What parse_resources() reads: "cpu=2,gpu=0.5,memory=4GiB,ssd=1"; without anything "".
+[[nodiscard]] std::string to_string(const resources& r);
+/// "0.5"
+[[nodiscard]] std::string to_string(amount a);
+
+/// Whether this can be asked for: more than one gpu must be a whole number, for a share of a gpu lies on one gpu.
+[[nodiscard]] result<void> check_demand(const resources& need);
+/// Whether a place can have this: its gpus are whole, and at most 64.
+[[nodiscard]] result<void> check_total(const resources& total);
+
+/// Gpus of one host by their index there, at most 64.
+class gpu_set {
+public:
+    static constexpr int most = 64;
+
+    constexpr gpu_set() noexcept = default;
+    constexpr explicit gpu_set(std::uint64_t bits) noexcept : bits_(bits) {}
+
+    [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return bits_; }
+    [[nodiscard]] constexpr bool has(int index) const noexcept { return (bits_ >> index & 1) != 0; }
+    constexpr void insert(int index) noexcept { bits_ |= std::uint64_t{1} << index; }
+    [[nodiscard]] constexpr bool empty() const noexcept { return bits_ == 0; }
+    friend constexpr bool operator==(gpu_set, gpu_set) noexcept = default;
+
+private:
+    std::uint64_t bits_ = 0;
+};
+/// "0,3": what a variable such as CUDA_VISIBLE_DEVICES takes.
+[[nodiscard]] std::string to_string(gpu_set gpus);
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/resources.ipp
+// The bodies of rt/resources.hpp: reading, printing and checking amounts.
+
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+struct memory_unit {
+    std::string_view name;
+    std::uint64_t bytes;
+};
+inline constexpr std::array<memory_unit, 9> memory_units{{{"TiB", std::uint64_t{1} << 40},
+                                                          {"GiB", std::uint64_t{1} << 30},
+                                                          {"MiB", std::uint64_t{1} << 20},
+                                                          {"KiB", std::uint64_t{1} << 10},
+                                                          {"TB", 1'000'000'000'000},
+                                                          {"GB", 1'000'000'000},
+                                                          {"MB", 1'000'000},
+                                                          {"kB", 1'000},
+                                                          {"B", 1}}};
+
+inline bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
+inline bool is_letter(char c) noexcept { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+inline bool is_resource_name(std::string_view name) noexcept {
+    if (name.empty() || name.size() > 64 || !is_letter(name.front())) return false;
+    return std::all_of(name.begin(), name.end(), [](char c) {
+        return is_letter(c) || is_digit(c) || c == '_' || c == '-' || c == '.';
+    });
+}
+
+/// Text for a message: bounded, and without what a terminal would obey.
+inline std::string shown(std::string_view text) {
+    std::string s(text.substr(0, 40));
+    for (auto& c : s)
+        if (c < ' ' || c > '~') c = '?';
+    return text.size() > 40 ? s + "..." : s;
+}
+
+/// Digits with at most four decimals, in steps of 1/10000; nothing if it is something else or above `most` ones.
+inline std::optional<std::uint64_t> read_steps(std::string_view text, std::uint64_t most) {
+    std::uint64_t whole = 0, part = 0;
+    std::size_t i = 0, decimals = 0;
+    for (; i < text.size() && is_digit(text[i]); ++i) {
+        whole = whole * 10 + static_cast<std::uint64_t>(text[i] - '0');
+        if (whole > most) return std::nullopt;
+    }
+    if (i == 0) return std::nullopt;
+    if (i < text.size()) {
+        if (text[i] != '.' || i + 1 == text.size()) return std::nullopt;
+        for (++i; i < text.size(); ++i) {
+            if (!is_digit(text[i]) || ++decimals > 4) return std::nullopt;
+            part = part * 10 + static_cast<std::uint64_t>(text[i] - '0');
+        }
+    }
+    for (; decimals < 4; ++decimals) part *= 10;
+    if (whole == most && part != 0) return std::nullopt;
+    return whole * amount::steps + part;
+}
+
+inline error bad_amount(std::string_view name, std::string_view value) {
+    return error(errc::invalid_argument,
+                 fmt::format("{}={} is no amount", shown(name), shown(value)))
+        .with_hint(fmt::format("write {0}=2 or {0}=0.5: at most four decimals, 0 to {1}",
+                               shown(name), amount::most));
+}
+
+inline result<std::uint64_t> read_memory(std::string_view value, std::uint64_t most) {
+    std::uint64_t unit = 1;
+    auto digits = value;
+    for (const auto& u : memory_units)
+        if (value.ends_with(u.name)) {
+            unit = u.bytes;
+            digits.remove_suffix(u.name.size());
+            break;
+        }
+    const auto steps = read_steps(digits, most / unit);
+    if (!steps)
+        return error(errc::invalid_argument,
+                     fmt::format("memory={} is no amount of memory", shown(value)))
+            .with_hint(
+                fmt::format("write memory=512MiB, memory=1.5GiB or bytes; at most {}", most));
+    __extension__ using wide = unsigned __int128;
+    const auto bytes = (static_cast<wide>(*steps) * unit + amount::steps - 1) / amount::steps;
+    return static_cast<std::uint64_t>(bytes);
+}
+
+/// Of a name that is meant to be one of the three: what it is called. "": it is a name of its own.
+[[nodiscard]] inline std::string_view meant_resource(std::string_view name) {
+    std::string low(name);
+    for (char& c : low) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    if (low == "cpu" || low == "cpus" || low == "num_cpus") return "cpu";
+    if (low == "gpu" || low == "gpus" || low == "num_gpus") return "gpu";
+    if (low == "memory" || low == "mem" || low == "ram") return "memory";
+    return "";
+}
+
+/// Reads one NAME=AMOUNT into r.
+inline result<void> read_resource(std::string_view part, resources& r,
+                                  const resource_limits& limits) {
+    const auto equals = part.find('=');
+    const auto name = part.substr(0, equals);
+    if (equals == std::string_view::npos || !is_resource_name(name))
+        return error(errc::invalid_argument, fmt::format("\"{}\" is no resource", shown(part)))
+            .with_hint("write NAME=AMOUNT with a name that begins with a letter: cpu=2,ssd=1");
+    const auto value = part.substr(equals + 1);
+    if (const auto meant = meant_resource(name); !meant.empty() && meant != name)
+        return error(errc::invalid_argument, fmt::format("\"{}\" is no resource", shown(part)))
+            .with_hint(fmt::format("it is called {0}: {0}={1}", meant, shown(value)));
+    if (name == "memory") {
+        const auto bytes = read_memory(value, limits.memory);
+        if (!bytes) return bytes.error();
+        r.memory = *bytes;
+        return {};
+    }
+    const auto steps = read_steps(value, static_cast<std::uint64_t>(amount::most));
+    if (!steps) return bad_amount(name, value);
+    const auto n = amount::of_steps(static_cast<std::int64_t>(*steps));
+    if (name == "cpu") {
+        r.cpu = n;
+    } else if (name == "gpu") {
+        r.gpu = n;
+    } else {
+        r.set(name, n);
+        if (r.custom.size() > limits.custom)
+            return error(errc::too_large,
+                         fmt::format("more than {} custom resources", limits.custom))
+                .with_hint("use labels for what is not counted");
+    }
+    return {};
+}
+
+} // namespace detail
+
+SKEIN_INLINE amount amount::from(double n) {
+    const double scaled = n * static_cast<double>(steps);
+    const bool in_range = n >= 0 && n <= static_cast<double>(most); // false for what is no number
+    if (!in_range || (n > 0 && scaled < 0.5))
+        throw error(errc::invalid_argument, fmt::format("{} is no amount of a resource", n))
+            .with_hint(fmt::format("amounts are 0, or 0.0001 to {}, in steps of 0.0001", most));
+    return of_steps(static_cast<std::int64_t>(std::llround(scaled)));
+}
+
+SKEIN_INLINE amount resources::of(std::string_view name) const noexcept {
+    for (const auto& c : custom)
+        if (c.name == name) return c.value;
+    return {};
+}
+
+SKEIN_INLINE resources& resources::set(std::string_view name, amount value) {
+    if (!detail::is_resource_name(name) || name == "cpu" || name == "gpu" || name == "memory")
+        throw error(errc::invalid_argument,
+                    fmt::format("\"{}\" is no name of a custom resource", detail::shown(name)))
+            .with_hint("a letter, then letters, digits, '_', '-' or '.'; cpu, gpu and memory are "
+                       "fields of their own");
+    const auto at =
+        std::lower_bound(custom.begin(), custom.end(), name,
+                         [](const custom_resource& c, std::string_view n) { return c.name < n; });
+    const bool there = at != custom.end() && at->name == name;
+    if (!value) {
+        if (there) custom.erase(at);
+    } else if (there) {
+        at->value = value;
+    } else {
+        custom.insert(at, {std::string(name), value});
+    }
+    return *this;
+}
+
+SKEIN_INLINE resources& resources::operator+=(const resources& more) {
+    cpu += more.cpu;
+    gpu += more.gpu;
+    memory += more.memory;
+    for (const auto& c : more.custom) set(c.name, of(c.name) + c.value);
+    return *this;
+}
+
+SKEIN_INLINE resources& resources::operator-=(const resources& less) {
+    SKEIN_CHECK(fits(less, *this), "{} is less than {}", to_string(*this), to_string(less));
+    cpu -= less.cpu;
+    gpu -= less.gpu;
+    memory -= less.memory;
+    for (const auto& c : less.custom) set(c.name, of(c.name) - c.value);
+    return *this;
+}
+
+SKEIN_INLINE bool fits(const resources& need, const resources& have) noexcept {
+    if (need.cpu > have.cpu || need.gpu > have.gpu || need.memory > have.memory) return false;
+    return std::all_of(need.custom.begin(), need.custom.end(),
+                       [&](const custom_resource& c) { return c.value <= have.of(c.name); });
+}
+
+SKEIN_INLINE result<resources> parse_resources(std::string_view text,
+                                               const resource_limits& limits) {
+    resources r;
+    if (text.empty()) return r;
+    if (text.size() > limits.text)
+        return error(errc::too_large, fmt::format("a list of resources of {} bytes, more than {}",
+                                                  text.size(), limits.text));
+    const auto where = fmt::format("resources \"{}\"", detail::shown(text));
+    std::vector<std::string_view> seen;
+    for (std::size_t begin = 0; begin <= text.size();) {
+        const auto comma = std::min(text.find(',', begin), text.size());
+        const auto part = text.substr(begin, comma - begin);
+        const auto name = part.substr(0, part.find('='));
+        if (std::find(seen.begin(), seen.end(), name) != seen.end())
+            return error(errc::invalid_argument,
+                         fmt::format("{} is there twice", detail::shown(name)))
+                .with_where(where);
+        seen.push_back(name);
+        if (auto read = detail::read_resource(part, r, limits); !read) {
+            auto why = read.error();
+            return std::move(why).with_where(where);
+        }
+        begin = comma + 1;
+    }
+    return r;
+}
+
+SKEIN_INLINE std::string to_string(amount a) {
+    const auto raw = a.in_steps();
+    const auto size = static_cast<std::uint64_t>(raw < 0 ? -raw : raw);
+    auto s = fmt::format("{}{}", raw < 0 ? "-" : "", size / amount::steps);
+    if (const auto part = size % amount::steps; part != 0) {
+        s += fmt::format(".{:04}", part);
+        while (s.back() == '0') s.pop_back();
+    }
+    return s;
+}
+
+SKEIN_INLINE std::string to_string(const resources& r) {
+    std::string s;
+    const auto append = [&s](std::string_view name, const std::string& value) {
+        if (!s.empty()) s += ',';
+        s += fmt::format("{}={}", name, value);
+    };
+    if (r.cpu) append("cpu", to_string(r.cpu));
+    if (r.gpu) append("gpu", to_string(r.gpu));
+    if (r.memory != 0) {
+        for (const auto& u : detail::memory_units) {
+            const bool binary = u.name.size() == 3 || u.bytes == 1;
+            if (!binary || r.memory % u.bytes != 0) continue;
+            append("memory", fmt::format("{}{}", r.memory / u.bytes, u.name));
+            break;
+        }
+    }
+    for (const auto& c : r.custom) append(c.name, to_string(c.value));
+    return s;
+}
+
+SKEIN_INLINE std::string to_string(gpu_set gpus) {
+    std::string s;
+    for (int i = 0; i < gpu_set::most; ++i)
+        if (gpus.has(i)) s += fmt::format("{}{}", s.empty() ? "" : ",", i);
+    return s;
+}
+
+namespace detail {
+/// Amounts that came as numbers, not as text, must lie in the same bounds.
+inline result<void> check_range(const resources& r) {
+    const auto in_range = [](amount a) {
+        return a >= amount{} && a <= amount::of_steps(amount::most * amount::steps);
+    };
+    const bool ok = in_range(r.cpu) && in_range(r.gpu) && r.memory <= resource_limits{}.memory &&
+                    r.custom.size() <= resource_limits{}.custom &&
+                    std::all_of(r.custom.begin(), r.custom.end(),
+                                [&](const custom_resource& c) { return in_range(c.value); });
+    if (ok) return {};
+    return error(errc::invalid_argument, fmt::format("amounts out of range: {}", to_string(r)))
+        .with_hint(fmt::format("0 to {} of each, memory up to {} bytes, {} custom resources",
+                               amount::most, resource_limits{}.memory, resource_limits{}.custom));
+}
+} // namespace detail
+
+SKEIN_INLINE result<void> check_demand(const resources& need) {
+    if (auto range = detail::check_range(need); !range) return range;
+    if (need.gpu > amount(1) && !need.gpu.is_whole())
+        return error(errc::invalid_argument,
+                     fmt::format("asks for gpu={}: a share of a gpu lies on one gpu",
+                                 to_string(need.gpu)))
+            .with_hint("ask for a fraction up to 1, or for whole gpus");
+    return {};
+}
+
+SKEIN_INLINE result<void> check_total(const resources& total) {
+    if (auto range = detail::check_range(total); !range) return range;
+    if (!total.gpu.is_whole() || total.gpu > amount(gpu_set::most))
+        return error(errc::invalid_argument, fmt::format("has gpu={}", to_string(total.gpu)))
+            .with_hint(fmt::format("a place has whole gpus, at most {}", gpu_set::most));
+    return {};
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/group_books.hpp, continued
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -26993,6 +27357,10 @@ struct runtime::execution {
             return head_.kind == detail::call_kind::method;
         }
         [[nodiscard]] bool has_terms() const noexcept { return head_.retries != 0; }
+        /// Of a task; an actor on a worker of all holds none.
+        [[nodiscard]] int cpus() const noexcept {
+            return head_.kind == detail::call_kind::task ? head_.cpus : 0;
+        }
         [[nodiscard]] actor_id target() const noexcept { return head_.target; }
         [[nodiscard]] const detail::lineage& who() const noexcept { return head_.who; }
         [[nodiscard]] wire::reader& arguments() noexcept { return in_; }
@@ -27018,6 +27386,7 @@ struct runtime::execution {
         [[nodiscard]] const function_record& fn() const noexcept { return *call_->fn; }
         [[nodiscard]] static bool is_method() noexcept { return true; }
         [[nodiscard]] static bool has_terms() noexcept { return false; }
+        [[nodiscard]] static int cpus() noexcept { return 0; }
         [[nodiscard]] actor_id target() const noexcept { return call_->target; }
         [[nodiscard]] const detail::lineage& who() const noexcept { return call_->who; }
         [[nodiscard]] wire::reader& arguments() noexcept { return none_; }
@@ -29173,6 +29542,7 @@ struct worker_order {
     bool resumes = false; ///< the driver awaits a link, which survives broken connections
     bool is_read = false; ///< somebody reads what it prints: by lines
     std::string head_host{}; ///< of its cluster, as its agent reaches it
+    bool is_shared = false;  ///< tasks with different numbers of cpus take turns there
 };
 
 /// What one side says to the other.
@@ -31295,6 +31665,8 @@ void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, s
     }
     if (box && box->over != nullptr) return self.reply_over(*from, id, fn, *box);
     ++self.books_->stats.executed;
+    if (detail::threads_vary) [[unlikely]]
+        detail::use_threads(call.cpus());
     detail::incoming_call in{
         self, from, id, fn, call.target(), call.arguments(), std::move(box), call.has_terms()};
     struct executing_guard {
@@ -36740,6 +37112,178 @@ private:
 
 } // namespace skein
 
+// ======== skein/rt/gpus.hpp
+// The gpus of this host that tasks may have: how many there are, and what each is called, from one place.
+//
+//     auto names = rt::gpus_to_offer(std::nullopt, "");      // CUDA_VISIBLE_DEVICES=4,5: {"4", "5"}
+//     auto shown = rt::gpus_by_name(granted, names);        // "5", for CUDA_VISIBLE_DEVICES of the one that has it
+//
+// They are those of NVIDIA's driver, as far as CUDA_VISIBLE_DEVICES shows them to this process, read as CUDA reads it.
+
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::rt {
+
+/// The variable that says which gpus a process sees.
+inline constexpr const char* gpus_variable = "CUDA_VISIBLE_DEVICES";
+
+/// The gpus that a text of CUDA_VISIBLE_DEVICES leaves of `there` ones, at most 64, by the rules of CUDA: numbers, or names
+/// that begin with GPU- or MIG-, not mixed; what is none of these, or a number that no gpu has, ends the list, and one that
+/// is named twice leaves none at all. Parts of gpus (MIG) may be more than there are gpus.
+[[nodiscard]] std::vector<std::string> gpus_of_variable(std::string_view text, std::size_t there);
+
+/// What CUDA_VISIBLE_DEVICES may call the gpus that this process sees.
+[[nodiscard]] std::vector<std::string> visible_gpus();
+
+/// The names of the gpus that this host offers: the first `asked` of those that this process sees; without a number all.
+/// Where neither the driver's files nor the variable tell what is there, who asks is believed: "0", "1", ...
+///   by      who has asked, as an error names it: "--resources"
+///   errors  usage: more than there are to be seen; invalid_argument: no whole number, or more than 64
+[[nodiscard]] std::vector<std::string> gpus_to_offer(std::optional<amount> asked,
+                                                     std::string_view by);
+
+/// What CUDA_VISIBLE_DEVICES of a child says, for some gpus of those; nothing for none; without names: their indices.
+[[nodiscard]] std::string gpus_by_name(gpu_set gpus, const std::vector<std::string>& names);
+
+/// Whether one process can see so many of these: of MIG parts it sees one only.
+///   errors  invalid_argument
+[[nodiscard]] result<void> check_gpus_together(amount asked, const std::vector<std::string>& names);
+
+/// The refusal of so many gpus, with what hides those that are not offered from this process, if something does.
+[[nodiscard]] error with_gpu_reason(error why, amount asked, const std::vector<std::string>& names);
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/gpus.ipp
+// The bodies of rt/gpus.hpp.
+
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <system_error>
+
+#include <glob.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// Files of NVIDIA's driver, one a gpu.
+[[nodiscard]] SKEIN_INLINE std::size_t gpu_files() {
+    ::glob_t found{};
+    const auto there =
+        ::glob("/dev/nvidia[0-9]*", 0, nullptr, &found) == 0 ? found.gl_pathc : std::size_t{0};
+    ::globfree(&found);
+    return there;
+}
+
+/// As strtol reads it: what follows the digits is not looked at. Nothing: no number, or a negative one.
+[[nodiscard]] SKEIN_INLINE std::optional<std::size_t> gpu_number(std::string_view text) {
+    text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+    if (text.starts_with('+')) text.remove_prefix(1);
+    std::size_t n = 0;
+    const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (bad != std::errc()) return std::nullopt;
+    return n;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::vector<std::string> gpus_of_variable(std::string_view text, std::size_t there) {
+    std::vector<std::string> names;
+    if (there == 0) return names;
+    std::string_view kind; // of all of them
+    for (const std::string_view one : {"GPU-", "MIG-"})
+        if (text.starts_with(one)) kind = one;
+    while (!text.empty() && names.size() < gpu_set::most) {
+        const auto end = std::min(text.find(','), text.size());
+        std::string name(text.substr(0, end));
+        text.remove_prefix(std::min(end + 1, text.size()));
+        if (kind.empty()) {
+            const auto number = detail::gpu_number(name);
+            if (!number || *number >= there) break;
+            name = std::to_string(*number);
+        } else if (!name.starts_with(kind)) {
+            break;
+        }
+        if (std::find(names.begin(), names.end(), name) != names.end()) return {};
+        names.push_back(std::move(name));
+    }
+    return names;
+}
+
+SKEIN_INLINE std::vector<std::string> visible_gpus() {
+    const auto there = std::min<std::size_t>(detail::gpu_files(), gpu_set::most);
+    if (const char* const seen = std::getenv(gpus_variable)) return gpus_of_variable(seen, there);
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < there; ++i) names.push_back(std::to_string(i));
+    return names;
+}
+
+SKEIN_INLINE std::vector<std::string> gpus_to_offer(std::optional<amount> asked,
+                                                    std::string_view by) {
+    auto names = visible_gpus();
+    if (!asked) return names;
+    resources wanted;
+    wanted.gpu = *asked;
+    if (const auto good = check_total(wanted); !good) throw good.error();
+    const auto n = static_cast<std::size_t>(asked->in_steps() / amount::steps);
+    const char* const seen = std::getenv(gpus_variable);
+    if (names.empty() && seen == nullptr && detail::gpu_files() == 0) // others than NVIDIA's
+        for (std::size_t i = 0; i < n; ++i) names.push_back(std::to_string(i));
+    if (n > names.size()) {
+        const auto said =
+            seen != nullptr ? fmt::format(": {}={}", gpus_variable, seen) : std::string();
+        throw error(errc::usage, fmt::format("{} offers {} gpus, but of {} on this host this "
+                                             "process sees {}{}",
+                                             by, n, detail::gpu_files(), names.size(), said))
+            .with_hint("offer as many as there are, or none by name: those that can be seen are "
+                       "offered");
+    }
+    names.resize(n);
+    return names;
+}
+
+SKEIN_INLINE std::string gpus_by_name(gpu_set gpus, const std::vector<std::string>& names) {
+    if (names.empty()) return to_string(gpus);
+    std::string out;
+    for (int i = 0; i < gpu_set::most; ++i)
+        if (gpus.has(i) && static_cast<std::size_t>(i) < names.size())
+            out += (out.empty() ? "" : ",") + names[static_cast<std::size_t>(i)];
+    return out;
+}
+
+SKEIN_INLINE result<void> check_gpus_together(amount asked, const std::vector<std::string>& names) {
+    if (asked <= amount(1) || names.empty() || !names.front().starts_with("MIG-")) return {};
+    return error(
+               errc::invalid_argument,
+               fmt::format(".gpus = {}: the gpus here are parts of gpus (MIG), of which a process "
+                           "sees one only",
+                           to_string(asked)))
+        .with_hint("ask for .gpus = 1 in each of several tasks, or offer whole gpus");
+}
+
+SKEIN_INLINE error with_gpu_reason(error why, amount asked, const std::vector<std::string>& names) {
+    const char* const seen = std::getenv(gpus_variable);
+    const auto offered = amount::of_steps(amount::steps * static_cast<std::int64_t>(names.size()));
+    if (asked > offered && seen != nullptr)
+        why.with_hint(fmt::format("{}={} leaves this process {} of the gpus of this host",
+                                  gpus_variable, seen, names.size()));
+    return why;
+}
+
+} // namespace skein::rt
+
 // ======== skein/rt/local_workers.hpp
 // The implicit local cluster: N copies of this program as worker processes, kept alive while the
 // driver runs, gone when it is gone.
@@ -37060,7 +37604,8 @@ SKEIN_INLINE std::vector<output_text> format_lines(const std::vector<worker_line
     };
     for (const auto& some : all) {
         const auto name = some.node.empty() ? fmt::format("({}) ", some.worker)
-                                            : fmt::format("({}, {}) ", some.worker, some.node);
+                                            : fmt::format("({}, {}) ", printable(some.worker),
+                                                          printable(some.node));
         const std::string_view prefix = how.prefix ? std::string_view(name) : std::string_view();
         if (some.left_out == 1)
             append(true, {}, fmt::format("... 1 line of {} was left out", some.worker));
@@ -37278,7 +37823,8 @@ struct local_workers_options {
     /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus and memory that are not named are those
     /// that are there.
     resources offers{};
-    /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
+    /// What CUDA_VISIBLE_DEVICES calls each of its gpus; empty: as many as `offers` has, by the names that they have for
+    /// this process, see gpus_to_offer().
     std::vector<std::string> gpu_names{};
     /// Prints what workers print; empty: their output is that of this process.
     print_lines print{};
@@ -37365,6 +37911,162 @@ namespace detail {
 // Part of the bodies of rt/local_workers.hpp: the life of a worker, in its own process.
 
 
+// ======== skein/rt/standard_files.hpp
+// The standard input, output and error of a process that others have started, and who reads what it prints.
+//
+// A program may be started with one of them closed (`prog >&-`, some launchers and cron). The next file or socket it
+// opens then gets that number, and what it prints goes into it.
+//
+//     skein::rt::open_standard_files();   // first thing in main; skein::run does it
+//     skein::rt::print_by_lines();        // in a process that may be killed: workers and ranks do it
+//     skein::rt::outlive_readers();       // in one whose output is not what it is for: workers, heads and nodes do it
+
+
+namespace skein::rt {
+
+/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed. Others stay as they
+/// are. Call it before anything else is opened and before there are threads. Never throws; where there is
+/// no /dev/null the place stays closed.
+void open_standard_files() noexcept;
+
+/// Each whole line that this process prints leaves it at once, also where its output is a file or a pipe, which it would
+/// else keep by some thousand bytes and take along when it is killed: through `stdout`, fmt, and std::cout. An output that
+/// has no buffer, or that has one by lines, stays as it is.
+void print_by_lines() noexcept;
+
+/// A reader of its output that goes (`prog | head -1`), and a file that may not grow any more, do not end this process:
+/// what it prints from then on is dropped, into /dev/null, and is no failure of who prints it. What it starts is not touched by that, and where the program has said itself
+/// what SIGPIPE or SIGXFSZ is to do, that stays.
+void outlive_readers() noexcept;
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/standard_files.ipp
+// The bodies of rt/standard_files.hpp.
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <iostream>
+#include <streambuf>
+#include <system_error>
+#include <thread>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio_ext.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// std::cout of a program that has parted it from stdout, given back to it.
+class to_stdout final : public std::streambuf {
+    int_type overflow(int_type c) override {
+        if (traits_type::eq_int_type(c, traits_type::eof())) return traits_type::not_eof(c);
+        return std::putc(traits_type::to_char_type(c), stdout) == EOF ? traits_type::eof() : c;
+    }
+    std::streamsize xsputn(const char* text, std::streamsize n) override {
+        return static_cast<std::streamsize>(
+            std::fwrite(text, 1, static_cast<std::size_t>(n), stdout));
+    }
+    int sync() override { return std::fflush(stdout); }
+};
+
+/// /dev/null, for an output that nobody reads any more.
+inline constinit std::atomic<int> nowhere{-1};
+
+/// Safe in a signal handler.
+SKEIN_INLINE void drop_unread() noexcept {
+    const int saved = errno;
+    for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+        ::pollfd one{fd, 0, 0};
+        if (::poll(&one, 1, 0) == 1 && (one.revents & (POLLERR | POLLHUP)) != 0)
+            (void)::dup2(nowhere, fd);
+    }
+    errno = saved;
+}
+
+/// Not SIG_IGN: what this process starts would inherit that.
+SKEIN_INLINE void on_unread(int number) {
+    if (number == SIGPIPE) drop_unread();
+}
+
+/// A print that comes first would fail, and some that print throw then: so the end of a reader is waited for.
+SKEIN_INLINE void watch_readers() {
+    std::array<::pollfd, 2> both{};
+    std::size_t n = 0;
+    for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+        struct ::stat what{};
+        if (::fstat(fd, &what) == 0 && (S_ISFIFO(what.st_mode) || S_ISSOCK(what.st_mode)))
+            both[n++] = {fd, 0, 0};
+    }
+    if (n == 0) return;
+    sigset_t all, before; // signals are for the program's own threads
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+        std::thread([both, n]() mutable {
+            ::pthread_setname_np(::pthread_self(), "skein-output");
+            while (n > 0) {
+                if (::poll(both.data(), n, -1) < 0) continue;
+                drop_unread();
+                const auto* const end = std::remove_if(
+                    both.data(), both.data() + n, [](const auto& f) { return f.revents != 0; });
+                n = static_cast<std::size_t>(end - both.data());
+            }
+        }).detach();
+    } catch (const std::system_error&) { // then the first print fails
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+} // namespace detail
+
+SKEIN_INLINE void open_standard_files() noexcept {
+    const int saved = errno;
+    for (int fd = 0; fd < 3; ++fd) {
+        if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        const int got = ::open("/dev/null", O_RDWR); // the lowest number that is free: fd
+        if (got > fd) ::close(got);
+    }
+    errno = saved;
+}
+
+SKEIN_INLINE void print_by_lines() noexcept {
+    const bool has_none = ::__fbufsize(stdout) == 1;
+    if (!has_none && ::__flbf(stdout) == 0) (void)std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+    if (std::ios_base::sync_with_stdio(true)) return;
+    std::cout.flush();
+    static detail::to_stdout line_by_line;
+    std::cout.rdbuf(&line_by_line);
+}
+
+SKEIN_INLINE void outlive_readers() noexcept {
+    if (detail::nowhere < 0) detail::nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+    for (const int number : {SIGPIPE, SIGXFSZ}) {
+        struct ::sigaction now{};
+        if (::sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) continue;
+        now = {};
+        now.sa_handler = &detail::on_unread;
+        now.sa_flags = SA_RESTART;
+        (void)::sigaction(number, &now, nullptr);
+    }
+    if (detail::nowhere >= 0) detail::watch_readers();
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/local_worker_main.ipp, continued
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -37390,9 +38092,8 @@ SKEIN_INLINE std::string short_worker_name(std::string_view name) {
 SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
     net::real_network network(*loop);
     std::unique_ptr<net::stream> inherited;
-    // A pipe is at the other end of its output, which whole lines are to reach at once.
-    if (const auto order = wire::decode<worker_order>(mine.message); order && order->is_read)
-        (void)std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+    if (const auto order = wire::decode<worker_order>(mine.message))
+        threads_vary = order->is_shared;
     if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
     auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
                                    std::move(mine.memory));
@@ -37460,6 +38161,8 @@ SKEIN_INLINE int worker_main() {
         auto mine = take_boot(worker_role);
         if (!mine) throw error(errc::usage, "this process was not started as a worker");
         name_process(detail::short_worker_name(mine->name));
+        print_by_lines();
+        outlive_readers();
         ::setenv(in_job_variable, "1", 1); // what a task starts is no process of a launcher
         net::real_loop loop;
         runtime_options who;
@@ -37471,7 +38174,8 @@ SKEIN_INLINE int worker_main() {
         loop.run(detail::work(&loop, &self, std::move(*mine)));
         return exit_code::done;
     } catch (const std::exception& e) {
-        if (!leave_last_words(e.what())) fmt::print(stderr, "error: {}\n", e.what());
+        if (!leave_last_words(text_of(e)))
+            fmt::print(stderr, "error: {}\n", printable_lines(text_of(e)));
         return exit_code::failed;
     } catch (...) {
         static constexpr const char* why = "something that is not a std::exception was thrown";
@@ -37606,6 +38310,54 @@ private:
 
 } // namespace skein::rt::detail
 
+// ======== skein/rt/detail/local_life.hpp
+// Part of the bodies of rt/local_workers.hpp: what the pool knows of one worker, and of those for one demand.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// A worker from its start to its end, as its tasks see it.
+struct local_life {
+    std::string name;
+    std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
+    std::unique_ptr<child> process;
+    claims page; ///< shared with it
+    std::shared_ptr<net::connection> wire;
+    std::uint16_t cpus = 0;
+    worker_room room;
+    std::vector<std::pair<std::string, std::string>> env;
+    std::string folder;       ///< empty: that of the program's start
+    gpu_set gpus;             ///< that it sees
+    request_id in_bundle;     ///< what it holds of a placement group
+    bool is_unwanted = false; ///< it was killed on purpose
+};
+/// One line on a death that nobody wanted. Its calls run again, or fail, and say so themselves.
+inline void say_lost(const local_life& one, const child_end& end) {
+    auto how = end.status.describe();
+    if (!end.last_words.empty()) how += ": " + end.last_words;
+    logging::warn("rt", "a worker was lost",
+                  {{"worker", one.name}, {"pid", one.process->pid()}, {"how", how}});
+}
+
+/// Workers for one demand.
+struct own_workers {
+    worker_demand what;
+    std::size_t alive = 0;   ///< that run or are being started
+    request_id asked;        ///< waits for room on the host
+    time_point idle_since{}; ///< since when `what` is as it is
+    int failures = 0;        ///< starts, in a row
+    bool leaving = false;    ///< one is being retired
+};
+
+} // namespace skein::rt::detail
+
 
 // ======== skein/rt/detail/local_workers.ipp, continued
 #include <algorithm>
@@ -37641,10 +38393,10 @@ public:
         const int cores = children_.resources().cores;
         if (how_.count <= 0) how_.count = cores;
         cpus_ = static_cast<std::uint16_t>(std::max(1, cores / how_.count));
-        if (!how_.offers.gpu) {
-            how_.gpu_names = visible_gpus();
-            how_.offers.gpu = amount(static_cast<int>(how_.gpu_names.size()));
-        }
+        if (how_.gpu_names.empty())
+            how_.gpu_names = gpus_to_offer(
+                how_.offers.gpu ? std::optional(how_.offers.gpu) : std::nullopt, "the program");
+        how_.offers.gpu = amount(static_cast<int>(how_.gpu_names.size()));
         if (how_.offers.memory == 0) how_.offers.memory = children_.resources().memory_bytes;
         resources total = how_.offers;
         total.cpu = amount(std::max(cores, how_.count * cpus_));
@@ -37686,7 +38438,10 @@ public:
     }
     void end_now(const net::channel& worker) {
         for (auto* one : serving_)
-            if (one->wire.get() == &worker) one->process->kill();
+            if (one->wire.get() == &worker) {
+                one->is_unwanted = true;
+                one->process->kill();
+            }
     }
     bool want_beside(const net::channel& worker) {
         const auto found = std::find_if(serving_.begin(), serving_.end(), [&](const life* one) {
@@ -37710,28 +38465,8 @@ public:
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
 
 private:
-    /// A worker from its start to its end, as its tasks see it.
-    struct life {
-        std::string name;
-        std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
-        std::unique_ptr<child> process;
-        detail::claims page; ///< shared with it
-        std::shared_ptr<net::connection> wire;
-        std::uint16_t cpus = 0;
-        worker_room room;
-        std::vector<std::pair<std::string, std::string>> env;
-        std::string folder;   ///< empty: ours
-        request_id in_bundle; ///< what it holds of a placement group
-    };
-    /// Workers for one demand.
-    struct own_workers {
-        worker_demand what;
-        std::size_t alive = 0;   ///< that run or are being started
-        request_id asked;        ///< waits for room on the host
-        time_point idle_since{}; ///< since when `what` is as it is
-        int failures = 0;        ///< starts, in a row
-        bool leaving = false;    ///< one is being retired
-    };
+    using life = detail::local_life;
+    using own_workers = detail::own_workers;
 
     /// One place for a worker: starts it, serves it, starts another when it dies.
     task<void> keep_place(int number) {
@@ -37788,8 +38523,8 @@ private:
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
-                one->wire, [this, one](const peer&) { return farewell(one->process.get()); },
-                one->page, one->room);
+                one->wire, [this, one](const peer&) { return obituary(one); }, one->page,
+                one->room);
             co_await served;
         } catch (const error& e) {
             failed = e;
@@ -37829,6 +38564,7 @@ private:
         boot.cpus = one.cpus;
         boot.direct = how_.direct_calls;
         boot.is_read = static_cast<bool>(how_.print);
+        boot.is_shared = one.room.kind == 0 && one.cpus > 1;
         if (how_.over_tcp) {
             one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
             boot.address = net::to_string(one.listener->local());
@@ -37844,7 +38580,9 @@ private:
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
         how.env = std::move(one.env);
+        how.env.emplace_back(gpus_variable, gpus_by_name(one.gpus, how_.gpu_names));
         how.cwd = std::move(one.folder);
+        how.threads = one.room.kind == 0 ? 1 : one.cpus; // see use_threads()
         return how;
     }
 
@@ -37908,11 +38646,16 @@ private:
             r.tag = number;
             r.for_life = true;
             r.fail_if_infeasible = true;
+            if (const auto good = check_gpus_together(r.demand.gpu, how_.gpu_names); !good) {
+                driver_.refuse_demand(number, good.error());
+                continue;
+            }
             const auto asked = host_.submit(r);
             if (asked) {
                 kind.asked = *asked;
             } else {
-                driver_.refuse_demand(number, asked.error());
+                driver_.refuse_demand(number,
+                                      with_gpu_reason(asked.error(), r.demand.gpu, how_.gpu_names));
             }
         }
     }
@@ -38020,8 +38763,7 @@ private:
         one.room = {number, {label_}};
         one.env = kind.what.env.variables;
         one.folder = kind.what.env.folder;
-        if (how_.offers.gpu) // else there are none to be seen
-            one.env.emplace_back("CUDA_VISIBLE_DEVICES", gpus_by_name(g.gpus, how_.gpu_names));
+        one.gpus = g.gpus;
         own_.push_back(&one);
         lent_ += cores;
         std::optional<error> failed;
@@ -38125,14 +38867,21 @@ private:
         return std::clamp(left, duration::zero(), most);
     }
 
+    /// How it ended; said, if nobody wanted that. Its calls run again, or fail, and say so themselves.
+    task<std::string> obituary(life* one) {
+        auto leaving = farewell(one->process.get());
+        const auto end = co_await leaving;
+        if (!stopping_ && !one->is_unwanted && !end.status.success()) detail::say_lost(*one, end);
+        co_return end.status.describe();
+    }
+
     /// Waits for the end of a process whose link has ended; asks, then insists.
-    task<std::string> farewell(child* process) {
+    task<child_end> farewell(child* process) {
         const auto first =
             patience(stopping_ ? how_.times.farewell_stopping : how_.times.farewell_first);
         const auto all = patience(first + how_.times.shutdown_grace);
         auto stopped = rt::stop(*process, first, all - first);
-        const auto end = co_await stopped;
-        co_return end.status.describe();
+        co_return co_await stopped;
     }
 
     skein::loop& loop_;
@@ -38838,47 +39587,6 @@ void serve_if_worker();
 // The body of rt/run_options.hpp.
 
 
-// ======== skein/rt/standard_files.hpp
-// A program may be started with its standard input, output or error closed (`prog >&-`, some launchers
-// and cron). The next file or socket it opens then gets that number, and what it prints goes into it.
-//
-//     skein::rt::open_standard_files();   // first thing in main; skein::run does it
-
-
-namespace skein::rt {
-
-/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed. Others stay as they
-/// are. Call it before anything else is opened and before there are threads. Never throws; where there is
-/// no /dev/null the place stays closed.
-void open_standard_files() noexcept;
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/standard_files.ipp
-// The body of rt/standard_files.hpp.
-
-#include <cerrno>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-namespace skein::rt {
-
-SKEIN_INLINE void open_standard_files() noexcept {
-    const int saved = errno;
-    for (int fd = 0; fd < 3; ++fd) {
-        if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-        const int got = ::open("/dev/null", O_RDWR); // the lowest number that is free: fd
-        if (got > fd) ::close(got);
-    }
-    errno = saved;
-}
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/run_options.ipp, continued
 #include <atomic>
 #include <cstdlib>
 
@@ -38987,6 +39695,7 @@ any_app make_app(App app, int argc, char** argv) {
 /// In a worker it does not return: the process leaves with its driver, and nothing after run() happens
 /// there. A program may call run() again after it; the workers of the second run start like all others,
 /// at the top of main.
+///   errors  not_supported: in a task, an actor or an app; all others are told on stderr and in the exit code
 template <class App>
 [[nodiscard]] int run(int argc, char** argv, App app, run_options how = {}) {
     auto any = rt::detail::make_app(std::move(app), argc, argv);
@@ -39057,6 +39766,57 @@ private:
 // The bodies of rt/detail/driver.hpp: the command line, roles, and a driver's life around its app.
 
 
+// ======== skein/rt/detail/near_flag.hpp
+// Which of skein's flags somebody may have meant: --adress runs a program on this host, and nobody would know why.
+
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// Letters to be added, left out, changed, or swapped with their neighbour, to make one word of the other.
+[[nodiscard]] inline std::size_t letters_apart(std::string_view a, std::string_view b) {
+    std::vector<std::size_t> last, row(b.size() + 1), next(b.size() + 1);
+    for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= a.size(); ++i) {
+        next[0] = i;
+        for (std::size_t j = 1; j <= b.size(); ++j) {
+            const std::size_t changed = row[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+            next[j] = std::min({row[j] + 1, next[j - 1] + 1, changed});
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                next[j] = std::min(next[j], last[j - 2] + 1);
+        }
+        last = std::exchange(row, next);
+    }
+    return row[b.size()];
+}
+
+/// The flag that an argument is nearly; empty: none. Short words are near to too many others: one letter of them may be
+/// wrong, and never the first. `is_cluster`: those that are skein's beside --head, --join and --address are, too.
+[[nodiscard]] inline std::string_view near_flag(std::string_view argument, bool is_cluster) {
+    constexpr std::array<std::string_view, 9> flags = {
+        "--workers",    "--address",          "--join",       "--head",  "--prefix-output",
+        "--skein-help", "--no-prefix-output", "--token-file", "--listen"};
+    constexpr std::size_t always = 7;
+    const auto word = argument.substr(0, argument.find('='));
+    for (std::size_t i = 0; i < (is_cluster ? flags.size() : always); ++i) {
+        const auto flag = flags[i];
+        if (!word.starts_with(flag.substr(0, 3)) && !flag.substr(1).starts_with(word)) continue;
+        const std::size_t most = flag.size() < 9 ? 1 : 2;
+        if (word != flag && letters_apart(word, flag) <= most) return flag;
+    }
+    return {};
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/driver.ipp, continued
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -39227,7 +39987,7 @@ SKEIN_INLINE int print_usage(std::string_view program) {
         "  --prefix-output   say of each line that a worker prints which worker it was;\n"
         "                    --no-prefix-output does not (default: SKEIN_PREFIX_OUTPUT=1 or 0,\n"
         "                    else on clusters only)\n"
-        "  --help            this text\n",
+        "  --help            this text; --skein-help where the program has a --help of its own\n",
         program);
     return exit_code::done;
 }
@@ -39236,15 +39996,24 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
     serve_if_worker();
     auto line = parse_command_line(argc, argv);
     driver_plan plan;
-    if (takes_nothing && !line.rest.empty()) { // others have a --help of their own
-        if (line.rest.front() == "--help" || line.rest.front() == "-h") {
-            plan.exit_code = print_usage(argv[0]);
-            return plan;
-        }
-        throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
-            .with_hint("this program takes skein's flags only; see --help");
+    const auto asks = [&](std::string_view flag) {
+        return std::find(line.rest.begin(), line.rest.end(), flag) != line.rest.end();
+    };
+    const bool begins = takes_nothing && !line.rest.empty(); // others have a --help of their own
+    if (asks("--skein-help") ||
+        (begins && (line.rest.front() == "--help" || line.rest.front() == "-h"))) {
+        plan.exit_code = print_usage(argv[0]);
+        return plan;
     }
     auto& cluster = line.cluster;
+    const bool is_cluster =
+        cluster.head || !cluster.join.empty() || !cluster_address(cluster).empty();
+    if (begins) {
+        const auto meant = near_flag(line.rest.front(), is_cluster);
+        throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
+            .with_hint(fmt::format("{}this program takes skein's flags only; see --help",
+                                   meant.empty() ? "" : fmt::format("is {} meant? ", meant)));
+    }
     if (argc < 1) cluster.program = ::program_invocation_name;
     cluster.workers = line.workers.value_or(how.workers);
     if (const char* said = std::getenv("SKEIN_ADDRESS"); cluster.address.empty() &&
@@ -39262,6 +40031,10 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
         if (plan.part.exit_code)
             std::exit(*plan.part.exit_code); // what follows is the driver's, as in workers
         if (plan.part.leads) plan.head = cluster.address = plan.part.leads->address();
+        for (const auto& argument : line.rest)
+            if (const auto meant = near_flag(argument, is_cluster); !meant.empty())
+                fmt::print(stderr, "warning: {} is left to the program; skein's flag is {}\n",
+                           printable(argument), meant);
     }
     how.processes.count = cluster.workers;
     how.processes.program = cluster.program;
@@ -39374,10 +40147,10 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
             fmt::print(stderr, "stopped by {}\n", signal_name(stopped_by));
             return 128 + stopped_by;
         }
-        fmt::print(stderr, "error: {}\n", e.what());
+        fmt::print(stderr, "error: {}\n", printable_lines(e.what()));
         return e.code() == errc::usage ? exit_code::usage : exit_code::failed;
     } catch (const std::exception& e) {
-        fmt::print(stderr, "error: {}\n", bounded_text(text_of(e)));
+        fmt::print(stderr, "error: {}\n", printable_lines(bounded_text(text_of(e))));
     } catch (...) {
         fmt::print(stderr, "error: the app threw something that is not a std::exception\n");
     }
@@ -39385,6 +40158,10 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
 }
 
 SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
+    if (runtime::try_current() != nullptr) // else this is a worker whose life begins here
+        loop::refuse_inside("skein::run",
+                            "await the calls here, which have workers already; a session "
+                            "(skein/rt/session.hpp) has a thread and workers of its own");
     int stopped_by = 0;
     try {
         auto plan = plan_driver(argc, argv, how, app.takes_nothing);

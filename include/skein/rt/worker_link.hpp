@@ -30,7 +30,7 @@ struct worker_order {
     bool resumes = false; ///< the driver awaits a link, which survives broken connections
     bool is_read = false; ///< somebody reads what it prints: by lines
     std::string head_host{}; ///< of its cluster, as its agent reaches it
-    bool is_shared = false; ///< tasks with different numbers of cpus take turns there
+    bool is_shared = false;  ///< tasks with different numbers of cpus take turns there
 };
 
 /// What one side says to the other.
