@@ -9,6 +9,7 @@
 #include <skein/rt/actor.hpp>
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/runtime.hpp>
+#include <skein/rt/wait_refs.hpp>
 
 #include <filesystem>
 #include <fstream>
@@ -54,6 +55,16 @@ task<std::string> watch(std::string how, std::string path) {
     }
     std::ofstream(path) << "go";
     co_return heard;
+}
+
+/// Waits for a child with a limit, which is not the child's.
+task<std::pair<std::size_t, std::size_t>> wait_for_one(std::string path) {
+    std::vector<ref<long>> children;
+    children.push_back(remote<&where_when>(path));
+    auto some = skein::wait(children, 1, 50ms);
+    const auto seen = co_await std::move(some);
+    std::ofstream(path) << "go";
+    co_return std::pair(seen.done.size(), seen.pending.size());
 }
 
 /// A task that waits for one of its own, and hears of time meanwhile.
@@ -147,6 +158,17 @@ TEST_CASE("with one worker a task hears of its child's limits all the same",
         CHECK(self.driver.stats().workers_lost == 1); // that of the child alone
         auto again = remote<&watch>("timeout", folder / "d");
         CHECK(co_await again == "timeout");
+    });
+}
+
+TEST_CASE("wait in a task of the only worker ends with its time", "[C12][rt][chosen_worker]") {
+    const test::temporary_folder folder;
+    pool p(options(1));
+    p.run([&folder](pool&) -> task<void> {
+        auto asked = remote<&wait_for_one>(folder / "go");
+        const auto [done, pending] = co_await asked;
+        CHECK(done == 0);
+        CHECK(pending == 1);
     });
 }
 

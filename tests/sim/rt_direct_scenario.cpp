@@ -33,8 +33,9 @@ struct history {
         asked_group; ///< the same of those of its group
     int last_call = 0;
     int last_tag = 0;
-    std::set<int> ended;  ///< the tags of actors that are gone
-    bool is_calm = false; ///< nothing dies or breaks, nobody kills
+    std::vector<int> shouted; ///< calls whose outcome nobody looks at
+    std::set<int> ended;      ///< the tags of actors that are gone
+    bool is_calm = false;     ///< nothing dies or breaks, nobody kills
     std::string violation;
 
     void check(bool holds, const std::string& what) {
@@ -187,6 +188,13 @@ struct post {
                    "an actor ended while a call had its handle");
         co_return s.call;
     }
+    /// Plain, so it waits for nothing, and neither do its calls for the end of it.
+    int shout(stamp s, const actor_handle<post>& to, int times) {
+        arrive(s);
+        for (int i = 0; i < times; ++i) call_blindly(to);
+        return s.call;
+    }
+    static void call_blindly(const actor_handle<post>& to);
     int forget(stamp s) {
         arrive(s);
         kept.clear();
@@ -215,8 +223,8 @@ void call_one(const post_handle& to, const std::vector<post_handle>& others, int
     ref<int> r;
     switch (kind) {
     case 0:
-    case 1:
-    case 2: r = to.call<&post::note>(s); break;
+    case 1: r = to.call<&post::note>(s); break;
+    case 2: r = to.call<&post::shout>(s, other, s.call % 5); break;
     case 3: r = to.call<&post::note_slowly>(s, s.call % 50); break;
     case 4: r = to.call<&post::broken>(s); break;
     case 5: // in one direction: those that hold each other would never end
@@ -247,6 +255,19 @@ void call_one(const post_handle& to, const std::vector<post_handle>& others, int
     default: (void)to.call<&post::note>(s); return; // for its effect alone
     }
     readers->spawn(check_call(s, r));
+}
+
+void post::call_blindly(const actor_handle<post>& to) {
+    const auto s = stamp_for(to);
+    now->shouted.push_back(s.call);
+    (void)to.call<&post::note>(s);
+}
+
+/// A plain task that does so, on a worker that may call them for the first time.
+int shout_around(std::vector<post_handle> posts, int times) {
+    for (int i = 0; i < times; ++i)
+        for (const auto& to : posts) post::call_blindly(to);
+    return times;
 }
 
 task<int> post::pass(stamp s, actor_handle<post> to, int depth) {
@@ -400,6 +421,12 @@ task<void> everything(sim::world* w, test::sim_cluster* cluster) {
             const int words = 1 + static_cast<int>(w->below(20));
             const auto seed = w->loop.random().next();
             tasks.push_back(remote<&chatter>.with({.cpus = 0, .retries = 0})(posts, words, seed));
+            if (w->chance(0.4)) {
+                const int times = 1 + static_cast<int>(w->below(6));
+                const int cpus = w->chance(0.5) ? 1 : 0;
+                tasks.push_back(
+                    remote<&shout_around>.with({.cpus = cpus, .retries = 0})(posts, times));
+            }
             const auto whom = w->below(posts.size());
             call_one(posts[whom], posts, static_cast<int>(w->below(13)), &readers);
             if (w->chance(0.3)) {
@@ -438,6 +465,8 @@ task<void> everything(sim::world* w, test::sim_cluster* cluster) {
          ++i)
         co_await sleep_for(100ms);
     w->check(now->violation.empty(), now->violation);
+    for (const int call : now->shouted)
+        w->check(!now->is_calm || now->runs[call] == 1, "a call of a plain function did not run");
     w->check(cluster->driver().pending() == 0, "a call is left");
     w->check(cluster->running() == 0, "a coroutine is left on a worker");
     w->check(cluster->actors() == 0, "an actor is left on a worker");
