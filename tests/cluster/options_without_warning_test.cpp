@@ -21,7 +21,7 @@ using namespace skein::cluster;
 TEST_CASE("options of a cluster with one of them named give no warning") {
     const agent_options agent{.name = "n"};
     const group_options group{.job = "j"};
-    const head_options head{.state = "s"};
+    const head_options head{.name = "s"};
     const joined_group_options joined{.join_deadline = std::chrono::hours::max()};
     const keeper_options keeper{.host = "h"};
     const leased_workers_options leased{.name = "p"};
@@ -31,7 +31,7 @@ TEST_CASE("options of a cluster with one of them named give no warning") {
     const tool_options tool{.name = "t"};
     CHECK(joined.join_deadline == skein::duration::max());
     CHECK(agent.name + the_agent.name == "nn");
-    CHECK(group.job + head.state + keeper.host + leased.name + the_head.listen + tool.name ==
+    CHECK(group.job + head.name + keeper.host + leased.name + the_head.listen + tool.name ==
           "jshplt");
     CHECK(supervisor.workers == 2);
 }

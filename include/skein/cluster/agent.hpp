@@ -67,7 +67,7 @@ struct agent_options {
     time_constants times{};
     logging::level news = logging::level::info; ///< at which the course of things is logged
     /// Told of each welcome: the node's name.
-    unique_function<void(const std::string& name)> on_joined;
+    unique_function<void(const std::string& name)> on_joined{};
 };
 
 /// Belongs to one loop. Its serve() must have ended before it is destroyed.

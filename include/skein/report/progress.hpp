@@ -11,6 +11,7 @@
 //   gpt   120/2000  [###-------]   6%  loss 2.3100  5.2k tok/s  190 ms/step  ETA 05:57
 
 #include <skein/core/config.hpp>
+#include <skein/core/time.hpp>
 
 #include <chrono>
 #include <cstdint>

@@ -18,6 +18,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/fork_guard.hpp>
 #include <skein/core/result.hpp>
+#include <skein/core/time.hpp>
 #include <skein/core/unique_fd.hpp>
 #include <skein/report/event_file.hpp>
 #include <skein/report/metrics.hpp>
