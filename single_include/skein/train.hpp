@@ -13711,19 +13711,20 @@ private:
 /// Masters become what was written to their values in 16 bits; the others keep their digits.
 ///   master_P, values_P  dense, of one layout; the values were cast from the masters when nobody had written
 inline void take_written(const at::Tensor& master_P, const at::Tensor& values_P) {
-    constexpr std::int64_t most = std::int64_t{1} << 17;
+    constexpr std::int64_t most = std::int64_t{1} << 15; // an operation on so many takes one thread
     const auto count = master_P.numel();
-    const auto cast = at::empty({std::min(most, count)}, values_P.options());
-    for (std::int64_t at = 0; at < count; at += most) {
-        const auto n = std::min(most, count - at);
-        const auto again = cast.narrow(0, 0, n);
-        auto master = master_P.narrow(0, at, n);
-        const auto values = values_P.narrow(0, at, n);
-        again.copy_(master);
-        if (std::memcmp(again.const_data_ptr(), values.const_data_ptr(), values.nbytes()) == 0)
-            continue;
-        master.copy_(at::where(again.eq(values), master, values.to(at::kFloat)));
-    }
+    at::parallel_for(0, (count + most - 1) / most, 16, [&](std::int64_t first, std::int64_t last) {
+        const auto cast = at::empty({most}, values_P.options());
+        for (auto from = first * most; from < std::min(count, last * most); from += most) {
+            const auto n = std::min(most, count - from);
+            const auto again = cast.narrow(0, 0, n);
+            const auto master = master_P.narrow(0, from, n);
+            const auto values = values_P.narrow(0, from, n);
+            again.copy_(master);
+            if (std::memcmp(again.const_data_ptr(), values.const_data_ptr(), values.nbytes()) != 0)
+                master.copy_(at::where(again.eq(values), master, values.to(at::kFloat)));
+        }
+    });
 }
 
 } // namespace skein::train::detail
