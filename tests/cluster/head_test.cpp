@@ -779,42 +779,6 @@ task<void> lose_link(test::cluster_peer* one) {
 
 } // namespace
 
-TEST_CASE("a driver whose host refuses its door is dead, and its workers are killed at once",
-          "[P10][cluster][head]") {
-    test::in_world_of_nodes(29, [](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
-        c.start_head();
-        test::cluster_peer node, dead, away;
-        auto comes = join_as_node(&node, &c, {test::peer_lease(5, 1), test::peer_lease(6, 1)});
-        co_await comes;
-        auto first = dead.dial(&c, "dead", 5);
-        co_await first;
-        auto hello = test::peer_driver("dead", {lease_at(7)});
-        auto joins = dead.way->call<cluster::driver_welcome>(hello);
-        (void)co_await joins;
-        auto second = away.dial(&c, "away", 6);
-        co_await second;
-        auto other = test::peer_driver("away", {lease_at(7)});
-        auto joins_too = away.way->call<cluster::driver_welcome>(other);
-        (void)co_await joins_too;
-        const auto door =
-            c.network().host("away").listen(net::address::parse(other.address).value());
-        co_await sleep_for(100ms);
-        REQUIRE(node.stops.empty());
-        auto lost = lose_link(&dead);
-        co_await lost;
-        auto lost_too = lose_link(&away);
-        co_await lost_too;
-        co_await sleep_for(2s);
-        REQUIRE(node.stops.size() == 1);
-        CHECK(node.stops[0].lease == cluster::lease_name{5, 1});
-        CHECK(node.stops[0].at_once);
-        REQUIRE(c.head().status().jobs.size() == 1);
-        CHECK(c.head().status().jobs[0].name == "away"); // it may come back
-        auto gone = node.close();
-        co_await gone;
-    });
-}
-
 TEST_CASE("who undoes a drain withdraws what was asked back for it", "[cluster][head]") {
     test::in_world_of_nodes(23, [](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
         c.start_head();

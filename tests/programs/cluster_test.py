@@ -653,28 +653,6 @@ def killed_worker():
         c.stop()
 
 
-def killed_driver():
-    """A driver that is killed takes its workers along at once, also one that is stopped, and also if a child that it has
-    forked lives on."""
-    with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=1"])]) as c:
-        begun, go = c.cwd / "begun", c.cwd / "go"
-        driver = c.run(find_program("skein_many_waits"), begun, go, "--address", c.address, SKEIN_TEST_FORKS="1")
-        c.wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 2, "calls on both workers")
-        (worker,) = workers_of(c.nodes["a"])
-        os.kill(worker, signal.SIGSTOP)
-        c.wait_until(lambda: "forks" in driver.stdout and len(driver.marked.processes()) >= 2, "a child of the driver")
-        began = time.monotonic()
-        driver.process.kill()
-        c.wait_until(lambda: not any(workers_of(n) for n in c.nodes.values()), "workers that end with their driver")
-        took = time.monotonic() - began
-        c.head.check(took < 6, f"its workers were there for {took:.1f} s")
-        go.write_text("")
-        c.wait_until(lambda: not driver.marked.processes(), "the end of the child")
-        begun.unlink()
-        go.unlink()
-        c.stop()
-
-
 def one_after_the_other():
     """A program that comes while another one holds all cpus waits, says why, and runs when that has ended; one that
     comes before there are nodes waits for the first."""
@@ -1006,7 +984,7 @@ def detached_alone():
 # The longest first.
 CASES = [("a head that remembers", remembered), ("state folders", state_folders), ("three hosts", namespaces), ("detached actors", detached), ("workers as guests", workers_as_guests), ("detached on one host", detached_alone), ("a stopped agent", stopped_agent), ("a killed agent", killed_agent), ("the cluster's secret", secret_of_the_cluster),
          ("a head killed for good", killed_head_for_good), ("interrupted", interrupted), ("examples run", examples_run),
-         ("refusals", refusals), ("a killed driver", killed_driver), ("a killed head", killed_head), ("a killed worker", killed_worker), ("drained", drained), ("output of workers", output_of_workers), ("a full pipe", full_pipe),
+         ("refusals", refusals), ("a killed head", killed_head), ("a killed worker", killed_worker), ("drained", drained), ("output of workers", output_of_workers), ("a full pipe", full_pipe),
          ("one after the other", one_after_the_other), ("stopped", stopped), ("one program is all", same_program),
          ("a stranger at the port", stranger_at_the_port), ("tokens", tokens), ("rude names", rude_names), ("silent connections", silent_connections),
          ("unmet demands", unmet_demands), ("a late head", late_head), ("word counts", word_counts)]

@@ -4,14 +4,12 @@
 //     skein_many_waits BEGUN GO [RETRIES] [--address A]
 //
 // Each call adds a line to the file BEGUN when it begins, and ends when there is a file GO. Prints the sum.
-// RETRIES: of each call, when its worker dies. With SKEIN_TEST_FORKS the driver has forked a child that lives on until
-// there is a file GO.
+// RETRIES: of each call, when its worker dies.
 
 #include <skein/skein.hpp>
 
 #include <fmt/core.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -35,18 +33,6 @@ skein::task<int> app(std::vector<std::string> arguments) {
     std::vector<skein::ref<long>> calls;
     for (long i = 0; i < 100; ++i)
         calls.push_back(skein::remote<&wait_for_file>.with(how)(arguments[0], arguments[1], i));
-    if (std::getenv("SKEIN_TEST_FORKS") != nullptr) {
-        while (!std::filesystem::exists(arguments[0]))
-            co_await skein::sleep_for(std::chrono::milliseconds(5));
-        fmt::print("forks\n");
-        std::fflush(stdout);
-        if (::fork() == 0) {
-            ::setsid();
-            for (int i = 0; i < 30'000 && !std::filesystem::exists(arguments[1]); ++i)
-                ::usleep(2000);
-            ::_exit(0);
-        }
-    }
     long sum = 0;
     auto all = skein::all(std::move(calls));
     for (long value : co_await std::move(all)) sum += value;

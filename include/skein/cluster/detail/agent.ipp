@@ -322,9 +322,9 @@ SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_or
     child.env = std::move(env->variables);
     if (const auto good = rt::check_gpus_together(demand ? demand->gpu : 0, how.gpu_names); !good)
         throw good.error();
-    // A worker sees the gpus of its lease alone.
-    child.env.emplace_back(rt::gpus_variable,
-                           rt::gpus_by_name(rt::gpu_set(order.gpus), how.gpu_names));
+    if (demand && (demand->gpu || total.gpu)) // a worker sees the gpus of its lease alone
+        child.env.emplace_back(rt::gpus_variable,
+                               rt::gpus_by_name(rt::gpu_set(order.gpus), how.gpu_names));
     child.threads =
         demand ? static_cast<int>(std::max<std::uint32_t>(rt::whole_cores(demand->cpu), 1)) : 1;
     return child;

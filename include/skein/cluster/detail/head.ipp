@@ -10,13 +10,10 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
-#include <skein/core/timeout.hpp>
 #include <skein/net/network.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
-#include <exception>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -60,7 +57,7 @@ inline void check_text(std::string_view what, std::string_view text, std::size_t
 } // namespace detail
 
 SKEIN_INLINE head::books::books(loop& on, net::network& via, head_options given)
-    : on_loop(on), network(via), how(std::move(given)),
+    : on_loop(on), how(std::move(given)),
       door(via, how.listen, detail::cluster_link(how.secret, how.name, how.host, how.pid),
            detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
            detail::head_places()),
@@ -263,8 +260,6 @@ SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
     j.away_until = deadline_after(on_loop.now(), how.driver_grace);
     if (left || over) {
         leave(j, over ? job_end::stopped : job_end::left);
-    } else if (s->is_dead) {
-        leave(j, job_end::lost, true);
     } else {
         const auto& why = s->below->failure();
         logging::warn("head", "a driver is away",
@@ -277,24 +272,10 @@ SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
 
 /// What runs out while nothing happens.
 SKEIN_INLINE task<void> head::books::watch(books* self) {
-    scope looking;
-    std::exception_ptr failure;
-    try {
-        for (;;) {
-            co_await sleep_for(self->how.look_every);
-            self->look();
-            for (const auto& s : self->sessions)
-                if (s->job != nullptr && !s->below->is_connected() &&
-                    !std::exchange(s->is_looked_for, true))
-                    looking.spawn(look_for_driver(self, s));
-        }
-    } catch (...) {
-        failure = std::current_exception();
+    for (;;) {
+        co_await sleep_for(self->how.look_every);
+        self->look();
     }
-    looking.cancel();
-    auto looked = as_result(shield(looking.join()));
-    (void)co_await looked;
-    std::rethrow_exception(failure);
 }
 
 SKEIN_INLINE void head::books::look() {
@@ -396,41 +377,8 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     co_return self->size();
 }
 
-/// Where a driver listens for its workers.
-SKEIN_INLINE std::optional<net::address> head::books::door_of(const detail::head_job& j) const {
-    if (!j.hello.address.empty()) {
-        const auto read = net::address::parse(j.hello.address);
-        return read ? std::optional(*read) : std::nullopt;
-    }
-    if (!j.seen_from.empty()) return net::address::tcp(j.seen_from, j.hello.port);
-    if (door.local().kind != net::scheme::tcp) return std::nullopt;
-    return net::address::tcp("127.0.0.1", j.hello.port);
-}
-
-/// A driver whose link is broken is away, or dead: then its host refuses connections to its door, where nobody will ever
-/// listen again. One that answers there, or is silent, may come back.
-SKEIN_INLINE task<void> head::books::look_for_driver(books* self, session_ptr s) {
-    constexpr duration patience = time_constants::lan().worker_refused;
-    const auto until = deadline_after(self->on_loop.now(), patience);
-    while (s->job != nullptr && !s->below->is_connected()) {
-        const auto at = self->door_of(*s->job);
-        if (!at) break;
-        auto trying = as_result(with_timeout(self->network.connect(*at), patience));
-        const auto there = co_await trying;
-        if (there || there.error().code() != errc::refused) break;
-        if (self->on_loop.now() >= until && s->job != nullptr && !s->below->is_connected()) {
-            s->is_dead = true;
-            s->below->abort(error(errc::reset, "its process has ended"));
-            break;
-        }
-        co_await sleep_for(patience / 10);
-    }
-    s->is_looked_for = false;
-}
-
 /// It does not come back: what it asked for is forgotten, and its workers end.
-///   at_once  it is dead: nothing waits for its workers, and one that is stopped would not hear anybody
-SKEIN_INLINE void head::books::leave(detail::head_job& j, job_end how_it_ended, bool at_once) {
+SKEIN_INLINE void head::books::leave(detail::head_job& j, job_end how_it_ended) {
     if (std::exchange(j.ending, true)) return;
     memory.job_went(j.incarnation, how_it_ended);
     logging::at(how.news, "head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
@@ -444,8 +392,7 @@ SKEIN_INLINE void head::books::leave(detail::head_job& j, job_end how_it_ended, 
     std::vector<detail::head_lease*> all;
     for (auto& [n, l] : j.leases) all.push_back(l.get());
     for (auto* l : all) { // erasing the last one would erase the job
-        if (l->state == detail::lease_state::granted)
-            stop_worker(*l, at_once && l->number != keeper_lease);
+        if (l->state == detail::lease_state::granted) stop_worker(*l);
         if (l->state != detail::lease_state::stopping) erase(*l);
     }
     for (auto& [number, g] : j.groups) g.closing = true;

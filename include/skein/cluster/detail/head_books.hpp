@@ -33,10 +33,8 @@ struct head_job;
 /// One link to a node, a driver or a tool.
 struct head_session {
     net::link::handle below;
-    net::requests::handle way;  ///< nullptr: it has ended
-    bool is_dead = false;       ///< its process has ended
-    bool is_looked_for = false; ///< see look_for_driver()
-    std::string seen_from;      ///< the peer's host, as this one sees it; "": it is this one
+    net::requests::handle way; ///< nullptr: it has ended
+    std::string seen_from;     ///< the peer's host, as this one sees it; "": it is this one
     std::uint64_t incarnation = 0;
     head_node* node = nullptr;
     head_job* job = nullptr;
@@ -172,7 +170,6 @@ struct head::books {
     books(loop& on, net::network& via, head_options given);
 
     loop& on_loop;
-    net::network& network;
     head_options how;
     net::link_endpoint door;
     rt::scheduler schedule;
@@ -204,9 +201,7 @@ struct head::books {
     detail::head_node& enter(const session_ptr& s, const node_hello& h);
     void lose(detail::head_node& n, const std::string& why, bool left = false);
     detail::head_job& job_of(std::uint64_t incarnation);
-    [[nodiscard]] std::optional<net::address> door_of(const detail::head_job& j) const;
-    static task<void> look_for_driver(books* self, session_ptr s);
-    void leave(detail::head_job& j, job_end how, bool at_once = false);
+    void leave(detail::head_job& j, job_end how);
     void remember();
     void introduce();
     [[nodiscard]] driver_welcome size() const;

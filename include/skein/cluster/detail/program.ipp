@@ -146,6 +146,7 @@ SKEIN_INLINE int run_agent(const agent_program& how) {
     o.gpu_names =
         rt::gpus_to_offer(names_gpus ? std::optional(o.offers.gpu) : std::nullopt, "--resources");
     o.offers.gpu = static_cast<int>(o.gpu_names.size());
+    if (!o.offers.gpu) ::setenv(rt::gpus_variable, "", 1); // then no task here sees one
     o.labels = how.labels;
     o.on_joined = [at = to_string(o.head)](const std::string& name) {
         fmt::print("skein node {}: joined {}\n", printable(name), at);
