@@ -9221,8 +9221,8 @@ SKEIN_INLINE bool acceptor::is_foreign(stream& from) {
     return true;
 }
 
-/// After a failed accept: throws what cannot be got over, says how long to wait for the rest. Whoever needs the
-/// descriptor of a stranger that has had its time gets it at once.
+/// After a failed accept: throws what cannot be got over, says how long to wait for the rest. A stranger that has had
+/// its time gives its descriptor back.
 SKEIN_INLINE duration acceptor::after_failure(const error& fault) {
     if (fault.code() == errc::invalid_argument || fault.code() == errc::not_supported) throw fault;
     // Out of descriptors or memory, a network that is down, a firewall's no, or a stream that broke
@@ -9234,7 +9234,7 @@ SKEIN_INLINE duration acceptor::after_failure(const error& fault) {
     const auto left = grace_of(*first) - loop::current().now();
     if (left > duration::zero()) return std::min(left, pause);
     first->drop("its descriptor was needed");
-    return std::chrono::milliseconds(1); // until it is closed
+    return options_.grace; // till then it is this process's own, whose files may need one
 }
 
 SKEIN_INLINE task<void> acceptor::accept_loop(scope& children, acceptor* self) {
