@@ -143,7 +143,7 @@ TEST_CASE("a tool drains a node, and takes it back") {
     CHECK_FALSE(cluster::get_status(c.how).nodes.at(0).draining);
     const auto unknown = error_of([&] { (void)cluster::drain_node(c.how, "b"); });
     CHECK(unknown.code() == errc::not_found);
-    CHECK_THAT(unknown.what(), ContainsSubstring("no node is called b"));
+    CHECK_THAT(unknown.what(), ContainsSubstring("no node is called \"b\"; there are: \"a\""));
 }
 
 TEST_CASE("a tool of another release is told so, and changes nothing") {

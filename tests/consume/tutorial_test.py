@@ -39,11 +39,14 @@ def included(page: str, path: str, options: dict) -> str:
 
 
 def extract(page: str) -> tuple:
-    """(the program, what it prints)"""
-    program, output = "", None
+    """(the program, what it prints); a page's second program is an example, which a test of its own runs."""
+    program, output, first = "", None, None
     with open(page, encoding="utf-8") as file:
         for path, text in BLOCK.findall(file.read()):
             options = {name: value.strip().strip('"') for name, value in re.findall(r"^:([\w-]+):(.*)$", text, re.M)}
+            first = first or path
+            if os.path.splitext(path)[0] != os.path.splitext(first)[0]:
+                continue
             if options.get("language") == "cpp":
                 program += included(page, path, options)
             else:

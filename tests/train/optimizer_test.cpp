@@ -273,7 +273,7 @@ TEST_CASE("groups give parameters a rate and a decay of their own, as torch's pa
     flat_store flat(*mine);
     flat_optimizer opt({sk::AdamW{.weight_decay = 0.2, .decay_vectors = true},
                         {.groups = {{.match = holds("norm"), .weight_decay = 0.0},
-                                    {.match = holds("out"), .lr_scale = 0.1}}}},
+                                    {.match = holds("out"), .lr_scale = 0.2}}}},
                        flat);
     const auto options_of = [](double lr, double decay) {
         return std::make_unique<torch::optim::AdamWOptions>(
@@ -282,7 +282,8 @@ TEST_CASE("groups give parameters a rate and a decay of their own, as torch's pa
     std::vector<torch::optim::OptimizerParamGroup> groups;
     groups.emplace_back(theirs->in->parameters(), options_of(1e-2, 0.2));
     groups.emplace_back(theirs->norm->parameters(), options_of(1e-2, 0.0));
-    groups.emplace_back(theirs->out->parameters(), options_of(1e-3, 0.2));
+    // Not 1e-3: since LibTorch 2.15 a rate that is the default of its options counts as not given.
+    groups.emplace_back(theirs->out->parameters(), options_of(2e-3, 0.2));
     torch::optim::AdamW torch_opt(groups, torch::optim::AdamWOptions(1e-2));
     for (std::uint64_t step = 0; step < 20; ++step) {
         const auto batch = numbers{}.batch(std::vector<std::uint64_t>{step, step + 1});

@@ -82,19 +82,32 @@ public:
             return *this = (count() > 0) == (times > 0) ? max() : min();
         return *this = duration(product);
     }
-    friend constexpr time_span operator+(time_span a, time_span b) noexcept { return a += b; }
-    template <class Rep, class Period>
-    friend constexpr time_span operator+(time_span a, std::chrono::duration<Rep, Period> b) {
-        return a += time_span(b);
+    // By reference, as chrono's own: g++ finds a length of a derived class ambiguous otherwise.
+    friend constexpr time_span operator+(const time_span& a, const time_span& b) noexcept {
+        return time_span(a) += b;
     }
     template <class Rep, class Period>
-    friend constexpr time_span operator+(std::chrono::duration<Rep, Period> a, time_span b) {
-        return b += time_span(a);
+    friend constexpr time_span operator+(const time_span& a,
+                                         const std::chrono::duration<Rep, Period>& b) {
+        return time_span(a) += time_span(b);
     }
-    friend constexpr time_span operator-(time_span a, time_span b) noexcept { return a -= b; }
     template <class Rep, class Period>
-    friend constexpr time_span operator-(time_span a, std::chrono::duration<Rep, Period> b) {
-        return a -= time_span(b);
+    friend constexpr time_span operator+(const std::chrono::duration<Rep, Period>& a,
+                                         const time_span& b) {
+        return time_span(b) += time_span(a);
+    }
+    friend constexpr time_span operator-(const time_span& a, const time_span& b) noexcept {
+        return time_span(a) -= b;
+    }
+    template <class Rep, class Period>
+    friend constexpr time_span operator-(const time_span& a,
+                                         const std::chrono::duration<Rep, Period>& b) {
+        return time_span(a) -= time_span(b);
+    }
+    template <class Rep, class Period>
+    friend constexpr time_span operator-(const std::chrono::duration<Rep, Period>& a,
+                                         const time_span& b) {
+        return time_span(a) -= b;
     }
     template <std::integral N>
     friend constexpr time_span operator*(time_span a, N times) noexcept {
