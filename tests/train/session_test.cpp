@@ -390,6 +390,7 @@ TEST_CASE("programs get evaluations and checkpoints as events, and steps with al
     ::dup2(saved, 1);
     ::close(saved);
     std::fclose(to);
+    INFO((why ? why->what() : "no error"));
     CHECK_FALSE(why);
     const auto text = dir.text("out");
     CHECK_THAT(text,
