@@ -152,6 +152,7 @@ TEST_CASE("the call that makes a state too deep to be read is the one that fails
     });
 }
 
+int children_of(nest n) { return static_cast<int>(n.inside.size()); }
 nest nested_by(int depth) {
     nest_keeper k;
     for (int i = 1; i < depth; ++i) k.grow();
@@ -170,8 +171,7 @@ TEST_CASE("a result that its reader would refuse fails with its function's name"
         const std::string text = why.what();
         CHECK(text.find("nested_by") != text.npos);
         CHECK(text.find("its result cannot be sent") != text.npos);
-        auto passed =
-            failure_of(remote<+[](nest n) { return int(n.inside.size()); }>(nested_by(70)));
+        auto passed = failure_of(remote<&children_of>(nested_by(70)));
         const auto refused = co_await passed;
         CHECK(refused.code() == errc::too_large);
         CHECK(refused.text().find("its arguments cannot be encoded") != std::string::npos);
