@@ -38073,7 +38073,9 @@ SKEIN_INLINE void outlive_readers() noexcept {
         now.sa_flags = SA_RESTART;
         (void)::sigaction(number, &now, nullptr);
     }
-    if (detail::nowhere >= 0) detail::watch_readers();
+    if (detail::nowhere < 0) return;
+    detail::drop_unread(); // of a reader that has gone already
+    detail::watch_readers();
 }
 
 } // namespace skein::rt
