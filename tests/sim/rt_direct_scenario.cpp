@@ -380,10 +380,11 @@ task<int> chatter(std::vector<post_handle> posts, int count, std::uint64_t seed)
     co_return count;
 }
 
-/// A task hands on what it was given, perhaps to an actor of its own worker, and keeps nothing.
-task<int> hand_on(post_handle to, post_handle what) {
-    const auto s = stamp_for(to);
-    auto kept = check_call(s, to.call<&post::keep>(s, std::move(what)));
+/// A task hands on what it was given, perhaps to an actor of its own worker, and keeps nothing: the second of two is
+/// given to the first. They are one argument, because compilers destroy a coroutine's arguments in different orders.
+task<int> hand_on(std::vector<post_handle> both) {
+    const auto s = stamp_for(both[0]);
+    auto kept = check_call(s, both[0].call<&post::keep>(s, std::move(both[1])));
     co_await kept;
     co_return 1;
 }
@@ -392,8 +393,10 @@ task<void> have_handed_on(post_handle to, std::vector<ref<int>>* tasks) {
     auto asked = as_result(std::move(limited));
     auto made = co_await asked;
     if (!made) co_return;
-    tasks->push_back(
-        remote<&hand_on>.with({.cpus = 0, .retries = 0})(std::move(to), std::move(*made)));
+    std::vector<post_handle> both;
+    both.push_back(std::move(to));
+    both.push_back(std::move(*made));
+    tasks->push_back(remote<&hand_on>.with({.cpus = 0, .retries = 0})(std::move(both)));
 }
 
 task<void> make_posts(sim::world* w, std::vector<post_handle>* into) {
