@@ -17,7 +17,7 @@
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/net/requests.hpp>
-#include <skein/rt/run.hpp>
+#include <skein/program/run.hpp>
 #include <skein/rt/runtime.hpp>
 
 #include <cstdlib>
@@ -288,7 +288,7 @@ double first_result_ms(const bench::cluster_processes& c, std::vector<std::strin
     auto [ours, theirs] = make_pipe();
     auto how = bench::copy_of_this("first", c.secret(), std::move(arguments));
     how.stdout_fd = theirs.get();
-    auto child = rt::child_process::spawn(how);
+    auto child = proc::child_process::spawn(how);
     theirs.reset();
     const auto said = bench::read_until(ours.get(), "ms\n");
     child.wait_blocking();
@@ -463,7 +463,7 @@ bool measure(const effort& e) {
 } // namespace
 
 int main(int argc, char** argv) {
-    if (rt::is_worker()) return rt::worker_main();
+    if (program::is_worker()) return program::worker_main();
     if (std::getenv(bench::echo_variable) != nullptr) return bench::echo_main();
     if (const char* const role = std::getenv(bench::role_variable)) {
         began = std::chrono::steady_clock::now();

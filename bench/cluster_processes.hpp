@@ -6,7 +6,6 @@
 #include "echo_peer.hpp"
 
 #include <skein/cluster/access.hpp>
-#include <skein/cluster/program.hpp>
 #include <skein/cluster/tools.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/sleep.hpp>
@@ -14,7 +13,8 @@
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/net/token.hpp>
-#include <skein/rt/process.hpp>
+#include <skein/proc/process.hpp>
+#include <skein/program/program.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -37,10 +37,10 @@ inline constexpr const char* role_variable = "SKEIN_BENCH_ROLE";
 inline constexpr const char* node_variable = "SKEIN_BENCH_NODE";
 
 /// What to start: a copy of this program in a role, with the token, and without what the user has set for others.
-inline skein::rt::process_options copy_of_this(const std::string& role,
-                                               const skein::net::token& secret,
-                                               std::vector<std::string> arguments) {
-    skein::rt::process_options how;
+inline skein::proc::process_options copy_of_this(const std::string& role,
+                                                 const skein::net::token& secret,
+                                                 std::vector<std::string> arguments) {
+    skein::proc::process_options how;
     how.executable = "/proc/self/exe";
     how.argv = {"bench-" + role};
     how.argv.insert(how.argv.end(), arguments.begin(), arguments.end());
@@ -133,7 +133,7 @@ private:
         auto [ours, theirs] = skein::make_pipe();
         auto how = copy_of_this("head", secret_, {listen});
         how.stdout_fd = theirs.get();
-        head_ = skein::rt::child_process::spawn(how);
+        head_ = skein::proc::child_process::spawn(how);
         theirs.reset();
         constexpr std::string_view before = "skein join ";
         const auto said = read_until(ours.get(), "--address");
@@ -145,35 +145,35 @@ private:
         address_ = said.substr(begin, said.find('\n', begin) - begin);
         said_ = std::move(ours); // it may say more
     }
-    [[nodiscard]] skein::rt::child_process start_agent(const char* name, const char* resources) {
+    [[nodiscard]] skein::proc::child_process start_agent(const char* name, const char* resources) {
         auto how = copy_of_this("agent", secret_, {address_, name, resources});
         how.env.emplace_back(node_variable, name);
         const skein::unique_fd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
         how.stdout_fd = nowhere.get();
-        return skein::rt::child_process::spawn(how);
+        return skein::proc::child_process::spawn(how);
     }
 
     skein::net::token secret_ = skein::net::token::generate();
     std::string address_;
     std::atomic<bool> restarting_ = false;
     skein::net::loop_thread thread_{"keeper"};
-    skein::rt::child_process head_, a_, b_; // started by the thread, and ended before it
+    skein::proc::child_process head_, a_, b_; // started by the thread, and ended before it
     skein::unique_fd said_;
 };
 
 /// The life of a head or an agent of cluster_processes.
 inline int play_role(std::string_view role, int argc, char** argv) {
     if (role == "head" && argc == 2) {
-        skein::cluster::head_program how;
+        skein::program::head_program how;
         how.listen = argv[1];
-        return skein::cluster::run_head(how);
+        return skein::program::run_head(how);
     }
     if (role != "agent" || argc != 4) return 2;
-    skein::cluster::agent_program how;
+    skein::program::agent_program how;
     how.head = argv[1];
     how.name = argv[2];
     how.resources = argv[3];
-    return skein::cluster::run_agent(how);
+    return skein::program::run_agent(how);
 }
 
 } // namespace bench

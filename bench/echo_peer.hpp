@@ -10,7 +10,7 @@
 
 #include <skein/core/error.hpp>
 #include <skein/net/asio.hpp>
-#include <skein/rt/process.hpp>
+#include <skein/proc/process.hpp>
 
 #include <asio/awaitable.hpp>
 #include <asio/co_spawn.hpp>
@@ -119,7 +119,7 @@ struct echo_peer {
     asio::io_context context{1};
     std::optional<unix_socket> local;
     std::optional<tcp_socket> remote;
-    skein::rt::child_process process;
+    skein::proc::child_process process;
 
     echo_peer() {
         int ends[2];
@@ -130,12 +130,12 @@ struct echo_peer {
         remote.emplace(acceptor.accept());
         remote->set_option(asio::ip::tcp::no_delay(true));
         local.emplace(context, asio::local::stream_protocol(), ends[0]);
-        skein::rt::process_options how;
+        skein::proc::process_options how;
         how.executable = "/proc/self/exe";
         how.argv = {"bench-echo"};
         how.env.emplace_back(echo_variable, "1");
         how.fds = {{ends[1], 5}, {theirs.native_handle(), 6}};
-        process = skein::rt::child_process::spawn(how);
+        process = skein::proc::child_process::spawn(how);
         ::close(ends[1]);
     }
 

@@ -3,7 +3,7 @@
 // prints. Beside it: how long starting and reaping a process that does nothing takes.
 #include "bench.hpp"
 
-#include <skein/rt/process.hpp>
+#include <skein/proc/process.hpp>
 
 #include <cstdlib>
 #include <string>
@@ -16,11 +16,11 @@ using namespace skein;
 double until_first_output(const std::string& program) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) throw error(errc::io, "pipe failed");
-    rt::process_options how;
+    proc::process_options how;
     how.argv = {program, "--workers", "2"};
     how.stdout_fd = ends[1];
     const auto begin = std::chrono::steady_clock::now();
-    auto child = rt::child_process::spawn(how);
+    auto child = proc::child_process::spawn(how);
     ::close(ends[1]);
     char first = 0;
     const bool came = ::read(ends[0], &first, 1) == 1;
@@ -34,10 +34,10 @@ double until_first_output(const std::string& program) {
 }
 
 double empty_process() {
-    rt::process_options how;
+    proc::process_options how;
     how.argv = {"/bin/true"};
     return 1e3 * bench::seconds([&] {
-               auto child = rt::child_process::spawn(how);
+               auto child = proc::child_process::spawn(how);
                child.wait_blocking();
            });
 }

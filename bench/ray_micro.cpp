@@ -11,9 +11,9 @@
 #include <skein/core/unique_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
-#include <skein/rt/children.hpp>
-#include <skein/rt/process.hpp>
-#include <skein/rt/run.hpp>
+#include <skein/proc/children.hpp>
+#include <skein/proc/process.hpp>
+#include <skein/program/run.hpp>
 #include <skein/rt/runtime.hpp>
 
 #include <array>
@@ -56,9 +56,10 @@ struct holder {
 struct driver_here {
     net::real_loop loop;
     net::real_network network{loop};
-    rt::local_children children{loop};
+    proc::local_children children{loop};
     rt::runtime driver{rt::runtime_options{}};
-    rt::local_workers workers{loop, network, children, driver, rt::local_workers_options{}};
+    program::local_workers workers{loop, network, children, driver,
+                                   program::local_workers_options{}};
     scope services;
     actor_handle<holder> actor;
 
@@ -127,11 +128,11 @@ std::string read_line(int fd) {
 }
 
 /// Seconds from the start of a program to its first line; none: it has said nothing.
-std::optional<double> seconds_to_first(rt::process_options how) {
+std::optional<double> seconds_to_first(proc::process_options how) {
     auto [ours, theirs] = make_pipe();
     how.stdout_fd = theirs.get();
     const bench::stopwatch watch;
-    auto child = rt::child_process::spawn(how);
+    auto child = proc::child_process::spawn(how);
     theirs.reset();
     const auto said = read_line(ours.get());
     const double took = watch.ns() / 1e9;
@@ -139,8 +140,8 @@ std::optional<double> seconds_to_first(rt::process_options how) {
     return said == "first" ? std::optional(took) : std::nullopt;
 }
 
-rt::process_options ray_program(const char* python, std::vector<std::string> arguments) {
-    rt::process_options how;
+proc::process_options ray_program(const char* python, std::vector<std::string> arguments) {
+    proc::process_options how;
     how.argv = {python, SKEIN_BENCH_SOURCE_DIR "/ray_micro_ray.py"};
     how.argv.insert(how.argv.end(), arguments.begin(), arguments.end());
     how.env = {{"RAY_USAGE_STATS_ENABLED", "0"}, {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"}};
@@ -161,7 +162,7 @@ public:
         auto how = ray_program(python, {"--serve", "5"});
         how.fds = {{theirs.get(), 5}};
         std::unique_ptr<ray_side> side(new ray_side);
-        side->process_ = rt::child_process::spawn(how);
+        side->process_ = proc::child_process::spawn(how);
         side->way_ = std::move(ours);
         theirs.reset();
         side->version_ = read_line(side->way_.get());
@@ -182,7 +183,7 @@ public:
 
 private:
     ray_side() = default;
-    rt::child_process process_;
+    proc::child_process process_;
     unique_fd way_;
     std::string version_;
 };
@@ -225,7 +226,7 @@ bool rates(const char* python, const effort& e) {
 
 /// From the start of the process to the first result. Ours has no daemon to start.
 bool cluster_start(const char* python, const effort& e) {
-    rt::process_options how;
+    proc::process_options how;
     how.executable = "/proc/self/exe";
     how.argv = {"bench-first"};
     how.env = {{"SKEIN_BENCH_FIRST", "1"}};
@@ -250,7 +251,7 @@ bool cluster_start(const char* python, const effort& e) {
 
 int main(int argc, char** argv) {
     if (std::getenv("SKEIN_BENCH_FIRST") != nullptr) return skein::run(argc, argv, first_result);
-    if (rt::is_worker()) return rt::worker_main();
+    if (program::is_worker()) return program::worker_main();
     effort e;
     if (argc > 1 && std::string_view(argv[1]) == "--quick") e = {1, 0.05, 0.1};
     const char* python = std::getenv("SKEIN_PYTHON");

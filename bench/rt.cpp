@@ -11,8 +11,8 @@
 #include <skein/core/scope.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
-#include <skein/rt/children.hpp>
-#include <skein/rt/run.hpp>
+#include <skein/proc/children.hpp>
+#include <skein/program/run.hpp>
 #include <skein/rt/runtime.hpp>
 
 #include <cstdlib>
@@ -69,9 +69,9 @@ task<long> square_async(long x) { co_return x* x; }
 struct worker_pool {
     net::real_loop& loop;
     net::real_network network;
-    rt::local_children children;
+    proc::local_children children;
     rt::runtime driver;
-    rt::local_workers workers;
+    program::local_workers workers;
     scope services;
     actor_handle<counter> actor;
 
@@ -82,8 +82,8 @@ struct worker_pool {
     }
     ~worker_pool() { loop.run(stop(this)); }
 
-    static rt::local_workers_options options(bool over_tcp) {
-        rt::local_workers_options o;
+    static program::local_workers_options options(bool over_tcp) {
+        program::local_workers_options o;
         o.count = 1;
         o.over_tcp = over_tcp;
         return o;
@@ -223,7 +223,7 @@ bool queued_tasks(net::real_loop& loop) {
 } // namespace
 
 int main() {
-    if (rt::is_worker()) return rt::worker_main();
+    if (program::is_worker()) return program::worker_main();
     if (std::getenv(bench::echo_variable) != nullptr) return bench::echo_main();
 
     net::real_loop loop;

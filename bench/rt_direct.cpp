@@ -7,8 +7,8 @@
 #include <skein/core/scope.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
-#include <skein/rt/children.hpp>
-#include <skein/rt/run.hpp>
+#include <skein/proc/children.hpp>
+#include <skein/program/run.hpp>
 #include <skein/rt/runtime.hpp>
 
 #include <cstdlib>
@@ -58,9 +58,9 @@ struct observer {
 struct worker_pair {
     net::real_loop& loop;
     net::real_network network;
-    rt::local_children children;
+    proc::local_children children;
     rt::runtime driver;
-    rt::local_workers workers;
+    program::local_workers workers;
     scope services;
     actor_handle<counter> called;
     actor_handle<observer> calls;
@@ -73,8 +73,8 @@ struct worker_pair {
     }
     ~worker_pair() { loop.run(stop(this)); }
 
-    static rt::local_workers_options options(bool direct) {
-        rt::local_workers_options o;
+    static program::local_workers_options options(bool direct) {
+        program::local_workers_options o;
         o.count = 2;
         o.direct_calls = direct;
         return o;
@@ -117,7 +117,7 @@ struct worker_pair {
 } // namespace
 
 int main() {
-    if (rt::is_worker()) return rt::worker_main();
+    if (program::is_worker()) return program::worker_main();
     if (std::getenv(bench::echo_variable) != nullptr) return bench::echo_main();
 
     net::real_loop loop;

@@ -5,7 +5,7 @@
 #include "bench.hpp"
 
 #include <skein/core/philox.hpp>
-#include <skein/rt/scheduler.hpp>
+#include <skein/sched/scheduler.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -21,25 +21,26 @@ namespace {
 
 using namespace skein;
 
-rt::request asking(const char* demand, std::uint64_t job = 1) {
-    rt::request r;
+sched::request asking(const char* demand, std::uint64_t job = 1) {
+    sched::request r;
     r.job = job_id(job);
-    r.demand = rt::parse_resources(demand).value();
+    r.demand = sched::parse_resources(demand).value();
     return r;
 }
-void add_places(rt::scheduler& s, std::uint64_t from, std::uint64_t count, const char* total) {
+void add_places(sched::scheduler& s, std::uint64_t from, std::uint64_t count, const char* total) {
     for (std::uint64_t p = from; p < from + count; ++p)
-        s.add_place(rt::place_id(p), fmt::format("worker-{}", p),
-                    rt::parse_resources(total).value())
+        s.add_place(sched::place_id(p), fmt::format("worker-{}", p),
+                    sched::parse_resources(total).value())
             .value();
 }
 
 /// A cluster that is full and has a queue: each decision follows the end of one running request, anywhere.
 class busy_cluster {
 public:
-    busy_cluster(std::uint64_t places, int queues, rt::placement policy, bool mixed, bool in_turn)
+    busy_cluster(std::uint64_t places, int queues, sched::placement policy, bool mixed,
+                 bool in_turn)
         : scheduler_([&] {
-              rt::scheduler_options o;
+              sched::scheduler_options o;
               o.policy = policy;
               return o;
           }()) {
@@ -52,7 +53,7 @@ public:
             if (mixed && i % 4 == 1) demands_.back() = asking("cpu=1,gpu=0.5", job);
             if (mixed && i % 4 == 2) demands_.back() = asking("cpu=2,memory=4GiB", job);
             if (mixed && i % 4 == 3) demands_.back() = asking("cpu=0.5", job);
-            if (in_turn) demands_.back().where = rt::constraint::spread();
+            if (in_turn) demands_.back().where = sched::constraint::spread();
         }
         for (std::uint64_t i = 0; i < places * 12 + 100; ++i) submit();
         take();
@@ -77,10 +78,10 @@ private:
         for (const auto& g : got_) running_.push_back(g.id);
     }
 
-    rt::scheduler scheduler_;
-    std::vector<rt::request> demands_;
-    std::vector<rt::request_id> running_;
-    std::vector<rt::grant> got_;
+    sched::scheduler scheduler_;
+    std::vector<sched::request> demands_;
+    std::vector<sched::request_id> running_;
+    std::vector<sched::grant> got_;
     philox_stream random_{1};
     std::size_t next_ = 0;
     std::uint64_t granted_ = 0;
@@ -126,7 +127,7 @@ std::size_t heap_bytes() {
     return info.uordblks + info.hblkhd;
 }
 
-bool flat(const char* name, int queues, rt::placement policy, bool mixed, double bar,
+bool flat(const char* name, int queues, sched::placement policy, bool mixed, double bar,
           bool in_turn = false) {
     constexpr int rounds = 15, turns = 5000;
     busy_cluster small(10, queues, policy, mixed, in_turn);
@@ -147,7 +148,7 @@ bool flat(const char* name, int queues, rt::placement policy, bool mixed, double
 /// Bytes of each of a million queued requests, and what it costs to queue one and to grant one.
 bool million() {
     constexpr std::size_t count = 1'000'000;
-    rt::scheduler s;
+    sched::scheduler s;
     add_places(s, 1, 1, "cpu=1");
     const auto r = asking("cpu=1");
     const auto before = heap_bytes();
@@ -157,7 +158,7 @@ bool million() {
     const auto bytes = static_cast<double>(heap_bytes() - before) / static_cast<double>(count);
     const bool ok = bench::figure("scheduler.queued_request", bytes, "B").at_most(64).print();
     bench::figure("scheduler.submit", submit, "ns").print();
-    std::vector<rt::grant> got;
+    std::vector<sched::grant> got;
     const double each = bench::cpu_ns_per(count, [&] {
         for (std::size_t i = 0; i < count; ++i) {
             got.clear();
@@ -172,14 +173,14 @@ bool million() {
 
 /// A group of eight bundles on a thousand places, made and removed.
 void group() {
-    rt::scheduler s;
+    sched::scheduler s;
     add_places(s, 1, 1000, "cpu=8");
-    rt::group_request g;
+    sched::group_request g;
     g.job = job_id(1);
-    g.strategy = rt::group_strategy::strict_spread;
-    g.bundles.assign(8, rt::parse_resources("cpu=4").value());
-    std::vector<rt::grant> got;
-    std::vector<rt::notice> said;
+    g.strategy = sched::group_strategy::strict_spread;
+    g.bundles.assign(8, sched::parse_resources("cpu=4").value());
+    std::vector<sched::grant> got;
+    std::vector<sched::notice> said;
     const double each = bench::cpu_ns_per(200, [&] {
         for (int i = 0; i < 200; ++i) {
             const auto id = s.create_group(g).value();
@@ -196,10 +197,10 @@ void group() {
 
 int main() {
     bool ok = million();
-    ok &= flat("pack", 1, rt::placement::pack, false, 2.0);
-    ok &= flat("spread", 1, rt::placement::spread, false, 2.0);
-    ok &= flat("in_turn", 1, rt::placement::pack, false, 2.0, true);
-    ok &= flat("mixed", 8, rt::placement::pack, true, 2.0);
+    ok &= flat("pack", 1, sched::placement::pack, false, 2.0);
+    ok &= flat("spread", 1, sched::placement::spread, false, 2.0);
+    ok &= flat("in_turn", 1, sched::placement::pack, false, 2.0, true);
+    ok &= flat("mixed", 8, sched::placement::pack, true, 2.0);
     group();
     return ok ? 0 : 1;
 }

@@ -3,7 +3,7 @@
 // with 1,000 in flight, from one thread and from two, and the median of a blocking round trip.
 #include "bench.hpp"
 
-#include <skein/rt/session.hpp>
+#include <skein/program/session.hpp>
 
 #include <chrono>
 #include <thread>

@@ -13,6 +13,7 @@ import checks
 
 RULES = checks.rules()
 RANK = {name: rank for rank, name in enumerate(RULES["layers"])}
+SHARED = {(layer, header) for layer, header, _ in RULES.get("shared_details", [])}
 CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|else|elif|endif)\b[ \t]*(.*)$", re.M)
 
 
@@ -38,7 +39,7 @@ def of_skein(path: str, name: str, layer: str, target: str, where: str, conditio
         return f"{where}: {target} is in no layer"
     if RANK[parts[1]] > RANK[layer]:
         return f"{where}: {layer} -> {parts[1]} goes up; {layer} may include {' '.join(RULES['layers'][:RANK[layer] + 1])}"
-    if parts[1] != layer and "detail" in parts:
+    if parts[1] != layer and "detail" in parts and (layer, target.removeprefix("skein/")) not in SHARED:
         return f"{where}: {target} belongs to {parts[1]} alone; use its public header"
     if target.endswith(".ipp"):
         if path.endswith(".hpp") and "SKEIN_HEADER_ONLY" not in conditions:

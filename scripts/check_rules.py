@@ -48,6 +48,11 @@ def stale_exceptions(inside: list) -> list:
             what for _, length, what in check_headers.functions(checks.read(f"include/skein/{name}")) if length > check_headers.FUNCTION_LIMIT]
         if function not in long_ones:
             found.append(("function_exceptions, though it is short or gone", name))
+    for layer, name, why in RULES.get("shared_details", []):
+        if not any(f"#include <skein/{name}>" in checks.read(path) for path, _, of in checks.headers() + checks.bodies() if of == layer):
+            found.append((f"shared_details, though {layer} does not include it", name))
+        elif len(why.split()) < 3:
+            found.append(("shared_details, without a reason", name))
     for path, part, _ in RULES["text_exceptions"]:
         if not os.path.exists(os.path.join(checks.ROOT, path)) or part not in checks.read(path):
             found.append(("text_exceptions", path))

@@ -13,27 +13,15 @@
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
-#include <skein/cluster/environment.hpp>
-#include <skein/cluster/group.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
-#include <skein/cluster/job.hpp>
-#include <skein/cluster/joined_group.hpp>
 #include <skein/cluster/keeper.hpp>
 #include <skein/cluster/leased_workers.hpp>
-#include <skein/cluster/loss_listeners.hpp>
-#include <skein/cluster/meeting.hpp>
-#include <skein/cluster/program.hpp>
-#include <skein/cluster/settings.hpp>
-#include <skein/cluster/supervisor.hpp>
 #include <skein/cluster/tools.hpp>
 
 #include <skein/cluster/detail/access.ipp>
 #include <skein/cluster/detail/agent.ipp>
 #include <skein/cluster/detail/agent_output.ipp>
-#include <skein/cluster/detail/environment.ipp>
-#include <skein/cluster/detail/group.ipp>
-#include <skein/cluster/detail/group_client.ipp>
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_groups.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
@@ -43,8 +31,6 @@
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
-#include <skein/cluster/detail/job.ipp>
-#include <skein/cluster/detail/joined_group.ipp>
 #include <skein/cluster/detail/keeper.ipp>
 #include <skein/cluster/detail/leased_broken.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
@@ -53,9 +39,4 @@
 #include <skein/cluster/detail/leased_output.ipp>
 #include <skein/cluster/detail/leased_recalls.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
-#include <skein/cluster/detail/loss_listeners.ipp>
-#include <skein/cluster/detail/meeting.ipp>
-#include <skein/cluster/detail/program.ipp>
-#include <skein/cluster/detail/settings.ipp>
-#include <skein/cluster/detail/supervisor.ipp>
 #include <skein/cluster/detail/tools.ipp>

@@ -11,8 +11,12 @@
 
 #include "core.cpp"
 #include "net.cpp"
+#include "sched.cpp"
+#include "proc.cpp"
 #include "rt.cpp"
+#include "spmd.cpp"
 #include "cluster.cpp"
+#include "program.cpp"
 #include "report.cpp"
 #include "dist.cpp"
 #include "train_torch_free.cpp"

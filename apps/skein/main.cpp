@@ -11,12 +11,12 @@
 #include "status_text.hpp"
 
 #include <skein/cluster/access.hpp>
-#include <skein/cluster/program.hpp>
 #include <skein/cluster/tools.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/printable.hpp>
-#include <skein/rt/standard_files.hpp>
+#include <skein/proc/standard_files.hpp>
+#include <skein/program/program.hpp>
 
 #include <CLI/CLI.hpp>
 
@@ -32,13 +32,15 @@
 namespace skein_program {
 namespace {
 
+namespace program = skein::program;
+
 constexpr int refused = 3; ///< no cluster at that address, or it said no
 
 /// What the subcommands are asked.
 struct arguments {
     std::string address, token_file;
-    cluster::head_program head;
-    cluster::agent_program node;
+    program::head_program head;
+    program::agent_program node;
     std::string drained, space, new_token;
     bool undo = false, forget = false, json = false, jobs = false;
 };
@@ -76,7 +78,7 @@ int join(const arguments& args) {
     how.token_file = args.token_file;
     (void)cluster::parse_head_address(how.head.empty() ? "127.0.0.1" : how.head);
     (void)cluster::find_token(how.token_file);
-    return with_head([&] { return cluster::run_agent(how); });
+    return with_head([&] { return program::run_agent(how); });
 }
 
 int show_status(const arguments& args) {
@@ -166,7 +168,7 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     auto* const head = command("head", "be the head of a cluster", [](const arguments& a) {
         auto how = a.head;
         how.token_file = a.token_file;
-        return cluster::run_head(how);
+        return program::run_head(how);
     });
     head->add_option("--listen", args.head.listen,
                      "HOST:PORT; * for all addresses of this host (default: 127.0.0.1:7117, which "
@@ -231,7 +233,7 @@ std::string what_is_wrong(const CLI::App& app, const std::string& said, int argc
 }
 
 int run(int argc, char** argv) {
-    skein::rt::open_standard_files();
+    skein::proc::open_standard_files();
     CLI::App app("The head and the nodes of a skein cluster, and what to ask of it.", "skein");
     app.set_version_flag("--version", fmt::format("skein {}.{}.{}", SKEIN_VERSION_MAJOR,
                                                   SKEIN_VERSION_MINOR, SKEIN_VERSION_PATCH));

@@ -4,7 +4,7 @@
 
 #include <skein/cluster/messages.hpp>
 #include <skein/core/printable.hpp>
-#include <skein/rt/resources.hpp>
+#include <skein/sched/resources.hpp>
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace skein_program {
 
 namespace cluster = skein::cluster;
-namespace rt = skein::rt;
+namespace sched = skein::sched;
 
 /// "3 h 12 min", "12 min 5 s", "5 s"
 inline std::string time_text(std::int64_t ms) {
@@ -34,9 +34,9 @@ inline std::string count_text(std::size_t n, std::string_view what) {
     return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
 }
 
-inline rt::resources resources_of(const std::string& text) {
-    auto read = rt::parse_resources(text);
-    return read ? std::move(*read) : rt::resources{};
+inline sched::resources resources_of(const std::string& text) {
+    auto read = sched::parse_resources(text);
+    return read ? std::move(*read) : sched::resources{};
 }
 
 inline std::string memory_text(std::uint64_t bytes) {
@@ -47,15 +47,15 @@ inline std::string memory_text(std::uint64_t bytes) {
 /// "cpu 2/8, memory 0/15.6 GiB, ssd 0/1": used of total.
 inline std::string room_text(const cluster::node_status& n) {
     const auto total = resources_of(n.resources), used = resources_of(n.used);
-    auto out = fmt::format("cpu {}/{}", rt::to_string(used.cpu), rt::to_string(total.cpu));
+    auto out = fmt::format("cpu {}/{}", sched::to_string(used.cpu), sched::to_string(total.cpu));
     if (total.gpu)
-        out += fmt::format(", gpu {}/{}", rt::to_string(used.gpu), rt::to_string(total.gpu));
+        out += fmt::format(", gpu {}/{}", sched::to_string(used.gpu), sched::to_string(total.gpu));
     if (total.memory != 0)
         out +=
             fmt::format(", memory {}/{} GiB", memory_text(used.memory), memory_text(total.memory));
     for (const auto& c : total.custom)
-        out += fmt::format(", {} {}/{}", c.name, rt::to_string(used.of(c.name)),
-                           rt::to_string(c.value));
+        out += fmt::format(", {} {}/{}", c.name, sched::to_string(used.of(c.name)),
+                           sched::to_string(c.value));
     return out;
 }
 
@@ -156,8 +156,8 @@ inline std::string status_text(const cluster::cluster_status& s) {
 /// Amounts by name; memory in bytes.
 inline skein::ordered_json resources_json(const std::string& text) {
     const auto r = resources_of(text);
-    const auto in_ones = [](rt::amount a) {
-        return static_cast<double>(a.in_steps()) / rt::amount::steps;
+    const auto in_ones = [](sched::amount a) {
+        return static_cast<double>(a.in_steps()) / sched::amount::steps;
     };
     skein::ordered_json out;
     out["cpu"] = in_ones(r.cpu);

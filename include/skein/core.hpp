@@ -10,6 +10,7 @@
 #include <skein/core/available_cores.hpp>
 #include <skein/core/available_memory.hpp>
 #include <skein/core/awaitable.hpp>
+#include <skein/core/byte_line.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/channel.hpp>
@@ -27,6 +28,7 @@
 #include <skein/core/fork_guard.hpp>
 #include <skein/core/frame_pool.hpp>
 #include <skein/core/function.hpp>
+#include <skein/core/id_map.hpp>
 #include <skein/core/ids.hpp>
 #include <skein/core/intrusive_list.hpp>
 #include <skein/core/known_names.hpp>

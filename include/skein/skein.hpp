@@ -7,5 +7,9 @@
 #include <skein/cluster.hpp>
 #include <skein/core.hpp>
 #include <skein/net.hpp>
+#include <skein/proc.hpp>
+#include <skein/program.hpp>
 #include <skein/rt.hpp>
+#include <skein/sched.hpp>
+#include <skein/spmd.hpp>
 #include <skein/wire.hpp>

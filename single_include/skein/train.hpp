@@ -5013,7 +5013,7 @@ SKEIN_INLINE task<void> shm_communicator::close() {
 #include <string_view>
 #include <vector>
 
-namespace skein::cluster {
+namespace skein::spmd {
 class rendezvous;
 }
 namespace skein::net {
@@ -5041,7 +5041,7 @@ struct comm_options {
 
 /// What is known where a communicator is made. Every rank knows the same, but for its own place.
 struct comm_site {
-    cluster::rendezvous& world;
+    spmd::rendezvous& world;
     const comm_options& options;
     net::loop_thread& worker; ///< what is made lives on its loop
     placement where;
@@ -5111,7 +5111,7 @@ namespace skein::dist::detail {
 /// labels: what errors call them. Two exchanges: where the first member's segment is, then who has it. A failure of one rank is
 /// the error of all of them.
 [[nodiscard]] SKEIN_INLINE std::unique_ptr<shm_communicator> share_segment(
-    cluster::rendezvous& world, const std::string& key, const std::vector<int>& members,
+    spmd::rendezvous& world, const std::string& key, const std::vector<int>& members,
     std::vector<int> labels, shm_options pieces, collective_options limits) {
     const int size = static_cast<int>(members.size());
     const auto own = std::find(members.begin(), members.end(), world.rank());
@@ -6186,7 +6186,7 @@ SKEIN_INLINE comm_model choose_comm_model(const comm_site& site) {
 // ======== skein/dist/bootstrap.hpp, continued
 #include <memory>
 
-namespace skein::cluster {
+namespace skein::spmd {
 class rendezvous;
 }
 
@@ -6196,12 +6196,12 @@ namespace skein::dist {
 /// thread.
 ///   errors  peer_lost, timeout, refused, permission_denied; not_supported: the model does not fit
 ///           these ranks; invalid_argument: no such model
-[[nodiscard]] std::unique_ptr<communicator> make_communicator(cluster::rendezvous& world,
+[[nodiscard]] std::unique_ptr<communicator> make_communicator(spmd::rendezvous& world,
                                                               const comm_options& options,
                                                               net::loop_thread& worker);
 
 /// The same with a thread of its own; a lost member (rendezvous::on_lost) aborts it.
-[[nodiscard]] std::unique_ptr<comm_thread> make_comm_thread(cluster::rendezvous& world,
+[[nodiscard]] std::unique_ptr<comm_thread> make_comm_thread(spmd::rendezvous& world,
                                                             const comm_options& options = {});
 
 } // namespace skein::dist
@@ -6217,7 +6217,7 @@ namespace skein::dist {
 
 #include <string>
 
-namespace skein::cluster {
+namespace skein::spmd {
 class rendezvous;
 }
 
@@ -6228,7 +6228,7 @@ struct place_card {
     std::string host;    ///< the same for ranks that can share memory
     std::string network; ///< the same for ranks that have the same loopback
 
-    static place_card of(const cluster::rendezvous& world);
+    static place_card of(const spmd::rendezvous& world);
     static place_card decode(byte_span bytes);
     [[nodiscard]] std::string encode() const;
 };
@@ -6253,7 +6253,7 @@ SKEIN_INLINE std::string namespace_of(const char* path) {
     return ::readlink(path, text, sizeof text - 1) > 0 ? text : "";
 }
 
-SKEIN_INLINE place_card place_card::of(const cluster::rendezvous& world) {
+SKEIN_INLINE place_card place_card::of(const spmd::rendezvous& world) {
     const std::string boot = boot_id();
     return {world.host() + "|" + boot + "|" + namespace_of("/proc/self/ns/pid"),
             boot + "|" + namespace_of("/proc/self/ns/net")};
@@ -6283,7 +6283,7 @@ namespace skein::dist {
 
 namespace detail {
 
-SKEIN_INLINE comm_site look_around(cluster::rendezvous& world, const comm_options& options,
+SKEIN_INLINE comm_site look_around(spmd::rendezvous& world, const comm_options& options,
                                    net::loop_thread& worker) {
     comm_site site{.world = world, .options = options, .worker = worker, .where = {}, .key = {}};
     site.key = fmt::format("skein-comm-{}-{}", world.generation(), options.name);
@@ -6305,18 +6305,18 @@ SKEIN_INLINE comm_site look_around(cluster::rendezvous& world, const comm_option
 
 } // namespace detail
 
-SKEIN_INLINE std::unique_ptr<communicator> make_communicator(cluster::rendezvous& world,
+SKEIN_INLINE std::unique_ptr<communicator> make_communicator(spmd::rendezvous& world,
                                                              const comm_options& options,
                                                              net::loop_thread& worker) {
     const comm_site site = detail::look_around(world, options, worker);
     return choose_comm_model(site).make(site);
 }
 
-SKEIN_INLINE std::unique_ptr<comm_thread> make_comm_thread(cluster::rendezvous& world,
+SKEIN_INLINE std::unique_ptr<comm_thread> make_comm_thread(spmd::rendezvous& world,
                                                            const comm_options& options) {
     auto worker = std::make_unique<net::loop_thread>("skein-comm");
     auto model = make_communicator(world, options, *worker);
-    auto watching = std::make_shared<cluster::subscription>();
+    auto watching = std::make_shared<spmd::subscription>();
     auto made = std::make_unique<comm_thread>(std::move(worker), std::move(model),
                                               [watching] { watching->reset(); });
     *watching = world.on_lost([comm = made.get()](int rank, const error& why) {
@@ -6339,7 +6339,7 @@ SKEIN_INLINE std::unique_ptr<comm_thread> make_comm_thread(cluster::rendezvous& 
 
 #include <memory>
 
-namespace skein::cluster {
+namespace skein::spmd {
 class rendezvous;
 }
 
@@ -6352,7 +6352,7 @@ namespace skein::dist {
 ///   options  the same on all ranks; a model is chosen for each group; the name is used once in a
 ///            generation of the world
 ///   errors   those of make_communicator, on all ranks of the world if on one
-[[nodiscard]] std::unique_ptr<comm_thread> split(cluster::rendezvous& world, int color,
+[[nodiscard]] std::unique_ptr<comm_thread> split(spmd::rendezvous& world, int color,
                                                  comm_options options);
 
 } // namespace skein::dist
@@ -6390,9 +6390,9 @@ struct split_word {
     std::string blob; ///< for the group; failed: the error
 };
 
-class split_world final : public cluster::rendezvous {
+class split_world final : public spmd::rendezvous {
 public:
-    split_world(cluster::rendezvous& world, int color, std::string name)
+    split_world(spmd::rendezvous& world, int color, std::string name)
         : world_(world), color_(color), name_(std::move(name)) {
         split_word mine;
         mine.key = world.host();
@@ -6412,7 +6412,7 @@ public:
     int generation() const override { return world_.generation(); }
     std::string host() const override { return world_.host(); }
     net::token secret() const override { return world_.secret(); }
-    cluster::subscription on_lost(cluster::loss_listeners::listener lost) override {
+    spmd::subscription on_lost(spmd::loss_listeners::listener lost) override {
         return world_.on_lost(std::move(lost));
     }
     std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override {
@@ -6478,7 +6478,7 @@ private:
         return same;
     }
 
-    cluster::rendezvous& world_;
+    spmd::rendezvous& world_;
     int color_;
     std::string name_;
     int rounds_ = 0, place_ = 0;
@@ -6489,7 +6489,7 @@ private:
 
 } // namespace detail
 
-SKEIN_INLINE std::unique_ptr<comm_thread> split(cluster::rendezvous& world, int color,
+SKEIN_INLINE std::unique_ptr<comm_thread> split(spmd::rendezvous& world, int color,
                                                 comm_options options) {
     detail::split_world part(world, color,
                              fmt::format("skein-split-{}-{}", world.generation(), options.name));
@@ -8189,7 +8189,7 @@ struct run_lock {
 
 /// "pid 4711 on node-3"; the text of a lock's file.
 [[nodiscard]] SKEIN_INLINE std::string lock_owner() {
-    return fmt::format("pid {} on {}", ::getpid(), rt::host_name());
+    return fmt::format("pid {} on {}", ::getpid(), proc::host_name());
 }
 
 /// Who wrote the file of a lock last.
@@ -10999,7 +10999,7 @@ SKEIN_INLINE void checkpointer::retire() const {
 #include <string>
 #include <utility>
 
-namespace skein::cluster {
+namespace skein::spmd {
 class rendezvous;
 }
 namespace skein::dist {
@@ -11034,7 +11034,7 @@ public:
     [[nodiscard]] static context single() { return context(); }
 
     /// One rank of a world. comm may be null only when world_size is 1.
-    context(world_info where, cluster::rendezvous* world, dist::comm_thread* comm);
+    context(world_info where, spmd::rendezvous* world, dist::comm_thread* comm);
 
     [[nodiscard]] int rank() const noexcept { return where_.rank; }
     [[nodiscard]] int world_size() const noexcept { return where_.world_size; }
@@ -11047,14 +11047,14 @@ public:
     [[nodiscard]] bool is_first() const noexcept { return where_.rank == 0; }
 
     /// Null in a single process.
-    [[nodiscard]] cluster::rendezvous* world() const noexcept { return world_; }
+    [[nodiscard]] spmd::rendezvous* world() const noexcept { return world_; }
     /// Null in a single process.
     [[nodiscard]] dist::comm_thread* comm() const noexcept { return comm_; }
 
     /// The same training goes on in another generation of its world: after ranks were lost, or came to
     /// meet again. session::rebind() follows, on every rank. What was given before has to live until it
     /// returns; control() of the old world is gone here. Job, attempt and stop flag stay.
-    void rebind(world_info where, cluster::rendezvous* world, dist::comm_thread* comm);
+    void rebind(world_info where, spmd::rendezvous* world, dist::comm_thread* comm);
 
     /// A further communicator of all ranks, for small exchanges that keep out of the way of comm()'s order
     /// and deadline (checkpoints). Null in a single process. The first call makes it, on all ranks alike.
@@ -11093,7 +11093,7 @@ private:
     context() = default;
 
     world_info where_;
-    cluster::rendezvous* world_ = nullptr;
+    spmd::rendezvous* world_ = nullptr;
     dist::comm_thread* comm_ = nullptr;
     std::shared_ptr<const dist::comm_options> options_;
     mutable int groups_ = 0; // made so far
@@ -11129,12 +11129,12 @@ SKEIN_INLINE void check_place(const world_info& where, const dist::comm_thread* 
 
 } // namespace detail
 
-SKEIN_INLINE context::context(world_info where, cluster::rendezvous* world, dist::comm_thread* comm)
+SKEIN_INLINE context::context(world_info where, spmd::rendezvous* world, dist::comm_thread* comm)
     : where_(std::move(where)), world_(world), comm_(comm) {
     detail::check_place(where_, comm_);
 }
 
-SKEIN_INLINE void context::rebind(world_info where, cluster::rendezvous* world,
+SKEIN_INLINE void context::rebind(world_info where, spmd::rendezvous* world,
                                   dist::comm_thread* comm) {
     detail::check_place(where, comm);
     control_.reset();
@@ -11585,10 +11585,10 @@ void require_same(const context& ctx, std::uint64_t hash, std::string_view what)
 
 /// What every rank must have alike of its configuration; model, optimizer and data are compared with it
 /// when training begins.
-[[nodiscard]] std::vector<cluster::setting> settings_of(const run_config& config);
+[[nodiscard]] std::vector<spmd::setting> settings_of(const run_config& config);
 
 /// Throws errc::mismatch on every rank, with the settings that differ and both values.
-void require_same(const context& ctx, const std::vector<cluster::setting>& mine);
+void require_same(const context& ctx, const std::vector<spmd::setting>& mine);
 
 /// The metrics of all ranks, reduced by kind; the same values on every rank.
 ///   control  travels with them and is no metric: becomes the largest of all ranks, number by number
@@ -11684,7 +11684,7 @@ SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::stri
                 .with_hint("build it from the same options on every rank");
 }
 
-SKEIN_INLINE std::vector<cluster::setting> settings_of(const run_config& c) {
+SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
     const auto text = [](const auto& value) { return fmt::format("{}", value); };
     const char* const lasts[] = {"drop", "shorten", "carry"};
     return {{"max_steps", text(c.max_steps)},
@@ -11710,18 +11710,18 @@ SKEIN_INLINE std::vector<cluster::setting> settings_of(const run_config& c) {
             {"communicator", c.communicator}};
 }
 
-SKEIN_INLINE void require_same(const context& ctx, const std::vector<cluster::setting>& mine) {
+SKEIN_INLINE void require_same(const context& ctx, const std::vector<spmd::setting>& mine) {
     if (ctx.world_size() == 1) return;
     byte_buffer hash(sizeof(std::uint64_t));
-    store_le<std::uint64_t>(hash.data(), cluster::hash_of(mine));
+    store_le<std::uint64_t>(hash.data(), spmd::hash_of(mine));
     const auto hashes = gather_bytes(ctx, hash);
     if (std::ranges::all_of(hashes, [&](const auto& other) { return other == hashes[0]; })) return;
     // All ranks see that: now the values, to name what differs.
     const auto all = gather_bytes(ctx, wire::encode(mine));
-    const auto first = wire::decode<std::vector<cluster::setting>>(all[0]).value();
+    const auto first = wire::decode<std::vector<spmd::setting>>(all[0]).value();
     for (std::size_t r = 1; r < all.size(); ++r) {
-        const auto other = wire::decode<std::vector<cluster::setting>>(all[r]).value();
-        if (const auto why = cluster::difference(static_cast<int>(r), other, 0, first)) throw *why;
+        const auto other = wire::decode<std::vector<spmd::setting>>(all[r]).value();
+        if (const auto why = spmd::difference(static_cast<int>(r), other, 0, first)) throw *why;
     }
 }
 
@@ -16429,13 +16429,13 @@ SKEIN_INLINE void refuse_in_task(const run_config& config) {
         "train in this process alone, with workers = 1 or a Trainer on context::single(); start a "
         "training of several workers from main, as a program of its own";
     loop::refuse_inside(what, hint);
-    if (!rt::is_worker()) return;
+    if (!program::is_worker()) return;
     throw error(errc::not_supported, "not supported: " + what + " in a task or an actor")
         .with_hint(hint);
 }
 
 SKEIN_INLINE int run_supervised(const run_config& config) {
-    cluster::supervisor_options options;
+    spmd::supervisor_options options;
     options.workers = config.workers;
     options.max_failures = config.max_failures;
     options.stop_grace = config.stop_grace;
@@ -16452,14 +16452,15 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
     try {
         validate(config, config.workers);
         (void)comm_model_of(config);
-        const auto outcome = cluster::supervise(std::move(options));
+        const auto outcome = spmd::supervise(std::move(options));
         const bool stopped = outcome.stop_signal != 0;
         // A stop that went wrong has saved nothing, perhaps: say what happened.
         if (outcome.failure && outcome.failure->code() != errc::cancelled)
             print_error(config, "", *outcome.failure);
         else if (outcome.failure && config.output != output_mode::quiet)
-            say_note(config, fmt::format("stopped by {}: {}", rt::signal_name(outcome.stop_signal),
-                                         outcome.failure->text()));
+            say_note(config,
+                     fmt::format("stopped by {}: {}", proc::signal_name(outcome.stop_signal),
+                                 outcome.failure->text()));
         if (stopped) return 128 + outcome.stop_signal;
         return outcome.failure ? exit_code_of(*outcome.failure) : exit_code::done;
     } catch (...) {
@@ -16470,9 +16471,9 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
 }
 
 /// A number of workers that was asked for, where a launcher has started another.
-SKEIN_INLINE void say_unused_workers(const cluster::launch_environment& where,
+SKEIN_INLINE void say_unused_workers(const spmd::launch_environment& where,
                                      const run_config& config) {
-    if (cluster::is_supervised() || where.rank != 0 || config.workers == 1 ||
+    if (spmd::is_supervised() || where.rank != 0 || config.workers == 1 ||
         config.workers == where.world_size)
         return;
     say_note(config,
@@ -16484,7 +16485,7 @@ SKEIN_INLINE void say_unused_workers(const cluster::launch_environment& where,
 SKEIN_INLINE void say_unused_cluster(const run_config& config) {
     const char* const address = std::getenv("SKEIN_ADDRESS");
     const std::string_view at = address != nullptr ? address : "";
-    if (at.empty() || at == "local" || cluster::is_supervised() || rt::is_worker()) return;
+    if (at.empty() || at == "local" || spmd::is_supervised() || program::is_worker()) return;
     say_note(config, fmt::format("note: a training does not use the cluster at {} (SKEIN_ADDRESS) "
                                  "yet: it runs on this host",
                                  at));
@@ -16499,21 +16500,21 @@ SKEIN_INLINE void say_unused_cluster(const run_config& config) {
 /// Nothing was trained yet and no other rank or host is to blame: another start would come to the same. After
 /// a restart the start has worked once, so there it is worth another try.
 [[nodiscard]] SKEIN_INLINE error before_first_step(const error& why) {
-    auto lasting = cluster::is_lasting(why.code()) ? why
-                                                   : error(errc::invalid_argument, why.text())
-                                                         .with_where(why.where())
-                                                         .with_cause(why.cause())
-                                                         .with_hint(why.hint());
-    if (!cluster::is_lasting(why.code()))
+    auto lasting = spmd::is_lasting(why.code()) ? why
+                                                : error(errc::invalid_argument, why.text())
+                                                      .with_where(why.where())
+                                                      .with_cause(why.cause())
+                                                      .with_hint(why.hint());
+    if (!spmd::is_lasting(why.code()))
         lasting.with_hint((why.hint().empty() ? "" : why.hint() + "; ") +
                           "thrown before the first step: not tried again");
     return lasting;
 }
 
 /// Everything of a rank that has to be undone in order.
-SKEIN_INLINE void train_as_rank(cluster::joined_group& world,
-                                const cluster::launch_environment& where, const run_config& config,
-                                const rank_function& body, const stop_signals& stops) {
+SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_environment& where,
+                                const run_config& config, const rank_function& body,
+                                const stop_signals& stops) {
     dist::comm_options options;
     options.model = comm_model_of(config);
     options.limits.deadline = config.collective_timeout;
@@ -16528,7 +16529,7 @@ SKEIN_INLINE void train_as_rank(cluster::joined_group& world,
     info.attempt = where.attempt;
     info.host = world.host();
     info.job_id = where.job_id;
-    if (!cluster::is_supervised()) info.launcher = where.source;
+    if (!spmd::is_supervised()) info.launcher = where.source;
     context here(std::move(info), &world, comm.get());
     here.use_options(options);
     here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
@@ -16537,7 +16538,7 @@ SKEIN_INLINE void train_as_rank(cluster::joined_group& world,
     } catch (...) {
         const auto why = to_error(std::current_exception());
         const bool mine = !may_be_echo(why.code()) && !came_through_communicator(why);
-        if (mine && cluster::is_supervised() && !here.has_begun() && where.attempt == 0)
+        if (mine && spmd::is_supervised() && !here.has_begun() && where.attempt == 0)
             throw before_first_step(why);
         throw;
     }
@@ -16549,21 +16550,21 @@ SKEIN_INLINE int exit_code_of(const error& why) noexcept {
     return why.code() == errc::usage ? exit_code::usage : exit_code::failed;
 }
 
-SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run_config& config,
+SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_config& config,
                              const rank_function& body) {
     const stop_signals stops;
-    const bool supervised = cluster::is_supervised();
+    const bool supervised = spmd::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
-    rt::name_process(fmt::format("rank{}", where.rank));
-    rt::print_by_lines(); // it may be killed
-    std::unique_ptr<cluster::joined_group> world;
+    proc::name_process(fmt::format("rank{}", where.rank));
+    proc::print_by_lines(); // it may be killed
+    std::unique_ptr<spmd::joined_group> world;
     try {
-        const auto secret = cluster::group_token();
+        const auto secret = spmd::group_token();
         validate(config, where.world_size);
-        cluster::joined_group_options meeting;
+        spmd::joined_group_options meeting;
         meeting.settings = settings_of(config);
         meeting.stop_fd = stops.fd();
-        world = std::make_unique<cluster::joined_group>(where, secret, std::move(meeting));
+        world = std::make_unique<spmd::joined_group>(where, secret, std::move(meeting));
         std::optional<detail::stop_notice> notice; // a supervisor says it itself
         if (!supervised && where.rank == 0) notice.emplace(stops, config);
         detail::train_as_rank(*world, where, config, body, stops);
@@ -16574,7 +16575,7 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
         if (!world && stops.asked()) {
             if (!supervised)
                 fmt::print(stderr, "{}: stopped by {} while the ranks were meeting\n", who,
-                           rt::signal_name(stops.which()));
+                           proc::signal_name(stops.which()));
             return stops.exit_code();
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one tell.
@@ -16583,7 +16584,7 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
         const bool echo = world && may_be && world->wait_lost(time_constants::lan().echo_wait);
         if (world && !echo) world->fail(why);
         if (supervised)
-            rt::leave_last_words(why.what()); // in case nobody is told through the group
+            proc::leave_last_words(why.what()); // in case nobody is told through the group
         // The supervisor prints what it was told; here only what nobody else will.
         if (!supervised || !world) detail::print_error(config, who, why);
         return exit_code_of(why);
@@ -16592,10 +16593,10 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
 
 SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
     serve_if_worker(); // of a session that a rank has opened: it is no rank, nor a supervisor
-    cluster::launch_environment where;
+    spmd::launch_environment where;
     try {
-        cluster::take_launch_variables();
-        where = cluster::discover();
+        spmd::take_launch_variables();
+        where = spmd::discover();
     } catch (const error& why) {
         detail::print_error(config, "", why);
         return exit_code::usage;
@@ -20674,14 +20675,14 @@ SKEIN_INLINE double peak_rss_bytes() {
 
 // ---- what all ranks must have alike ------------------------------------------------------------------
 
-SKEIN_INLINE void add_settings(std::vector<cluster::setting>& to, const char* what,
+SKEIN_INLINE void add_settings(std::vector<spmd::setting>& to, const char* what,
                                const description& of) {
     to.push_back({what, of.name});
     for (const auto& [name, value] : of.settings) to.push_back({name, value});
 }
 
 /// Ranks that differ in one of these would train apart, or wait for each other for ever.
-SKEIN_INLINE std::vector<cluster::setting> all_settings(const session_request& request) {
+SKEIN_INLINE std::vector<spmd::setting> all_settings(const session_request& request) {
     auto all = settings_of(*request.config);
     const auto steps = static_cast<std::uint64_t>(request.config->max_steps);
     add_settings(all, "optimizer", describe(request.options));
@@ -20704,8 +20705,8 @@ SKEIN_INLINE report::settings described_settings(const session_request& request)
 }
 
 /// The same for the data.
-SKEIN_INLINE std::vector<cluster::setting> data_settings(const input_source& input,
-                                                         std::uint64_t held_out) {
+SKEIN_INLINE std::vector<spmd::setting> data_settings(const input_source& input,
+                                                      std::uint64_t held_out) {
     return {{"samples", input.is_stream() ? "a stream" : fmt::format("{}", input.size())},
             {"evaluation samples", fmt::format("{}", held_out)}};
 }

@@ -62,6 +62,13 @@ class planted(unittest.TestCase):
         self.put("include/skein/net/c.hpp", HEAD + "#include <skein/core/detail/x.hpp>\n")
         self.found("layers", "include/skein/net/c.hpp:4", "belongs to core alone")
 
+    def test_layers_floors_of_the_runtime(self):
+        """Who may see whom between the kernel of a cluster and a program: the layers as they are in this tree."""
+        for low, high in (("sched", "proc"), ("proc", "rt"), ("rt", "spmd"), ("rt", "program"), ("spmd", "cluster"), ("cluster", "program")):
+            self.put(f"include/skein/{low}/c.hpp", HEAD + f"#include <skein/{high}/d.hpp>\n")
+            self.found("layers", f"include/skein/{low}/c.hpp:4", f"{low} -> {high} goes up")
+            self.put(f"include/skein/{low}/c.hpp", HEAD)
+
     def test_layers_umbrella(self):
         self.put("include/skein/net/c.hpp", HEAD + "#include <skein/core.hpp>\n")
         self.found("layers", "includes the umbrella")
@@ -183,7 +190,7 @@ class box {{
 
     def test_unused(self):
         self.put("include/skein/core/lonely.hpp", HEAD)
-        self.put("include/skein/rt/run.hpp", HEAD)
+        self.put("include/skein/program/run.hpp", HEAD)
         self.put("include/skein/core/semaphore.hpp", HEAD)
         self.put("include/skein/net/detail/e.ipp", HEAD + "#include <skein/net/b.hpp>\n#include <skein/core/semaphore.hpp>\n")
         self.found("unused", "include/skein/core/lonely.hpp:1: nothing of skein includes it", "core/semaphore.hpp is included by include/skein/net/detail/e.ipp")
@@ -204,6 +211,7 @@ umbrella_exceptions = [["core/a.hpp", "so"]]
 mirror_exceptions = [["core/a.hpp", "there is nothing to test"]]
 size_exceptions = [["core/a.hpp", "a table of numbers"]]
 function_exceptions = [["core/a.hpp", "f", "a table of numbers"]]
+shared_details = [["net", "core/detail/gone.hpp", "there was a reason"]]
 text_exceptions = [["README.md", "x", "a reason"]]
 [[third_party]]
 name = "Asio"
@@ -215,7 +223,7 @@ allowed = ["include/skein/core/*", "include/skein/rt/y.hpp"]
 """)
         self.found("rules", "layers.toml:2: layers: gone", "layers.toml:3: torch_free: net/z*.hpp", "entry_points: net/c.hpp",
                    "umbrella_exceptions, without a reason: core/a.hpp", "mirror_exceptions, though it has a test", "size_exceptions, though",
-                   "function_exceptions, though", "text_exceptions: README.md", "doors of Asio: rt/*", "allowed of a::: include/skein/rt/y.hpp")
+                   "function_exceptions, though", "shared_details, though net does not include it: core/detail/gone.hpp", "text_exceptions: README.md", "doors of Asio: rt/*", "allowed of a::: include/skein/rt/y.hpp")
         found = self.run_script("check_rules.py").stdout
         for fine in ("core/*", "net/b.hpp", "net/* "):
             self.assertNotIn(f": {fine} ", found)

@@ -44,7 +44,7 @@ TEST_CASE("a node says what it offers and gets its name", "[cluster][agent]") {
         co_await sleep_for(1s);
         CHECK(n.agent->role->is_joined());
         auto how = c.agent_defaults();
-        how.offers = rt::parse_resources("cpu=1.5,ssd=2").value();
+        how.offers = sched::parse_resources("cpu=1.5,ssd=2").value();
         how.labels = {"zone=a"};
         std::string called;
         how.on_joined = [&called](const std::string& name) { called = name; };
@@ -87,7 +87,7 @@ TEST_CASE("an agent that is refused ends with the head's reason", "[cluster][age
         CHECK(other.agent->failure->code() == errc::permission_denied);
 
         auto nonsense = c.agent_defaults();
-        nonsense.offers = rt::parse_resources("gpu=0.5").value();
+        nonsense.offers = sched::parse_resources("gpu=0.5").value();
         c.start_agent(other, std::move(nonsense));
         co_await sleep_for(1s);
         REQUIRE(other.agent->over);

@@ -346,7 +346,7 @@ TEST_CASE("a demand that no node has waits, and says so", "[cluster][leased_work
         c.start_head();
         c.add_node(1);
         cluster::leased_workers_options how;
-        how.demand = rt::parse_resources("cpu=2").value();
+        how.demand = sched::parse_resources("cpu=2").value();
         const auto d = c.make_driver("driver", 1, std::move(how));
         const auto body = [](test::sim_nodes* of) -> task<void> {
             auto r = remote<&leased_twice>(4);
@@ -388,7 +388,7 @@ task<void> ask_for_a_gpu(test::sim_nodes* of, test::log_lines* lines) {
     co_await second;
     co_await sleep_for(5s);
     CHECK(lines->count("no node takes workers") == 2);
-    of->agent_offers = rt::parse_resources("gpu=2").value();
+    of->agent_offers = sched::parse_resources("gpu=2").value();
     of->add_node(2);
     const int got = co_await r;
     CHECK(got == 8);
@@ -563,7 +563,7 @@ TEST_CASE("tasks go to nodes that have what they ask for, by label and by name",
         co_await gone;
         auto how = c.agent_defaults();
         how.name = "big";
-        how.offers = rt::parse_resources("gpu=1,ssd=2").value();
+        how.offers = sched::parse_resources("gpu=1,ssd=2").value();
         how.labels = {"zone=b"};
         c.start_agent(second, std::move(how));
         co_await sleep_for(10s); // the first agent there is forgotten
@@ -617,14 +617,14 @@ struct heard_output {
 
     cluster::leased_workers_options options() {
         cluster::leased_workers_options how;
-        how.print = [this](std::vector<rt::worker_lines> all) {
+        how.print = [this](std::vector<proc::worker_lines> all) {
             return print(this, std::move(all));
         };
         return how;
     }
 
 private:
-    static task<void> print(heard_output* self, std::vector<rt::worker_lines> all) {
+    static task<void> print(heard_output* self, std::vector<proc::worker_lines> all) {
         if (self->slowness > duration(0)) co_await sleep_for(self->slowness);
         for (auto& some : all) {
             self->worker = some.worker;

@@ -9,7 +9,7 @@
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
-#include <skein/rt/children.hpp>
+#include <skein/proc/children.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -45,7 +45,7 @@ private:
     struct parts {
         explicit parts(net::real_loop& on) : network(on), children(on) {}
         net::real_network network;
-        rt::local_children children;
+        proc::local_children children;
         std::optional<cluster::head> head;
         std::optional<cluster::agent> node;
         event joined;
@@ -66,7 +66,7 @@ private:
         node.head = self->address_;
         node.secret = self->secret_;
         node.name = "a";
-        node.offers = rt::parse_resources("cpu=2,memory=1GiB,ssd=1").value();
+        node.offers = sched::parse_resources("cpu=2,memory=1GiB,ssd=1").value();
         node.on_joined = [p](const std::string&) { p->joined.set(); };
         p->node.emplace(on, p->network, p->children, std::move(node));
         p->serving.spawn(p->head->serve());

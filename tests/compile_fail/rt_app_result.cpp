@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // expect: skein::run: app must return skein::task<int> or skein::task<void>
 // absent: no matching function
-#include <skein/rt/run.hpp>
+#include <skein/program/run.hpp>
 
 #if defined(SKEIN_COMPILES)
 skein::task<int> app() { co_return 0; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // expect: skein::run: app must be callable with nothing
-#include <skein/rt/run.hpp>
+#include <skein/program/run.hpp>
 
 skein::task<int> app(double speed) { co_return static_cast<int>(speed); }
 

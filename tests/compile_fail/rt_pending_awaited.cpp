@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // expect: skein: a pending is for threads
-#include <skein/rt/session.hpp>
+#include <skein/program/session.hpp>
 
 int twice(int x) { return 2 * x; }
 

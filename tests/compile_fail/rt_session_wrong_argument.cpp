@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // expect: skein: an argument must be of the parameter's type, convertible to it, or a ref to such a value
-#include <skein/rt/session.hpp>
+#include <skein/program/session.hpp>
 
 #include <string>
 

@@ -40,9 +40,9 @@ std::string automatic_name(std::vector<std::string> hosts) {
 }
 
 /// A world that loses a rank when its ranks are connected.
-class lossy final : public cluster::rendezvous {
+class lossy final : public spmd::rendezvous {
 public:
-    explicit lossy(cluster::rendezvous& real) : real_(real) {}
+    explicit lossy(spmd::rendezvous& real) : real_(real) {}
     int rank() const override { return real_.rank(); }
     int world_size() const override { return real_.world_size(); }
     int local_rank() const override { return real_.local_rank(); }
@@ -55,12 +55,12 @@ public:
         if (key.ends_with("/connected")) throw error(errc::peer_lost, "rank 7 is lost");
         return all;
     }
-    cluster::subscription on_lost(cluster::loss_listeners::listener lost) override {
+    spmd::subscription on_lost(spmd::loss_listeners::listener lost) override {
         return real_.on_lost(std::move(lost));
     }
 
 private:
-    cluster::rendezvous& real_;
+    spmd::rendezvous& real_;
 };
 
 /// Counts a latch down at the end of its scope, however that comes.

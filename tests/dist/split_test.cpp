@@ -29,9 +29,9 @@ double sum_of(comm_thread& comm, double value) {
 }
 
 /// A world in a later generation.
-class later : public cluster::rendezvous {
+class later : public spmd::rendezvous {
 public:
-    later(cluster::rendezvous& real, int generation) : real_(real), generation_(generation) {}
+    later(spmd::rendezvous& real, int generation) : real_(real), generation_(generation) {}
     int rank() const override { return real_.rank(); }
     int world_size() const override { return real_.world_size(); }
     int local_rank() const override { return real_.local_rank(); }
@@ -42,12 +42,12 @@ public:
     std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override {
         return real_.exchange(key, mine);
     }
-    cluster::subscription on_lost(cluster::loss_listeners::listener lost) override {
+    spmd::subscription on_lost(spmd::loss_listeners::listener lost) override {
         return real_.on_lost(std::move(lost));
     }
 
 private:
-    cluster::rendezvous& real_;
+    spmd::rendezvous& real_;
     int generation_;
 };
 

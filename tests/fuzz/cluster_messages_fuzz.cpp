@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The messages of a cluster from any bytes: the first says which. Decoded within bounds or refused.
 #include <skein/cluster/messages.hpp>
-#include <skein/rt/resources.hpp>
+#include <skein/sched/resources.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -15,8 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!read && read.error().text().empty()) std::abort();
     // The demand in many of them.
     const std::string_view text(reinterpret_cast<const char*>(data), size);
-    if (const auto demand = skein::rt::parse_resources(text)) {
-        const auto again = skein::rt::parse_resources(skein::rt::to_string(*demand));
+    if (const auto demand = skein::sched::parse_resources(text)) {
+        const auto again = skein::sched::parse_resources(skein::sched::to_string(*demand));
         if (!again || !(*again == *demand)) std::abort();
     }
     return 0;

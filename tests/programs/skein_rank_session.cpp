@@ -6,8 +6,8 @@
 //     skein_rank_session N missing    # each throws at its start, as for a file that is not there
 //     skein_rank_session N starting   # ranks that say "starting" and do not come to launch()
 
-#include <skein/cluster/meeting.hpp>
 #include <skein/skein.hpp>
+#include <skein/spmd/meeting.hpp>
 #include <skein/train/launch.hpp>
 
 #include <fmt/core.h>
@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
     config.workers = argc > 1 ? std::atoi(argv[1]) : 1;
     const std::string_view how = argc > 2 ? argv[2] : "";
     if (!how.empty()) config.output = skein::train::output_mode::plain;
-    if (how == "starting" && skein::cluster::is_supervised()) {
+    if (how == "starting" && skein::spmd::is_supervised()) {
         fmt::print("starting\n");
         std::fflush(stdout);
         for (;;) ::pause();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names, ends and handles of actors: rt/actor.hpp beyond its calls.
-#include <tests/rt/apps.hpp>
+#include <tests/apps/apps.hpp>
 #include <tests/support/sim_cluster.hpp>
 
 #include <skein/core/timeout.hpp>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which worker a task goes to, and what others feel of a plain function that runs: who waits, or lives, in a process
 // is not held up by it while there is another process to be had; and what a plain function sends leaves while it runs.
-#include <tests/rt/apps.hpp>
-#include <tests/rt/local_pool.hpp>
+#include <tests/apps/apps.hpp>
+#include <tests/apps/local_pool.hpp>
 #include <tests/support/temporary_folder.hpp>
 
 #include <skein/core/timeout.hpp>
+#include <skein/program/local_workers.hpp>
 #include <skein/rt/actor.hpp>
-#include <skein/rt/local_workers.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/wait_refs.hpp>
 

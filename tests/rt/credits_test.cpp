@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How much is sent ahead of what has begun: rt/detail/runtime_credits.ipp.
-#include <tests/rt/apps.hpp>
+#include <tests/apps/apps.hpp>
 #include <tests/support/sim_cluster.hpp>
 
 #include <skein/core/event.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workers call the actors of each other, and their own, without their driver.
-#include <tests/rt/apps.hpp>
+#include <tests/apps/apps.hpp>
 #include <tests/support/sim_cluster.hpp>
 #include <tests/support/temporary_folder.hpp>
 
@@ -8,10 +8,10 @@
 #include <skein/core/timeout.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
+#include <skein/proc/children.hpp>
+#include <skein/program/local_workers.hpp>
 #include <skein/rt/actor.hpp>
-#include <skein/rt/children.hpp>
 #include <skein/rt/detail/direct_message.hpp>
-#include <skein/rt/local_workers.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -426,14 +426,14 @@ TEST_CASE("workers call each other while their driver computes", "[D1][rt][direc
     const auto go = folder / "go", done = folder / "done";
     net::real_loop loop;
     net::real_network network{loop};
-    rt::local_children children{loop};
+    proc::local_children children{loop};
     rt::runtime driver{rt::runtime_options{}};
-    rt::local_workers_options how;
+    program::local_workers_options how;
     how.count = 2;
     how.program = "rt_tests";
     SECTION("over Unix sockets") { how.over_tcp = false; }
     SECTION("of workers that reach their driver over TCP") { how.over_tcp = true; }
-    rt::local_workers workers(loop, network, children, driver, how);
+    program::local_workers workers(loop, network, children, driver, how);
     const auto app = [&]() -> task<void> {
         auto first = skein::actor<bell>();
         const auto at = co_await first;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Handles to placement groups in the arguments of calls.
-#include <tests/rt/apps.hpp>
-#include <tests/rt/local_pool.hpp>
+#include <tests/apps/apps.hpp>
+#include <tests/apps/local_pool.hpp>
 
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>

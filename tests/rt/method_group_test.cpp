@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tests/rt/local_pool.hpp>
+#include <tests/apps/local_pool.hpp>
 #include <tests/support/sim_cluster.hpp>
 
 #include <skein/core/event.hpp>

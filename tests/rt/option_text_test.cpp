@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options that are kept, options of for ever, and options that give no warning.
-#include <tests/rt/apps.hpp>
+#include <tests/apps/apps.hpp>
 #include <tests/support/sim_cluster.hpp>
 
 #include <skein/core/timeout.hpp>
+#include <skein/program/run_options.hpp>
 #include <skein/rt/actor.hpp>
 #include <skein/rt/option_text.hpp>
 #include <skein/rt/placement_group.hpp>
-#include <skein/rt/run_options.hpp>
 #include <skein/rt/wait_refs.hpp>
 
 #include <optional>
@@ -156,11 +156,11 @@ TEST_CASE("a struct of options with one of them named gives no warning", "[rt][o
     const actor_search where{.space = "s"};
     const placement_options group{.name = "g"};
     const run_options run{.workers = 1};
-    const rt::local_workers_options local{.count = 1};
+    const program::local_workers_options local{.count = 1};
     const rt::runtime_options who{.name = "driver"};
-    const rt::child_options child{.role = "worker"};
-    const rt::process_options process{.executable = "/bin/true"};
-    const rt::restart_rules rules{.most = 1};
+    const proc::child_options child{.role = "worker"};
+    const proc::process_options process{.executable = "/bin/true"};
+    const proc::restart_rules rules{.most = 1};
     const net::limits bounds{.max_frame = 1};
     const net::keep_alive alive{.mode = net::keep_alive_mode::off};
     const net::connection_options connection{.checksum_bodies = true};

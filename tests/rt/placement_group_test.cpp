@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tests/rt/apps.hpp>
-#include <tests/rt/local_pool.hpp>
+#include <tests/apps/apps.hpp>
+#include <tests/apps/local_pool.hpp>
 
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tests/rt/apps.hpp>
+#include <tests/apps/apps.hpp>
 #include <tests/support/sim_cluster.hpp>
 
 #include <skein/core/scope.hpp>
@@ -519,9 +519,9 @@ TEST_CASE("each call is begun by the worker or taken back by the driver, never b
           "[rt][runtime]") {
     using rt::detail::claims;
     constexpr std::uint64_t calls = 200'000;
-    const auto memory = rt::shared_memory::create(claims::bytes);
+    const auto memory = proc::shared_memory::create(claims::bytes);
     claims driver(memory);
-    claims worker(rt::shared_memory::open(unique_fd(::fcntl(memory.fd(), F_DUPFD_CLOEXEC, 0))));
+    claims worker(proc::shared_memory::open(unique_fd(::fcntl(memory.fd(), F_DUPFD_CLOEXEC, 0))));
     std::vector<std::uint8_t> begun(calls + 1);
     std::atomic<std::uint64_t> sent{0};
     std::thread runs([&] {
@@ -551,7 +551,7 @@ TEST_CASE("each call is begun by the worker or taken back by the driver, never b
 
 TEST_CASE("after the end of a link nothing that was sent begins any more", "[rt][runtime]") {
     using rt::detail::claims;
-    claims driver(rt::shared_memory::create(claims::bytes));
+    claims driver(proc::shared_memory::create(claims::bytes));
     auto worker = driver; // a copy counts for itself
     for (int i = 0; i < 10; ++i) CHECK(worker.begin());
     const auto sent = 3 * claims::entries;
@@ -567,8 +567,8 @@ TEST_CASE("after the end of a link nothing that was sent begins any more", "[rt]
 }
 
 TEST_CASE("what is not a page of claims is refused", "[rt][runtime]") {
-    CHECK_THROWS_AS(rt::detail::claims(rt::shared_memory::create(100)), error);
-    CHECK_THROWS_AS(rt::detail::claims(rt::shared_memory()), error);
+    CHECK_THROWS_AS(rt::detail::claims(proc::shared_memory::create(100)), error);
+    CHECK_THROWS_AS(rt::detail::claims(proc::shared_memory()), error);
     CHECK_FALSE(rt::detail::claims());
     CHECK(rt::detail::claims().begin());
     CHECK(rt::detail::claims().has_begun(1));
@@ -578,7 +578,7 @@ TEST_CASE("what is not a page of claims is refused", "[rt][runtime]") {
 TEST_CASE("what is remembered of the tasks at a worker does not grow with all that were sent",
           "[rt][runtime]") {
     rt::peer at; // its worker begins a task that lasts, and ends all others out of order
-    at.page = rt::detail::claims(rt::shared_memory::create(rt::detail::claims::bytes));
+    at.page = rt::detail::claims(proc::shared_memory::create(rt::detail::claims::bytes));
     std::size_t most = 0;
     for (std::uint64_t order = 1; order <= 100'000; ++order) {
         at.remember_task({rt::slot_id(order), order});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tests/rt/apps.hpp>
+#include <tests/apps/apps.hpp>
 #include <tests/support/sim_cluster.hpp>
 
 #include <skein/rt/wait_refs.hpp>

@@ -31,15 +31,15 @@ struct small_world {
     }
 };
 
-rt::child_options in_role(std::string role) {
-    rt::child_options how;
+proc::child_options in_role(std::string role) {
+    proc::child_options how;
     how.role = std::move(role);
     how.name = "child-1";
     how.message = to_buffer(as_bytes(std::string_view("an order")));
     return how;
 }
 
-task<std::unique_ptr<rt::child>> begun(rt::children* where, std::string role) {
+task<std::unique_ptr<proc::child>> begun(proc::children* where, std::string role) {
     auto starting = where->start(in_role(std::move(role)));
     co_return co_await starting;
 }
@@ -251,7 +251,7 @@ TEST_CASE("starts of simulated children fail like real ones, and hang until they
         CHECK(w->net.counts().of(sim::fault::start_failed) == 2);
         CHECK(w->net.counts().of(sim::fault::start_hung) == 1);
         auto large = in_role("sleeper");
-        large.message.resize(rt::most_boot_bytes + 1);
+        large.message.resize(proc::most_boot_bytes + 1);
         auto refused = as_result(w->here.start(std::move(large)));
         const auto outcome = co_await refused;
         REQUIRE_FALSE(outcome);
@@ -316,7 +316,7 @@ TEST_CASE("a process lives by the clock of the host that starts it") {
         co_await pause;
         co_return 0;
     };
-    const auto body = [](rt::children* where, sim::loop* world) -> task<duration> {
+    const auto body = [](proc::children* where, sim::loop* world) -> task<duration> {
         auto starting = begun(where, "sleeper");
         auto child = co_await starting;
         auto ending = child->ended();

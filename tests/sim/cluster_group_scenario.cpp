@@ -3,10 +3,10 @@
 // once; if it ends well every rank has ended well with the same blobs; if not, every rank learns of it.
 #include "sim/scenario.hpp"
 
-#include <skein/cluster/group.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/spmd/group.hpp>
 
 #include <string>
 #include <vector>
@@ -28,8 +28,8 @@ byte_buffer blob_of(int rank, int round) {
                        static_cast<std::byte>(rank * 16 + round));
 }
 
-cluster::group_options options_of(int n, net::token secret) {
-    cluster::group_options o;
+spmd::group_options options_of(int n, net::token secret) {
+    spmd::group_options o;
     o.world_size = n;
     o.generation = 3;
     o.secret = secret;
@@ -40,15 +40,15 @@ cluster::group_options options_of(int n, net::token secret) {
 task<void> rank_life(sim::world* w, int rank, int n, int rounds, int dies_after, net::address at,
                      net::token secret, rank_record* record) {
     co_await sleep_for(std::chrono::milliseconds(w->below(200)));
-    cluster::member_info self;
+    spmd::member_info self;
     self.rank = rank;
     self.world_size = n;
     self.host = "r" + std::to_string(rank);
-    std::unique_ptr<cluster::group_client> client;
+    std::unique_ptr<spmd::group_client> client;
     try {
         auto joined =
-            cluster::group_client::join(w->network.host(self.host), at, self, options_of(n, secret),
-                                        [record](int, const error&) { ++record->told; });
+            spmd::group_client::join(w->network.host(self.host), at, self, options_of(n, secret),
+                                     [record](int, const error&) { ++record->told; });
         client = co_await joined;
         w->check(client->generation() == 3, "another generation than the server's");
         w->check(client->members().size() == static_cast<std::size_t>(n), "members are missing");
@@ -80,7 +80,7 @@ task<void> rank_life(sim::world* w, int rank, int n, int rounds, int dies_after,
     record->ended = true;
 }
 
-task<void> serve(cluster::group_server* server, std::optional<cluster::group_outcome>* outcome) {
+task<void> serve(spmd::group_server* server, std::optional<spmd::group_outcome>* outcome) {
     auto run = server->run();
     *outcome = co_await run;
 }
@@ -90,13 +90,13 @@ task<void> cluster_group(sim::world& w) {
     const int rounds = static_cast<int>(w.below(6));
     const auto secret = net::token::generate(w.loop.random());
     auto& boss = w.network.host("boss");
-    cluster::group_server server(boss, net::address::sim("boss", 0), options_of(n, secret));
+    spmd::group_server server(boss, net::address::sim("boss", 0), options_of(n, secret));
     const auto at = server.local();
     const int victim =
         w.chance(0.3) ? static_cast<int>(w.below(static_cast<std::uint64_t>(n))) : -1;
     const int fatal_round = static_cast<int>(w.below(6));
 
-    std::optional<cluster::group_outcome> outcome;
+    std::optional<spmd::group_outcome> outcome;
     std::vector<rank_record> records(static_cast<std::size_t>(n));
     w.network.begin_link_faults();
     scope all;

@@ -486,7 +486,7 @@ task<void> call_around(stage* s, sim_nodes::driver* d, std::size_t* workers) {
 }
 
 /// A terminal that is slow at times. Each line is whole and the next one of its process, but for those that were counted.
-task<void> print(stage* s, std::string driver, std::vector<rt::worker_lines> all) {
+task<void> print(stage* s, std::string driver, std::vector<proc::worker_lines> all) {
     auto& w = s->w;
     if (w.chance(0.05)) co_await sleep_for(std::chrono::milliseconds(w.below(3000)));
     for (const auto& some : all) {
@@ -707,9 +707,10 @@ task<void> settle(stage* s) {
         if (status.nodes.size() != s->c.nodes() || leases != s->c.processes()) return false;
         // More than it has only while a task goes on that has waited for others.
         return std::all_of(status.nodes.begin(), status.nodes.end(), [&](const auto& n) {
-            const auto total = rt::parse_resources(n.resources), used = rt::parse_resources(n.used);
+            const auto total = sched::parse_resources(n.resources),
+                       used = sched::parse_resources(n.used);
             what = fmt::format("{} holds {} of {}", n.name, n.used, n.resources);
-            return rt::fits(*used, *total);
+            return sched::fits(*used, *total);
         });
     };
     for (int i = 0; i < 1200 && !is_settled(); ++i) co_await sleep_for(100ms);
@@ -771,7 +772,7 @@ task<void> drive(stage* s) {
         how.start_within = 600s;
         const auto name = fmt::format("driver-{}", i + 1);
         if (s->prints)
-            how.print = [s, name](std::vector<rt::worker_lines> lines) {
+            how.print = [s, name](std::vector<proc::worker_lines> lines) {
                 return print(s, name, std::move(lines));
             };
         drivers.push_back(c.make_driver(name, all ? 0 : static_cast<int>(wanted[i]), how));

@@ -13,8 +13,8 @@
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/program/local_workers.hpp>
 #include <skein/rt/actor.hpp>
-#include <skein/rt/local_workers.hpp>
 #include <skein/rt/placement_group.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/sim/children.hpp>
@@ -61,8 +61,8 @@ task<int> worker_program(sim::process* self) {
     who.host = self->host();
     who.pid = self->pid();
     rt::runtime mine(who);
-    auto working = rt::work_for_driver(&self->network(), &mine, self->started_with().message,
-                                       self->take_stream(), self->started_with().memory);
+    auto working = program::work_for_driver(&self->network(), &mine, self->started_with().message,
+                                            self->take_stream(), self->started_with().memory);
     co_await working;
     co_return 0;
 }
@@ -158,11 +158,11 @@ struct stage {
     sim::world& w;
     sim::children children;
     rt::runtime driver;
-    rt::local_workers pool;
+    program::local_workers pool;
     bool calm = false;
     bool has_own = false; ///< there are tasks that need workers of their own
 
-    stage(sim::world& in, const std::string& host, rt::local_workers_options how)
+    stage(sim::world& in, const std::string& host, program::local_workers_options how)
         : w(in), children(in.network, host), driver(rt::runtime_options{"driver", "sim", 1}),
           pool(in.loop, in.network.host("driver"), children, driver, std::move(how)) {
         children.add(rt::worker_role, &worker_program);
@@ -458,7 +458,7 @@ task<void> drive(stage* s) {
 task<void> scenario(sim::world& w) {
     history seen;
     now = &seen;
-    rt::local_workers_options how;
+    program::local_workers_options how;
     how.count = 1 + static_cast<int>(w.below(3));
     how.over_tcp = w.chance(0.5);
     if (w.chance(0.7)) { // else some are given up while they load, or stand still

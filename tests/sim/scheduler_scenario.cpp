@@ -9,7 +9,7 @@
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
-#include <skein/rt/scheduler.hpp>
+#include <skein/sched/scheduler.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -30,14 +30,14 @@ struct host {
     struct running {
         event moved; ///< granted, resumed or lost
         bool lost = false;
-        rt::place_id place;
+        sched::place_id place;
     };
 
     explicit host(sim::world& world) : w(world) {}
 
     void add_place() {
-        const rt::place_id id(++last_place);
-        rt::resources total;
+        const sched::place_id id(++last_place);
+        sched::resources total;
         total.cpu = static_cast<int>(1 + w.below(3));
         if (w.chance(0.5)) total.gpu = 1;
         std::vector<std::string> labels;
@@ -58,7 +58,7 @@ struct host {
         pump();
     }
     void pump() {
-        std::vector<rt::grant> granted;
+        std::vector<sched::grant> granted;
         scheduler.take_grants(granted);
         for (const auto& g : granted) {
             auto& r = *all.at(g.id);
@@ -71,15 +71,15 @@ struct host {
     }
 
     sim::world& w;
-    rt::scheduler scheduler;
-    std::vector<rt::place_id> places;
-    std::map<rt::request_id, std::shared_ptr<running>> all;
+    sched::scheduler scheduler;
+    std::vector<sched::place_id> places;
+    std::map<sched::request_id, std::shared_ptr<running>> all;
     std::uint64_t last_place = 0;
     int done = 0, lost = 0;
 };
 
 /// Room for one attempt; false: its place has gone.
-task<bool> wait_for(host* h, rt::request_id id) {
+task<bool> wait_for(host* h, sched::request_id id) {
     auto r = h->all.at(id);
     auto moved = r->moved.wait();
     co_await moved;
@@ -94,11 +94,11 @@ task<bool> wait_for(host* h, rt::request_id id) {
 /// A task that computes, calls others and waits for them; it runs again when its place goes.
 task<void> work(host* h, int depth, std::uint64_t job) {
     for (;;) {
-        rt::request r;
+        sched::request r;
         r.job = job_id(job);
-        r.demand.cpu = rt::amount::of_steps(static_cast<std::int64_t>(1 + h->w.below(2)) * 5000);
-        if (depth == 0 && h->w.chance(0.2)) r.demand.gpu = rt::amount::of_steps(5000);
-        if (h->w.chance(0.3)) r.where = rt::constraint::spread();
+        r.demand.cpu = sched::amount::of_steps(static_cast<std::int64_t>(1 + h->w.below(2)) * 5000);
+        if (depth == 0 && h->w.chance(0.2)) r.demand.gpu = sched::amount::of_steps(5000);
+        if (h->w.chance(0.3)) r.where = sched::constraint::spread();
         const auto id = h->scheduler.submit(r).value();
         h->all.emplace(id, std::make_shared<host::running>());
         h->pump();
@@ -139,11 +139,11 @@ task<void> work(host* h, int depth, std::uint64_t job) {
 /// On nodes of several places each.
 void check_spread(host* h) {
     const auto nodes = 1 + h->w.below(5);
-    std::map<rt::place_id, std::uint64_t> node_of;
+    std::map<sched::place_id, std::uint64_t> node_of;
     for (std::uint64_t n = 0; n < nodes; ++n)
         for (auto left = 1 + h->w.below(3); left > 0; --left) {
-            const rt::place_id id(2000 + node_of.size());
-            rt::resources total;
+            const sched::place_id id(2000 + node_of.size());
+            sched::resources total;
             total.cpu = 100;
             total.set("even", 100);
             const auto label = fmt::format("node=even-{}", n);
@@ -151,17 +151,17 @@ void check_spread(host* h) {
             node_of.emplace(id, n);
         }
     std::map<std::uint64_t, int> on;
-    std::vector<rt::request_id> asked;
+    std::vector<sched::request_id> asked;
     const auto count = 1 + h->w.below(40);
     for (std::uint64_t i = 0; i < count; ++i) {
-        rt::request r;
+        sched::request r;
         r.job = job_id(1 + h->w.below(3));
         r.demand.set("even", 1);
         r.demand.cpu = static_cast<int>(h->w.below(2));
-        r.where = rt::constraint::spread();
+        r.where = sched::constraint::spread();
         asked.push_back(h->scheduler.submit(r).value());
     }
-    std::vector<rt::grant> granted;
+    std::vector<sched::grant> granted;
     h->scheduler.take_grants(granted);
     h->w.check(granted.size() == count, "there is room, and a request waits");
     for (const auto& g : granted) ++on[node_of.at(g.place)];
@@ -194,10 +194,10 @@ task<void> scenario(sim::world& w) {
         }
     }
     for (const auto p : h.places) h.scheduler.drain(p, false);
-    rt::resources enough; // what every demand fits on, for good
+    sched::resources enough; // what every demand fits on, for good
     enough.cpu = 1;
     enough.gpu = 1;
-    h.scheduler.add_place(rt::place_id(1000), "last", enough).value();
+    h.scheduler.add_place(sched::place_id(1000), "last", enough).value();
     h.pump();
     auto joined = tasks.join();
     co_await joined;

@@ -216,7 +216,8 @@ private:
             self.open_to_workers(network_.host(host_of(i)), secret_, {},
                                  net::address::sim(host_of(i), 0));
         if (shares_memory_)
-            pages_[pid] = rt::detail::claims(rt::shared_memory::create(rt::detail::claims::bytes));
+            pages_[pid] =
+                rt::detail::claims(proc::shared_memory::create(rt::detail::claims::bytes));
         auto connecting =
             net::connection::connect(network_.host(host_of(i)), net::address::sim("driver", 1),
                                      link_options(name, pid, self.hello()));

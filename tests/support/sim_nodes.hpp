@@ -21,8 +21,8 @@
 #include <skein/core/error.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/program/local_workers.hpp>
 #include <skein/rt/actor.hpp>
-#include <skein/rt/local_workers.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/runtime_context.hpp>
 #include <skein/sim/children.hpp>
@@ -120,7 +120,7 @@ public:
     skein::disk* head_disk = nullptr; ///< each head has its log there, if it is set
     cluster::log_bounds head_log_bounds;
     time_constants agent_times;
-    rt::resources agent_offers; ///< of each node, beside its cpus and memory
+    sched::resources agent_offers; ///< of each node, beside its cpus and memory
     cluster::agent_options agent_defaults() {
         cluster::agent_options o;
         o.head = head_address();
@@ -172,7 +172,7 @@ public:
         auto made = std::make_unique<node>();
         made->host = "n" + std::to_string(nodes_.size() + 1);
         made->children = std::make_unique<sim::children>(
-            network_, made->host, rt::host_resources{cpus, std::uint64_t{8} << 30});
+            network_, made->host, proc::host_resources{cpus, std::uint64_t{8} << 30});
         made->children->add(rt::worker_role, &worker_program);
         made->children->add(rt::keeper_role, &keeper_program);
         nodes_.push_back(std::move(made));
@@ -369,8 +369,8 @@ public:
         who.pid = self->pid();
         who.incarnation = loop::current().random().next();
         rt::runtime mine(who);
-        auto working =
-            rt::work_for_driver(&self->network(), &mine, self->started_with().message, nullptr, {});
+        auto working = program::work_for_driver(&self->network(), &mine,
+                                                self->started_with().message, nullptr, {});
         co_await working;
         co_return 0;
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // launch() in this process; with workers of its own it is tested by whole programs in tests/programs.
-#include <skein/cluster/environment.hpp>
 #include <skein/core/error.hpp>
 #include <skein/dist/comm_thread.hpp>
 #include <skein/net/real_loop.hpp>
+#include <skein/spmd/environment.hpp>
 #include <skein/train/launch.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -44,7 +44,7 @@ std::vector<int> run_two(const run_config& config, const rank_function& body) {
     ::setenv("SKEIN_TOKEN", std::string(64, '5').c_str(), 1);
     for (int r = 0; r < 2; ++r) {
         ranks.emplace_back([&, r] {
-            cluster::launch_environment where;
+            spmd::launch_environment where;
             where.source = "torch";
             where.rank = where.local_rank = r;
             where.world_size = where.local_size = 2;
@@ -141,7 +141,7 @@ TEST_CASE("ranks with another seed do not train: both end with an error") {
     std::vector<std::thread> ranks;
     for (int r = 0; r < 2; ++r) {
         ranks.emplace_back([&, r] {
-            cluster::launch_environment where;
+            spmd::launch_environment where;
             where.source = "torch";
             where.rank = where.local_rank = r;
             where.world_size = where.local_size = 2;
@@ -166,7 +166,7 @@ TEST_CASE("SIGTERM ends a rank that waits for its world, with 143") {
     ::sigaction(SIGTERM, nullptr, &before);
     int code = -1;
     std::thread waits([&] {
-        cluster::launch_environment where;
+        spmd::launch_environment where;
         where.source = "torch";
         where.world_size = where.local_size = 2; // the other one never comes
         code = run_as_rank(where, quiet_config(), [](context&) { FAIL("called"); });

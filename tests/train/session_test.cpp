@@ -2,7 +2,7 @@
 // Steps that are driven by hand, taken back and begun again; what fit() refuses, keeps and survives.
 #include <tests/train/train_support.hpp>
 
-#include <skein/cluster/supervisor.hpp>
+#include <skein/spmd/supervisor.hpp>
 #include <skein/train/checkpoint.hpp>
 
 #include <skein/train/zero.hpp>

@@ -22,7 +22,7 @@
 #include <skein/core/time.hpp>
 #include <skein/net/address.hpp>
 #include <skein/net/token.hpp>
-#include <skein/rt/resources.hpp>
+#include <skein/sched/resources.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -39,7 +39,7 @@ namespace skein::net {
 class network;
 }
 
-namespace skein::rt {
+namespace skein::proc {
 class children;
 }
 
@@ -54,7 +54,7 @@ struct agent_options {
     std::int64_t pid = 0;
     std::uint64_t incarnation = 0; ///< of this start of this process; 0: drawn
     /// cpus and memory of zero: what rt::children::resources() says.
-    rt::resources offers{};
+    sched::resources offers{};
     std::vector<std::string> labels{};
     /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
     std::vector<std::string> gpu_names{};
@@ -74,7 +74,7 @@ struct agent_options {
 class agent {
 public:
     /// All of them must outlive it.
-    agent(loop& on, net::network& via, rt::children& where, agent_options how);
+    agent(loop& on, net::network& via, proc::children& where, agent_options how);
     agent(const agent&) = delete;
     agent& operator=(const agent&) = delete;
     ~agent();

@@ -18,9 +18,9 @@
 #include <skein/core/time.hpp>
 #include <skein/net/address.hpp>
 #include <skein/net/token.hpp>
-#include <skein/rt/output.hpp>
-#include <skein/rt/resources.hpp>
+#include <skein/proc/output.hpp>
 #include <skein/rt/worker_source.hpp>
+#include <skein/sched/resources.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -49,7 +49,7 @@ struct leased_workers_options {
     net::token secret{};
     int workers = 0; ///< 0: as many as the cluster has room for, more when nodes join
     int most_workers = 4096;
-    rt::resources demand{}; ///< of each; empty: one cpu
+    sched::resources demand{}; ///< of each; empty: one cpu
     std::uint32_t weight = 1;
     std::string name{};            ///< of the job, for people
     std::string executable{};      ///< absolute; the agents start it, and it must be this build
@@ -65,7 +65,7 @@ struct leased_workers_options {
     time_span start_within = std::chrono::seconds(20);
     time_constants times{};
     /// Prints what workers print; empty: that appears where their agents were started.
-    rt::print_lines print{};
+    proc::print_lines print{};
     /// It is the keeper of this namespace: other programs are its guests, and each worker is for one demand.
     std::string space{};
     std::uint64_t space_node = 0; ///< the incarnation of the agent that holds the keeper's process

@@ -15,7 +15,7 @@
 
 #include <memory>
 
-namespace skein::cluster {
+namespace skein::spmd {
 class rendezvous;
 }
 
@@ -25,12 +25,12 @@ namespace skein::dist {
 /// thread.
 ///   errors  peer_lost, timeout, refused, permission_denied; not_supported: the model does not fit
 ///           these ranks; invalid_argument: no such model
-[[nodiscard]] std::unique_ptr<communicator> make_communicator(cluster::rendezvous& world,
+[[nodiscard]] std::unique_ptr<communicator> make_communicator(spmd::rendezvous& world,
                                                               const comm_options& options,
                                                               net::loop_thread& worker);
 
 /// The same with a thread of its own; a lost member (rendezvous::on_lost) aborts it.
-[[nodiscard]] std::unique_ptr<comm_thread> make_comm_thread(cluster::rendezvous& world,
+[[nodiscard]] std::unique_ptr<comm_thread> make_comm_thread(spmd::rendezvous& world,
                                                             const comm_options& options = {});
 
 } // namespace skein::dist

@@ -23,7 +23,7 @@
 #include <string_view>
 #include <vector>
 
-namespace skein::cluster {
+namespace skein::spmd {
 class rendezvous;
 }
 namespace skein::net {
@@ -51,7 +51,7 @@ struct comm_options {
 
 /// What is known where a communicator is made. Every rank knows the same, but for its own place.
 struct comm_site {
-    cluster::rendezvous& world;
+    spmd::rendezvous& world;
     const comm_options& options;
     net::loop_thread& worker; ///< what is made lives on its loop
     placement where;

@@ -13,7 +13,7 @@
 
 #include <memory>
 
-namespace skein::cluster {
+namespace skein::spmd {
 class rendezvous;
 }
 
@@ -26,7 +26,7 @@ namespace skein::dist {
 ///   options  the same on all ranks; a model is chosen for each group; the name is used once in a
 ///            generation of the world
 ///   errors   those of make_communicator, on all ranks of the world if on one
-[[nodiscard]] std::unique_ptr<comm_thread> split(cluster::rendezvous& world, int color,
+[[nodiscard]] std::unique_ptr<comm_thread> split(spmd::rendezvous& world, int color,
                                                  comm_options options);
 
 } // namespace skein::dist

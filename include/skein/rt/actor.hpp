@@ -105,7 +105,7 @@ public:
     [[nodiscard]] task<actor_handle<T>> operator()(A&&... args) const {
         return rt::detail::make_actor<T>(*how_, std::forward<A>(args)...);
     }
-    /// The same for threads: called like this one it blocks, and gives a handle that threads share (rt/session.hpp).
+    /// The same for threads: called like this one it blocks, and gives a handle that threads share (program/session.hpp).
     template <std::same_as<session> Session>
     [[nodiscard]] auto on(Session& by) const {
         return session_actor_maker<T>(by, kept(*how_));

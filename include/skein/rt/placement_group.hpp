@@ -26,7 +26,7 @@
 #include <skein/rt/detail/group_books.hpp>
 #include <skein/rt/detail/group_desk.hpp>
 #include <skein/rt/options.hpp>
-#include <skein/rt/scheduler.hpp>
+#include <skein/sched/scheduler.hpp>
 
 #include <cstddef>
 #include <string>
@@ -37,11 +37,11 @@
 
 namespace skein {
 
-using rt::group_strategy;
+using sched::group_strategy;
 
 /// What a program may say about one placement group.
 struct placement_options {
-    group_strategy strategy = group_strategy::pack;
+    sched::group_strategy strategy = sched::group_strategy::pack;
     option_text name{}; ///< unique among the groups of the program; copied; at most 255 bytes
     /// Gives the group that has the name already, if there is one; its bundles are those that it was made with.
     bool get_if_exists = false;
@@ -55,7 +55,7 @@ public:
     /// Asks for room for all of these, "cpu=1,gpu=1,memory=4GiB,ssd=1" each; 1 to 4096. What is wrong with them, and
     /// that they can never be held, is told by ready() and by the tasks that are put into it.
     explicit placement_group(std::vector<std::string> bundles,
-                             group_strategy how = group_strategy::pack)
+                             sched::group_strategy how = sched::group_strategy::pack)
         : placement_group(std::move(bundles), placement_options{how, {}, false}) {}
     /// The same with a name. One that is taken is told by ready(), too: already_exists.
     placement_group(std::vector<std::string> bundles, placement_options how)

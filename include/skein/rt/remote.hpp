@@ -66,7 +66,7 @@ public:
         copy.by_ = &by;
         return copy;
     }
-    /// The same function for threads: submitted through a session, it gives a pending (rt/session.hpp).
+    /// The same function for threads: submitted through a session, it gives a pending (program/session.hpp).
     template <std::same_as<session> Session>
     [[nodiscard]] auto on(Session& by) const {
         return session_function<F>(by, kept(*how_));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where a driver's workers come from: processes of this host (rt/local_workers.hpp), or leases of a cluster
+// Where a driver's workers come from: processes of this host (program/local_workers.hpp), or leases of a cluster
 // (cluster/leased_workers.hpp). run() knows this interface alone; the layer above provides the cluster.
 
 #include <skein/core/config.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/task.hpp>
-#include <skein/rt/resources.hpp>
-#include <skein/rt/scheduler.hpp>
-#include <skein/rt/task_environment.hpp>
+#include <skein/proc/task_environment.hpp>
+#include <skein/sched/resources.hpp>
+#include <skein/sched/scheduler.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -35,27 +35,27 @@ class runtime;
 /// Tasks with one demand wait for workers of their own.
 struct worker_demand {
     std::uint32_t kind =
-        0;               ///< the driver's number for the demand; comes back with the workers for it
-    resources need{};    ///< of each worker
-    std::string label{}; ///< of their node: "zone=a", "node=n1"; empty: any
+        0; ///< the driver's number for the demand; comes back with the workers for it
+    sched::resources need{}; ///< of each worker
+    std::string label{};     ///< of their node: "zone=a", "node=n1"; empty: any
     std::uint64_t group =
         0; ///< the placement group whose room they take, then the label is no node's; 0: none
-    int bundle = -1;        ///< of that group; -1: any
-    task_environment env;   ///< of each worker's process
-    std::size_t wanted = 0; ///< workers that would have something to do now
+    int bundle = -1;            ///< of that group; -1: any
+    proc::task_environment env; ///< of each worker's process
+    std::size_t wanted = 0;     ///< workers that would have something to do now
 };
 
 /// A placement group that a driver asks for.
 struct worker_group {
     std::uint64_t number = 0; ///< the driver's
-    group_strategy strategy = group_strategy::pack;
-    std::vector<resources> bundles{};
+    sched::group_strategy strategy = sched::group_strategy::pack;
+    std::vector<sched::resources> bundles{};
 };
 
 /// The label of a demand that takes the nodes in turn. No label of a node has an @ in it.
 inline constexpr std::string_view spread_label = "spread@";
 /// Where the label of a demand, which names no group, lets workers be.
-[[nodiscard]] constraint where_labelled(const std::string& label);
+[[nodiscard]] sched::constraint where_labelled(const std::string& label);
 
 /// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No label of a node
 /// begins so.
@@ -137,74 +137,11 @@ public:
     virtual void need() {}
 };
 
-/// What a program's command line asks of a cluster.
-struct cluster_flags {
-    std::string
-        address;        ///< --address A: of the head, or "local"; empty: the environment, else none
-    std::string join{}; ///< --join A: this process is a node's agent
-    bool head = false;  ///< --head: this process is the head
-    std::string listen{};     ///< --listen A: where the head listens
-    std::string token_file{}; ///< --token-file F
-    std::string state{};      ///< --state DIR: where the head keeps its log
-    int workers = 0;          ///< --workers N; 0: as many as the cluster has cores
-    std::string program{};    ///< argv[0]
-    /// Lines of workers say which worker it was. On a cluster they do if nothing is said; on one host they are not read
-    /// then.
-    std::optional<bool> prefix_output{};
-};
-
 /// Set for workers, and for what a process of a job starts: none of them is a part of what a launcher has started.
 inline constexpr const char* in_job_variable = "SKEIN_IN_JOB";
 
 /// What a keeper of a namespace is asked for when it is started, see rt::take_boot().
 inline constexpr const char* keeper_role = "keeper";
-
-/// A cluster of the processes that a launcher has started together, led by this one; it ends with the object.
-class job_cluster {
-public:
-    job_cluster() = default;
-    job_cluster(const job_cluster&) = delete;
-    job_cluster& operator=(const job_cluster&) = delete;
-    virtual ~job_cluster() = default;
-    /// Of its head.
-    [[nodiscard]] virtual std::string address() const = 0;
-};
-/// The part of this process in such a job: none, its driver's, or a node's, which is over then.
-struct part_in_job {
-    std::unique_ptr<job_cluster> leads;
-    std::optional<int> exit_code;
-};
-
-/// What the layer `cluster` gives to programs.
-struct cluster_roles {
-    /// The address of the head that flags or environment name; empty: none, the cluster is this host.
-    std::string (*address)(const cluster_flags& flags);
-    /// Workers of the cluster for a driver. All it is given must outlive it.
-    ///   errors  usage (no such address), not_found, permission_denied, malformed (its token)
-    std::unique_ptr<worker_source> (*workers)(loop& on, net::network& via, runtime& driver,
-                                              const cluster_flags& flags);
-    /// The whole life of a head, or of an agent; gives the exit code, throws error.
-    int (*head)(const cluster_flags& flags);
-    int (*join)(const cluster_flags& flags);
-    /// Asked where neither flags nor environment name a cluster. Throws error.
-    part_in_job (*take_part)(const cluster_flags& flags);
-    /// The whole life of a namespace's keeper, with the boot message of this process; gives the exit code.
-    int (*keep)();
-};
-
-#if defined(SKEIN_COMPILED)
-/// What this program can be in a cluster.
-[[nodiscard]] const cluster_roles* roles_of_program() noexcept; // in cluster/detail/program.ipp
-#else
-namespace detail {
-inline constinit const cluster_roles* provided_roles = nullptr;
-}
-/// What this program can be in a cluster; nullptr: nothing, it was compiled header-only without
-/// <skein/cluster/program.hpp>.
-[[nodiscard]] inline const cluster_roles* roles_of_program() noexcept {
-    return detail::provided_roles;
-}
-#endif
 
 } // namespace skein::rt
 

@@ -21,7 +21,7 @@
 #include <skein/core/wait.hpp>
 #include <skein/net/network.hpp>
 #include <skein/net/stream.hpp>
-#include <skein/rt/children.hpp>
+#include <skein/proc/children.hpp>
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>
 
@@ -74,7 +74,7 @@ public:
     ~process();
 
     /// Role, name, message and what else its parent asked for.
-    [[nodiscard]] const rt::child_options& started_with() const noexcept { return how_; }
+    [[nodiscard]] const proc::child_options& started_with() const noexcept { return how_; }
     [[nodiscard]] std::int64_t pid() const noexcept { return pid_; }
     [[nodiscard]] const std::string& host() const noexcept { return host_; }
     /// The network of its host. Its streams and listeners are closed with the process.
@@ -87,7 +87,7 @@ public:
     /// the parent has much to read, as before a full pipe.
     task<void> print(bool is_error, std::string text);
     /// What child::usage() gives from now on.
-    void set_usage(rt::process_usage now) noexcept { usage_ = now; }
+    void set_usage(proc::process_usage now) noexcept { usage_ = now; }
 
 private:
     friend class children;
@@ -96,7 +96,7 @@ private:
     friend class detail::simulated_child;
     friend struct detail::child_books;
 
-    process(detail::child_books& in, rt::child_options how, std::int64_t pid);
+    process(detail::child_books& in, proc::child_options how, std::int64_t pid);
     void signal(int number) noexcept;
     void kill() noexcept;
     void pause() noexcept { paused_ = !ended_; }
@@ -106,7 +106,7 @@ private:
     /// While it stands still, not even its cancellation is seen.
     task<void> stand_still();
 
-    rt::child_options how_;
+    proc::child_options how_;
     std::int64_t pid_;
     std::string host_;
     std::unique_ptr<detail::process_network> network_;
@@ -117,11 +117,11 @@ private:
     int asked_ = 0, pending_ = 0; ///< the signal that asked it to leave; that will when it goes on
     bool paused_ = false, killed_ = false, ended_ = false;
     wait_queue resumed_;
-    rt::process_usage usage_;
+    proc::process_usage usage_;
     std::string last_words_;
     std::array<std::string, 2> written_; ///< to its output and error, and not read yet
     wait_queue written_changed_;
-    rt::exit_status status_;
+    proc::exit_status status_;
     event gone_; ///< its parent may know
 };
 
@@ -132,18 +132,18 @@ struct running_process {
 };
 
 /// Processes on one host of the simulated network. Must outlive the loop's run, as the network must.
-class children final : public rt::children {
+class children final : public proc::children {
 public:
     children(sim::network& in, std::string host,
-             rt::host_resources offers = {4, std::uint64_t{8} << 30});
+             proc::host_resources offers = {4, std::uint64_t{8} << 30});
     ~children() override;
 
     /// What runs for children that are started in this role.
     void add(std::string role, program entry);
 
     ///   errors  as rt::children::start; not_found: also a role without a program
-    [[nodiscard]] task<std::unique_ptr<rt::child>> start(rt::child_options how) override;
-    [[nodiscard]] rt::host_resources resources() override;
+    [[nodiscard]] task<std::unique_ptr<proc::child>> start(proc::child_options how) override;
+    [[nodiscard]] proc::host_resources resources() override;
 
     [[nodiscard]] child_faults& faults() noexcept;
     /// Children cannot be started there from now on.

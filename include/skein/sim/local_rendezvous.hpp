@@ -5,9 +5,9 @@
 //     local_world world(2);                        // or local_world({"a", "a", "b"}): host by rank
 //     std::thread t([&] { auto comm = make_communicator(world.at(1), ...); ... });
 
-#include <skein/cluster/rendezvous.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/time.hpp>
+#include <skein/spmd/rendezvous.hpp>
 
 #include <condition_variable>
 #include <map>
@@ -30,7 +30,7 @@ public:
     local_world& operator=(const local_world&) = delete;
     ~local_world();
 
-    [[nodiscard]] cluster::rendezvous& at(int rank);
+    [[nodiscard]] spmd::rendezvous& at(int rank);
     [[nodiscard]] int size() const noexcept { return static_cast<int>(hosts_.size()); }
     /// How long an exchange waits for the others.
     void set_deadline(time_span limit) { deadline_ = limit; }

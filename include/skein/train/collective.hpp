@@ -7,12 +7,12 @@
 //     auto merged = merge(ctx, metrics);               // every metric of every rank, reduced by kind
 //     require_same(ctx, hash, "the model");            // errc::mismatch names the odd rank
 
-#include <skein/cluster/settings.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/time.hpp>
 #include <skein/dist/buffer.hpp>
 #include <skein/report/metrics.hpp>
+#include <skein/spmd/settings.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/run_config.hpp>
@@ -48,10 +48,10 @@ void require_same(const context& ctx, std::uint64_t hash, std::string_view what)
 
 /// What every rank must have alike of its configuration; model, optimizer and data are compared with it
 /// when training begins.
-[[nodiscard]] std::vector<cluster::setting> settings_of(const run_config& config);
+[[nodiscard]] std::vector<spmd::setting> settings_of(const run_config& config);
 
 /// Throws errc::mismatch on every rank, with the settings that differ and both values.
-void require_same(const context& ctx, const std::vector<cluster::setting>& mine);
+void require_same(const context& ctx, const std::vector<spmd::setting>& mine);
 
 /// The metrics of all ranks, reduced by kind; the same values on every rank.
 ///   control  travels with them and is no metric: becomes the largest of all ranks, number by number

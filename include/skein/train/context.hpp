@@ -16,7 +16,7 @@
 #include <string>
 #include <utility>
 
-namespace skein::cluster {
+namespace skein::spmd {
 class rendezvous;
 }
 namespace skein::dist {
@@ -51,7 +51,7 @@ public:
     [[nodiscard]] static context single() { return context(); }
 
     /// One rank of a world. comm may be null only when world_size is 1.
-    context(world_info where, cluster::rendezvous* world, dist::comm_thread* comm);
+    context(world_info where, spmd::rendezvous* world, dist::comm_thread* comm);
 
     [[nodiscard]] int rank() const noexcept { return where_.rank; }
     [[nodiscard]] int world_size() const noexcept { return where_.world_size; }
@@ -64,14 +64,14 @@ public:
     [[nodiscard]] bool is_first() const noexcept { return where_.rank == 0; }
 
     /// Null in a single process.
-    [[nodiscard]] cluster::rendezvous* world() const noexcept { return world_; }
+    [[nodiscard]] spmd::rendezvous* world() const noexcept { return world_; }
     /// Null in a single process.
     [[nodiscard]] dist::comm_thread* comm() const noexcept { return comm_; }
 
     /// The same training goes on in another generation of its world: after ranks were lost, or came to
     /// meet again. session::rebind() follows, on every rank. What was given before has to live until it
     /// returns; control() of the old world is gone here. Job, attempt and stop flag stay.
-    void rebind(world_info where, cluster::rendezvous* world, dist::comm_thread* comm);
+    void rebind(world_info where, spmd::rendezvous* world, dist::comm_thread* comm);
 
     /// A further communicator of all ranks, for small exchanges that keep out of the way of comm()'s order
     /// and deadline (checkpoints). Null in a single process. The first call makes it, on all ranks alike.
@@ -110,7 +110,7 @@ private:
     context() = default;
 
     world_info where_;
-    cluster::rendezvous* world_ = nullptr;
+    spmd::rendezvous* world_ = nullptr;
     dist::comm_thread* comm_ = nullptr;
     std::shared_ptr<const dist::comm_options> options_;
     mutable int groups_ = 0; // made so far

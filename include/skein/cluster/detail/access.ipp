@@ -3,10 +3,10 @@
 // The bodies of cluster/access.hpp.
 
 #include <skein/core/config.hpp>
-#include <skein/cluster/detail/token_file.hpp>
-#include <skein/cluster/environment.hpp>
-#include <skein/cluster/meeting.hpp>
 #include <skein/core/error.hpp>
+#include <skein/spmd/detail/token_file.hpp>
+#include <skein/spmd/environment.hpp>
+#include <skein/spmd/meeting.hpp>
 
 #include <algorithm>
 #include <filesystem>
@@ -45,7 +45,7 @@ SKEIN_INLINE net::address parse_head_address(std::string_view text, std::uint16_
 
 SKEIN_INLINE std::string find_head_address(std::string_view flag) {
     if (!flag.empty()) return std::string(flag);
-    return process_environment()("SKEIN_ADDRESS").value_or("");
+    return spmd::process_environment()("SKEIN_ADDRESS").value_or("");
 }
 
 namespace detail {
@@ -58,7 +58,7 @@ inline constexpr std::string_view token_sources =
 [[nodiscard]] inline net::token token_in(const std::string& path, std::string_view from) {
     std::string text;
     try {
-        text = read_token_file(path);
+        text = spmd::detail::read_token_file(path);
     } catch (const error& why) {
         throw error(why.code(), fmt::format("{}: {}", from, why.text()))
             .with_hint(why.hint().empty()
@@ -76,17 +76,17 @@ inline constexpr std::string_view token_sources =
 } // namespace detail
 
 SKEIN_INLINE std::string token_source(const std::string& file) {
-    const auto read = process_environment();
+    const auto read = spmd::process_environment();
     if (!file.empty()) return file;
-    if (read(token_variable)) return "SKEIN_TOKEN";
-    return read("SKEIN_TOKEN_FILE").value_or(detail::own_token_file(read));
+    if (read(spmd::token_variable)) return "SKEIN_TOKEN";
+    return read("SKEIN_TOKEN_FILE").value_or(spmd::detail::own_token_file(read));
 }
 
 SKEIN_INLINE net::token find_token(const std::string& file) {
     const auto where = token_source(file);
-    const auto read = process_environment();
+    const auto read = spmd::process_environment();
     if (!file.empty()) return detail::token_in(file, "--token-file");
-    if (const auto given = read(token_variable)) {
+    if (const auto given = read(spmd::token_variable)) {
         auto token = net::token::from_hex(*given);
         if (token) return *token;
         throw error(errc::malformed, fmt::format("SKEIN_TOKEN: {}", token.error().text()))
@@ -106,19 +106,19 @@ SKEIN_INLINE net::token find_token(const std::string& file) {
 
 SKEIN_INLINE net::token find_or_make_token(const std::string& file) {
     if (!file.empty()) {
-        if (!std::filesystem::exists(file)) detail::make_token_file(file);
+        if (!std::filesystem::exists(file)) spmd::detail::make_token_file(file);
         return detail::token_in(file, "--token-file");
     }
     const auto where = token_source(file);
-    const bool is_given = process_environment()(token_variable).has_value();
+    const bool is_given = spmd::process_environment()(spmd::token_variable).has_value();
     if (!is_given && !where.empty() && !std::filesystem::exists(where))
-        detail::make_token_file(where);
+        spmd::detail::make_token_file(where);
     return find_token(file);
 }
 
 SKEIN_INLINE std::string make_token(const std::string& file) {
     if (file.empty()) return net::token::generate().to_hex();
-    if (!detail::make_token_file(file))
+    if (!spmd::detail::make_token_file(file))
         throw error(errc::already_exists, fmt::format("{} is there already", file))
             .with_hint("a token that others know is not written over: name another file, or "
                        "delete this one");

@@ -8,7 +8,7 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
-#include <skein/rt/gpus.hpp>
+#include <skein/proc/gpus.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -21,12 +21,12 @@
 
 namespace skein::cluster {
 
-SKEIN_INLINE agent::books::books(loop& on, net::network& via, rt::children& where,
+SKEIN_INLINE agent::books::books(loop& on, net::network& via, proc::children& where,
                                  agent_options given)
     : on_loop(on), children(where), how(std::move(given)), total(how.offers),
       head(on, via, link_options(on), &stopping) {
     const auto here = children.resources();
-    if (!total.cpu) total.cpu = rt::amount(here.cores);
+    if (!total.cpu) total.cpu = sched::amount(here.cores);
     if (total.memory == 0) total.memory = here.memory_bytes;
 }
 
@@ -117,7 +117,7 @@ SKEIN_INLINE node_hello agent::books::hello() const {
     h.name = how.name;
     h.host = how.host;
     h.pid = how.pid;
-    h.resources = rt::to_string(total);
+    h.resources = sched::to_string(total);
     h.labels = how.labels;
     h.draining = draining;
     h.again = head.was_welcomed();
@@ -131,7 +131,7 @@ SKEIN_INLINE task<void> agent::books::say_hello(books* self) {
     h.ended = std::exchange(self->untold, {});
     const auto told = h.ended;
     try {
-        auto joining = self->head.join<node_welcome>(std::move(h));
+        auto joining = self->head.join<cluster::node_welcome>(std::move(h));
         const auto w = co_await joining;
         for (const auto& lease : w.stop) self->stop_one(lease, false);
         for (auto& end : std::exchange(self->untold, {})) self->tell_end(std::move(end));
@@ -229,7 +229,7 @@ SKEIN_INLINE task<void> agent::books::live(books* self, lease_name lease) {
 SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
     ended_lease out;
     out.started = false;
-    std::unique_ptr<rt::child> process;
+    std::unique_ptr<proc::child> process;
     bool has_ended = false;
     scope reading;
     try {
@@ -255,7 +255,7 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
     if (!has_ended) {
         // Its driver has said goodbye to it in most cases: it leaves by itself.
         auto stopped =
-            shield(rt::stop(*process, self->how.times.farewell_first, self->how.stop_grace));
+            shield(proc::stop(*process, self->how.times.farewell_first, self->how.stop_grace));
         auto sure = as_result(std::move(stopped));
         const auto end = co_await sure;
         out.how = end ? end->status.describe() : end.error().what();
@@ -267,7 +267,7 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
 }
 
 /// It is a driver: it has the cluster's token, and runs nothing of its program.
-SKEIN_INLINE rt::child_options agent::books::keeper_to_start(
+SKEIN_INLINE proc::child_options agent::books::keeper_to_start(
     const start_worker_order& order) const {
     keeper_order boot;
     boot.token = to_buffer(how.secret.bytes());
@@ -278,7 +278,7 @@ SKEIN_INLINE rt::child_options agent::books::keeper_to_start(
     boot.executable = order.executable;
     boot.program = order.program;
     boot.folder = order.folder;
-    rt::child_options child;
+    proc::child_options child;
     child.role = rt::keeper_role;
     child.name = "keeper of " + order.space;
     child.message = wire::encode(boot);
@@ -289,7 +289,8 @@ SKEIN_INLINE rt::child_options agent::books::keeper_to_start(
     return child;
 }
 
-SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_order& order) const {
+SKEIN_INLINE proc::child_options agent::books::what_to_start(
+    const start_worker_order& order) const {
     if (!order.space.empty()) return keeper_to_start(order);
     rt::worker_order boot;
     boot.token = to_buffer(detail::job_secret(how.secret, order.lease.driver).bytes());
@@ -302,13 +303,13 @@ SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_or
                                order.driver_port);
     }
     boot.address = to_string(to);
-    const auto demand = rt::parse_resources(order.demand);
-    const auto cpus = demand ? demand->cpu.in_steps() / rt::amount::steps : 1;
+    const auto demand = sched::parse_resources(order.demand);
+    const auto cpus = demand ? demand->cpu.in_steps() / sched::amount::steps : 1;
     boot.cpus = static_cast<std::uint16_t>(std::clamp<std::int64_t>(cpus, 1, UINT16_MAX));
     boot.resumes = true;
     boot.is_read = order.prints;
     boot.head_host = how.head.host;
-    rt::child_options child;
+    proc::child_options child;
     child.role = rt::worker_role;
     child.name = order.name;
     child.message = wire::encode(boot);
@@ -317,16 +318,16 @@ SKEIN_INLINE rt::child_options agent::books::what_to_start(const start_worker_or
     child.executable = order.executable;
     child.cwd = order.folder;
     child.argv = {order.program, "--skein-worker=" + order.name};
-    auto env = rt::parse_task_environment(order.env, {});
+    auto env = proc::parse_task_environment(order.env, {});
     if (!env) throw env.error();
     child.env = std::move(env->variables);
-    if (const auto good = rt::check_gpus_together(demand ? demand->gpu : 0, how.gpu_names); !good)
+    if (const auto good = proc::check_gpus_together(demand ? demand->gpu : 0, how.gpu_names); !good)
         throw good.error();
     if (demand && (demand->gpu || total.gpu)) // a worker sees the gpus of its lease alone
-        child.env.emplace_back(rt::gpus_variable,
-                               rt::gpus_by_name(rt::gpu_set(order.gpus), how.gpu_names));
+        child.env.emplace_back(proc::gpus_variable,
+                               proc::gpus_by_name(sched::gpu_set(order.gpus), how.gpu_names));
     child.threads =
-        demand ? static_cast<int>(std::max<std::uint32_t>(rt::whole_cores(demand->cpu), 1)) : 1;
+        demand ? static_cast<int>(std::max<std::uint32_t>(sched::whole_cores(demand->cpu), 1)) : 1;
     return child;
 }
 
@@ -335,7 +336,7 @@ SKEIN_INLINE void agent::books::tell_end(ended_lease what) {
     if (untold.size() < 65'536) untold.push_back(std::move(what)); // for the next hello
 }
 
-SKEIN_INLINE agent::agent(loop& on, net::network& via, rt::children& where, agent_options how)
+SKEIN_INLINE agent::agent(loop& on, net::network& via, proc::children& where, agent_options how)
     : books_(std::make_unique<books>(on, via, where, std::move(how))) {}
 SKEIN_INLINE agent::~agent() = default;
 SKEIN_INLINE task<void> agent::serve() { return books_->serve(); }

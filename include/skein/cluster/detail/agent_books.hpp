@@ -7,8 +7,8 @@
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
-#include <skein/rt/children.hpp>
-#include <skein/rt/output.hpp>
+#include <skein/proc/children.hpp>
+#include <skein/proc/output.hpp>
 
 #include <map>
 #include <memory>
@@ -23,9 +23,9 @@ struct agent::books {
         start_worker_order order;
         cancel_source stop;
         bool asked_to_stop = false;
-        rt::child* process = nullptr; ///< while it runs
-        rt::line_queue said;          ///< that its driver has not been sent
-        event all_sent;               ///< of what it has said; look again
+        proc::child* process = nullptr; ///< while it runs
+        proc::line_queue said;          ///< that its driver has not been sent
+        event all_sent;                 ///< of what it has said; look again
     };
     /// What a driver's workers have printed, as far as the head knows of it.
     struct driver_output {
@@ -33,12 +33,12 @@ struct agent::books {
         std::uint64_t last_from = 0; ///< the lease that was served last: others come first
     };
 
-    books(loop& on, net::network& via, rt::children& where, agent_options given);
+    books(loop& on, net::network& via, proc::children& where, agent_options given);
 
     loop& on_loop;
-    rt::children& children;
+    proc::children& children;
     agent_options how;
-    rt::resources total;
+    sched::resources total;
     std::map<lease_name, std::unique_ptr<worker>> workers;
     std::vector<ended_lease> untold;                ///< ends while there was no link
     std::map<std::uint64_t, driver_output> outputs; ///< by driver
@@ -63,16 +63,16 @@ struct agent::books {
     void stop_all();
     static task<void> live(books* self, lease_name lease);
     static task<ended_lease> run(books* self, worker* w);
-    [[nodiscard]] rt::child_options keeper_to_start(const start_worker_order& order) const;
-    [[nodiscard]] rt::child_options what_to_start(const start_worker_order& order) const;
+    [[nodiscard]] proc::child_options keeper_to_start(const start_worker_order& order) const;
+    [[nodiscard]] proc::child_options what_to_start(const start_worker_order& order) const;
     void tell_end(ended_lease what);
 
     // agent_output.ipp: what workers print
-    [[nodiscard]] rt::line_queue* has_said(std::uint64_t driver, std::uint64_t lease) const;
+    [[nodiscard]] proc::line_queue* has_said(std::uint64_t driver, std::uint64_t lease) const;
     void offer_output(std::uint64_t driver);
     void offer_all_output();
     void send_output(std::uint64_t driver);
-    static task<void> read_output(books* self, worker* w, rt::child* process);
+    static task<void> read_output(books* self, worker* w, proc::child* process);
     static task<void> send_last_words(books* self, worker* w);
     void forget_output(std::uint64_t driver);
 };

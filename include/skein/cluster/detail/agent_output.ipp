@@ -12,16 +12,16 @@
 
 namespace skein::cluster {
 
-SKEIN_INLINE task<void> agent::books::read_output(books* self, worker* w, rt::child* process) {
+SKEIN_INLINE task<void> agent::books::read_output(books* self, worker* w, proc::child* process) {
     const auto driver = w->order.lease.driver;
     auto reading =
-        rt::read_lines(process, &w->said, [self, driver] { self->offer_output(driver); });
+        proc::read_lines(process, &w->said, [self, driver] { self->offer_output(driver); });
     co_await reading;
 }
 
 /// The lines of that worker, if it has any.
-SKEIN_INLINE rt::line_queue* agent::books::has_said(std::uint64_t driver,
-                                                    std::uint64_t lease) const {
+SKEIN_INLINE proc::line_queue* agent::books::has_said(std::uint64_t driver,
+                                                      std::uint64_t lease) const {
     const auto found = workers.find({driver, lease});
     return found == workers.end() || found->second->said.empty() ? nullptr : &found->second->said;
 }
@@ -58,14 +58,14 @@ SKEIN_INLINE void agent::books::send_output(std::uint64_t driver) {
     std::rotate(all.begin(), next, all.end());
     std::size_t left = most_output_bytes;
     for (const auto& [lease, w] : all) {
-        if (left < rt::line_queue::most_line + 2 * rt::line_queue::line_cost) break;
+        if (left < proc::line_queue::most_line + 2 * proc::line_queue::line_cost) break;
         printed_lines some;
         some.lease = lease;
         some.first = w->said.next();
-        some.lines = w->said.take(left - rt::line_queue::line_cost);
-        left -= std::min(left, rt::line_queue::line_cost);
+        some.lines = w->said.take(left - proc::line_queue::line_cost);
+        left -= std::min(left, proc::line_queue::line_cost);
         for (const auto& line : some.lines)
-            left -= std::min(left, line.text.size() + rt::line_queue::line_cost);
+            left -= std::min(left, line.text.size() + proc::line_queue::line_cost);
         m.from.push_back(std::move(some));
         output.last_from = lease;
         if (w->said.empty()) w->all_sent.set();

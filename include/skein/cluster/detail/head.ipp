@@ -61,7 +61,7 @@ SKEIN_INLINE head::books::books(loop& on, net::network& via, head_options given)
       door(via, how.listen, detail::cluster_link(how.secret, how.name, how.host, how.pid),
            detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
            detail::head_places()),
-      schedule(rt::scheduler_options{.policy = rt::placement::spread, .place_is = "node"}),
+      schedule(sched::scheduler_options{.policy = sched::placement::spread, .place_is = "node"}),
       memory(on), since(on.now()) {
     if (how.log) remember();
     introduce();
@@ -406,7 +406,7 @@ SKEIN_INLINE driver_welcome head::books::size() const {
     driver_welcome out;
     for (const auto& [number, n] : nodes) {
         if (n->draining) continue;
-        out.cpus += static_cast<std::uint64_t>(n->total.cpu.in_steps() / rt::amount::steps);
+        out.cpus += static_cast<std::uint64_t>(n->total.cpu.in_steps() / sched::amount::steps);
         ++out.nodes;
     }
     return out;
@@ -439,15 +439,15 @@ SKEIN_INLINE cluster_status head::books::status(bool past) const {
     out.pid = how.pid;
     out.up_ms =
         std::chrono::duration_cast<std::chrono::milliseconds>(on_loop.now() - since).count();
-    std::map<std::uint64_t, rt::resources> used;
+    std::map<std::uint64_t, sched::resources> used;
     for (const auto& p : schedule.places()) used[p.id.value()] = p.used;
     for (const auto& [number, n] : nodes) {
         node_status s;
         s.name = n->name;
         s.host = n->host;
         s.pid = n->pid;
-        s.resources = rt::to_string(n->total);
-        s.used = rt::to_string(used[number]);
+        s.resources = sched::to_string(n->total);
+        s.used = sched::to_string(used[number]);
         s.workers = static_cast<std::uint32_t>(n->leases.size());
         s.draining = n->draining;
         s.suspect = n->session->below->is_suspect();
@@ -466,7 +466,7 @@ SKEIN_INLINE cluster_status head::books::status(bool past) const {
         for (const auto& [n, g] : j->groups) { // first: leases in it wait for it
             if (g.placed || g.closing || s.waiting++ > 0) continue;
             std::string asked;
-            for (const auto& b : g.bundles) asked += fmt::format(" {{{}}}", rt::to_string(b));
+            for (const auto& b : g.bundles) asked += fmt::format(" {{{}}}", sched::to_string(b));
             s.why = fmt::format("waits for placement group {}:{}", n, asked);
         }
         for (const auto& [n, l] : j->leases) {

@@ -9,7 +9,7 @@
 #include <skein/net/link.hpp>
 #include <skein/net/link_endpoint.hpp>
 #include <skein/net/requests.hpp>
-#include <skein/rt/scheduler.hpp>
+#include <skein/sched/scheduler.hpp>
 
 #include <deque>
 #include <map>
@@ -61,15 +61,15 @@ enum class lease_state : std::uint8_t {
 struct head_lease {
     head_job* of = nullptr;
     std::uint64_t number = 0; ///< the driver's
-    rt::resources demand;
+    sched::resources demand;
     std::string label;    ///< of the nodes that it may be on; "": all
     std::string env, cwd; ///< see want_lease
     bool own = false;     ///< see want_lease
     bool rests = false;   ///< see lease_rests
     lease_state state = lease_state::waits;
-    rt::request_id request;
+    sched::request_id request;
     std::uint64_t tag = 0; ///< of the request
-    rt::gpu_set gpus;
+    sched::gpu_set gpus;
     head_node* at = nullptr;         ///< granted, stopping
     std::uint64_t expected_node = 0; ///< its incarnation
     time_point until{};              ///< expected
@@ -84,9 +84,9 @@ struct head_lease {
 struct head_group {
     head_job* of = nullptr;
     std::uint64_t number = 0; ///< the driver's
-    rt::group_strategy strategy = rt::group_strategy::pack;
-    std::vector<rt::resources> bundles;
-    rt::placement_group_id id; ///< none: its driver says where it is, and nodes are yet to come
+    sched::group_strategy strategy = sched::group_strategy::pack;
+    std::vector<sched::resources> bundles;
+    sched::placement_group_id id; ///< none: its driver says where it is, and nodes are yet to come
     bool placed = false;
     bool closing = false;              ///< it goes with its last lease
     std::vector<placed_bundle> places; ///< the last ones
@@ -111,13 +111,13 @@ struct head_node {
     std::uint64_t incarnation = 0;
     std::string name, host;
     std::int64_t pid = 0;
-    rt::resources total;
+    sched::resources total;
     std::vector<std::string> labels;
     std::shared_ptr<head_session> session;
     std::map<lease_name, head_lease*> leases;
     bool draining = false;
 
-    [[nodiscard]] rt::place_id place() const noexcept { return rt::place_id(incarnation); }
+    [[nodiscard]] sched::place_id place() const noexcept { return sched::place_id(incarnation); }
 };
 
 /// What a job's workers print, on its way from nodes to the driver: which nodes have some, and which of them were asked
@@ -172,7 +172,7 @@ struct head::books {
     loop& on_loop;
     head_options how;
     net::link_endpoint door;
-    rt::scheduler schedule;
+    sched::scheduler schedule;
     std::map<std::uint64_t, std::unique_ptr<detail::head_node>> nodes; ///< by incarnation
     std::map<std::uint64_t, std::unique_ptr<detail::head_job>> jobs;   ///< by the driver's
     std::unordered_map<std::uint64_t, detail::head_lease*> by_tag;
@@ -238,7 +238,7 @@ struct head::books {
 
     // head_leases.ipp: what they hold
     detail::head_lease& add_lease(detail::head_job& j, std::uint64_t number,
-                                  const rt::resources& demand);
+                                  const sched::resources& demand);
     void erase(detail::head_lease& l);
     void forget(detail::head_job& j);
     void end(detail::head_lease& l, bool started, const std::string& why,
@@ -247,9 +247,9 @@ struct head::books {
     void make_room(const detail::head_job& j, bool of_groups);
     void make_room(const detail::head_share& of);
     static void spread_order(const detail::head_job& j,
-                             std::vector<rt::scheduler::place_info>& nodes_now);
+                             std::vector<sched::scheduler::place_info>& nodes_now);
     [[nodiscard]] bool make_room(const detail::head_lease& l, detail::head_node& n,
-                                 const rt::scheduler::place_info& now);
+                                 const sched::scheduler::place_info& now);
     void give_back(detail::head_job& j, std::uint64_t number, bool at_once = false);
     void keep(detail::head_job& j, std::uint64_t number);
     void rest(detail::head_job& j, const lease_rests& what);
@@ -262,14 +262,14 @@ struct head::books {
     void reconcile(detail::head_job& j, const driver_hello& h);
     void on_ended(const ended_lease& what, const detail::head_node& from);
     void pump();
-    void granted(const rt::grant& g);
+    void granted(const sched::grant& g);
     static void tell_granted(const detail::head_lease& l);
     void recall(detail::head_lease& l, const std::string& why);
     void not_recalled(detail::head_lease& l);
     static void tell_withdrawn(const detail::head_lease& l);
     void share_out();
     [[nodiscard]] std::int64_t take_stock(std::vector<detail::head_share>& into) const;
-    [[nodiscard]] bool is_feasible(const rt::resources& demand) const;
+    [[nodiscard]] bool is_feasible(const sched::resources& demand) const;
     [[nodiscard]] bool is_coming(const detail::head_lease& l) const;
     [[nodiscard]] bool may_go(const detail::head_lease& l, const detail::head_job& j) const;
 
@@ -278,19 +278,19 @@ struct head::books {
     void drop_group(detail::head_job& j, std::uint64_t number);
     void close_groups(detail::head_job& j);
     [[nodiscard]] static detail::head_group* group_of(const detail::head_lease& l);
-    [[nodiscard]] static std::optional<rt::constraint> where_of(const detail::head_lease& l);
+    [[nodiscard]] static std::optional<sched::constraint> where_of(const detail::head_lease& l);
     void ask_room(detail::head_lease& l);
     void create(detail::head_group& g);
     void adopt(detail::head_group& g);
     [[nodiscard]] bool adopt_bundle(detail::head_group& g, std::size_t bundle,
                                     std::vector<detail::head_lease*>& inside);
     void take_groups_over(bool all);
-    void on_group(const rt::notice& n);
+    void on_group(const sched::notice& n);
     static void tell_group(const detail::head_group& g);
     void make_group_room(const detail::head_share& of);
     [[nodiscard]] bool make_group_room(const detail::head_group& g, bool within_share);
-    [[nodiscard]] rt::scheduler places_for(const detail::head_group& g, bool within_share,
-                                           std::map<std::uint64_t, rt::amount>& free);
+    [[nodiscard]] sched::scheduler places_for(const detail::head_group& g, bool within_share,
+                                              std::map<std::uint64_t, sched::amount>& free);
     [[nodiscard]] std::int64_t group_cpus(const detail::head_group& g) const;
 };
 

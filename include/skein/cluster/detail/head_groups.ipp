@@ -25,13 +25,13 @@ SKEIN_INLINE detail::head_group* head::books::group_of(const detail::head_lease&
 }
 
 /// Where a lease may be; nothing: its group is not there, or not yet.
-SKEIN_INLINE std::optional<rt::constraint> head::books::where_of(const detail::head_lease& l) {
+SKEIN_INLINE std::optional<sched::constraint> head::books::where_of(const detail::head_lease& l) {
     std::uint64_t number = 0;
     int bundle = -1;
     if (!rt::parse_group_label(l.label, number, bundle)) return rt::where_labelled(l.label);
     const auto* const g = group_of(l);
     if (g == nullptr || !g->id) return std::nullopt;
-    return rt::constraint::in(g->id, bundle);
+    return sched::constraint::in(g->id, bundle);
 }
 
 /// Queues a lease that waits.
@@ -41,7 +41,7 @@ SKEIN_INLINE void head::books::ask_room(detail::head_lease& l) {
         return end(l, false, "its placement group is not there (any more)");
     const auto where = where_of(l);
     if (!where) return; // when its group has been taken over
-    rt::request r;
+    sched::request r;
     r.where = *where;
     r.job = l.of->id();
     r.demand = l.demand;
@@ -66,14 +66,14 @@ SKEIN_INLINE void head::books::want_group(detail::head_job& j, const known_group
         return refuse(error(errc::exhausted,
                             fmt::format("a driver may have {} placement groups with {} bundles",
                                         detail::most_groups, detail::most_bundles)));
-    if (what.strategy > static_cast<std::uint8_t>(rt::group_strategy::strict_spread))
+    if (what.strategy > static_cast<std::uint8_t>(sched::group_strategy::strict_spread))
         return refuse(error(errc::malformed, "a placement group of an unknown strategy"));
     detail::head_group g;
     g.of = &j;
     g.number = what.number;
-    g.strategy = static_cast<rt::group_strategy>(what.strategy);
+    g.strategy = static_cast<sched::group_strategy>(what.strategy);
     for (const auto& text : what.bundles) {
-        auto read = rt::parse_resources(text);
+        auto read = sched::parse_resources(text);
         if (!read) return refuse(read.error());
         g.bundles.push_back(std::move(*read));
     }
@@ -86,7 +86,7 @@ SKEIN_INLINE void head::books::want_group(detail::head_job& j, const known_group
 }
 
 SKEIN_INLINE void head::books::create(detail::head_group& g) {
-    rt::group_request r;
+    sched::group_request r;
     r.job = g.of->id();
     r.strategy = g.strategy;
     r.bundles = g.bundles;
@@ -147,7 +147,7 @@ SKEIN_INLINE void head::books::take_groups_over(bool all) {
 
 /// Its leases are on their nodes, or not yet granted: they get their room out of its bundles from now on.
 SKEIN_INLINE void head::books::adopt(detail::head_group& g) {
-    rt::group_request asked;
+    sched::group_request asked;
     asked.job = g.of->id();
     asked.strategy = g.strategy;
     asked.bundles = g.bundles;
@@ -183,8 +183,8 @@ SKEIN_INLINE void head::books::adopt(detail::head_group& g) {
 /// work leaves all as it was: room that a worker uses is never anybody else's.
 SKEIN_INLINE bool head::books::adopt_bundle(detail::head_group& g, std::size_t bundle,
                                             std::vector<detail::head_lease*>& inside) {
-    const auto place = rt::place_id(g.places[bundle].node);
-    const rt::gpu_set gpus(g.places[bundle].gpus);
+    const auto place = sched::place_id(g.places[bundle].node);
+    const sched::gpu_set gpus(g.places[bundle].gpus);
     auto room = g.bundles[bundle];
     std::vector<detail::head_lease*> mine;
     const auto take = [&](bool named) {
@@ -193,7 +193,7 @@ SKEIN_INLINE bool head::books::adopt_bundle(detail::head_group& g, std::size_t b
             int wanted = -1;
             (void)rt::parse_group_label(l->label, number, wanted);
             const bool fits = l->at->place() == place && (l->gpus.bits() & ~gpus.bits()) == 0 &&
-                              rt::fits(l->demand, room);
+                              sched::fits(l->demand, room);
             if (!fits || named != (wanted >= 0) || (named && std::cmp_not_equal(wanted, bundle)))
                 continue;
             room -= l->demand;
@@ -205,9 +205,9 @@ SKEIN_INLINE bool head::books::adopt_bundle(detail::head_group& g, std::size_t b
     for (auto* l : mine) (void)schedule.release(std::exchange(l->request, {}));
     const bool is_there = schedule.adopt_bundle(g.id, bundle, place, gpus);
     const auto where =
-        is_there ? rt::constraint::in(g.id, static_cast<int>(bundle)) : rt::constraint();
+        is_there ? sched::constraint::in(g.id, static_cast<int>(bundle)) : sched::constraint();
     for (auto* l : mine) {
-        rt::request r;
+        sched::request r;
         r.job = l->of->id();
         r.demand = l->demand;
         r.for_life = true;
@@ -221,11 +221,11 @@ SKEIN_INLINE bool head::books::adopt_bundle(detail::head_group& g, std::size_t b
     return is_there;
 }
 
-SKEIN_INLINE void head::books::on_group(const rt::notice& n) {
+SKEIN_INLINE void head::books::on_group(const sched::notice& n) {
     for (auto& [incarnation, j] : jobs) {
         for (auto& [number, g] : j->groups) {
             if (g.id != n.group) continue;
-            g.placed = n.what == rt::notice::kind::group_placed;
+            g.placed = n.what == sched::notice::kind::group_placed;
             if (g.placed) {
                 g.places.clear();
                 for (std::size_t b = 0; b < n.bundles.size(); ++b)
@@ -234,7 +234,7 @@ SKEIN_INLINE void head::books::on_group(const rt::notice& n) {
             }
             for (std::size_t b = 0; b < std::min(g.places.size(), n.bundles.size()); ++b)
                 if (!n.bundles[b]) g.places[b] = {};
-            const bool impossible = n.what != rt::notice::kind::group_broken;
+            const bool impossible = n.what != sched::notice::kind::group_broken;
             if (j->session) j->session->tell(group_waits{number, impossible, n.why.what()});
             return;
         }
@@ -277,12 +277,12 @@ SKEIN_INLINE void head::books::make_group_room(const detail::head_share& of) {
 
 /// The nodes as they would be for a group without those leases of its driver that can be asked back, and what of their
 /// cpus is free now or coming back. What others give back counts for one who stays within his share.
-SKEIN_INLINE rt::scheduler head::books::places_for(const detail::head_group& g, bool within_share,
-                                                   std::map<std::uint64_t, rt::amount>& free) {
-    rt::scheduler plan(rt::scheduler_options{rt::placement::spread});
+SKEIN_INLINE sched::scheduler head::books::places_for(
+    const detail::head_group& g, bool within_share, std::map<std::uint64_t, sched::amount>& free) {
+    sched::scheduler plan(sched::scheduler_options{sched::placement::spread});
     for (const auto& p : schedule.places()) {
         const auto* const n = node_at(p.id.value());
-        const bool has_one = g.strategy == rt::group_strategy::strict_spread &&
+        const bool has_one = g.strategy == sched::group_strategy::strict_spread &&
                              std::any_of(g.places.begin(), g.places.end(),
                                          [&](const auto& b) { return b.node == p.id.value(); });
         if (n == nullptr || p.draining || p.reserved || has_one) continue;
@@ -295,14 +295,14 @@ SKEIN_INLINE rt::scheduler head::books::places_for(const detail::head_group& g, 
             if (!counts || l->label.starts_with('@')) continue; // that room is a group's
             auto gives = l->demand;
             if (l->rests) gives.cpu = {}; // these are free already
-            if (!rt::fits(gives, used)) continue;
+            if (!sched::fits(gives, used)) continue;
             used -= gives;
             if (coming) now += gives.cpu;
         }
-        if (!rt::fits(used, p.total)) continue;
+        if (!sched::fits(used, p.total)) continue;
         auto room = p.total;
         room -= used;
-        room.gpu = rt::amount(static_cast<int>(room.gpu.in_steps() / rt::amount::steps));
+        room.gpu = sched::amount(static_cast<int>(room.gpu.in_steps() / sched::amount::steps));
         (void)plan.add_place(p.id, p.name, room);
     }
     return plan;
@@ -310,19 +310,19 @@ SKEIN_INLINE rt::scheduler head::books::places_for(const detail::head_group& g, 
 
 /// False: there is no way.
 SKEIN_INLINE bool head::books::make_group_room(const detail::head_group& g, bool within_share) {
-    std::map<std::uint64_t, rt::amount> now_free;
+    std::map<std::uint64_t, sched::amount> now_free;
     auto plan = places_for(g, within_share, now_free);
-    rt::group_request lost;
+    sched::group_request lost;
     lost.strategy = g.strategy;
     for (std::size_t b = 0; b < g.bundles.size(); ++b)
         if (g.places.empty() || g.places[b].node == 0) lost.bundles.push_back(g.bundles[b]);
     const auto bundles = lost.bundles;
     if (bundles.empty() || !plan.create_group(std::move(lost))) return false;
-    std::vector<rt::grant> none;
-    std::vector<rt::notice> said;
+    std::vector<sched::grant> none;
+    std::vector<sched::notice> said;
     plan.take_grants(none);
     plan.take_notices(said);
-    if (said.empty() || said.front().what != rt::notice::kind::group_placed) return false;
+    if (said.empty() || said.front().what != sched::notice::kind::group_placed) return false;
     for (std::size_t b = 0; b < bundles.size(); ++b)
         now_free[said.front().bundles[b].value()] -= bundles[b].cpu;
     for (const auto& [incarnation, free] : now_free) {

@@ -19,7 +19,7 @@ namespace skein::cluster {
 inline constexpr std::size_t most_label_bytes = 256;
 
 SKEIN_INLINE detail::head_lease& head::books::add_lease(detail::head_job& j, std::uint64_t number,
-                                                        const rt::resources& demand) {
+                                                        const sched::resources& demand) {
     auto made = std::make_unique<detail::head_lease>();
     auto& l = *made;
     l.of = &j;
@@ -71,12 +71,12 @@ SKEIN_INLINE void head::books::want(detail::head_job& j, const want_lease& what)
     if (j.leases.size() >= how.most_leases)
         return refuse(error(errc::exhausted,
                             fmt::format("a driver may have {} leases at a time", how.most_leases)));
-    const auto wanted = rt::parse_resources(what.demand);
+    const auto wanted = sched::parse_resources(what.demand);
     if (!wanted) return refuse(wanted.error());
     if (what.label.size() > most_label_bytes)
         return refuse(
             error(errc::too_large, fmt::format("a label of {} bytes", what.label.size())));
-    if (const auto env = rt::parse_task_environment(what.env, what.cwd); !env)
+    if (const auto env = proc::parse_task_environment(what.env, what.cwd); !env)
         return refuse(env.error());
     auto& l = add_lease(j, number, *wanted);
     l.label = what.label;
@@ -156,15 +156,15 @@ SKEIN_INLINE void head::books::tell_withdrawn(const detail::head_lease& l) {
         l.of->session->tell(lease_recalled{l.number, {}, true});
 }
 
-SKEIN_INLINE bool head::books::is_feasible(const rt::resources& demand) const {
+SKEIN_INLINE bool head::books::is_feasible(const sched::resources& demand) const {
     return std::any_of(nodes.begin(), nodes.end(), [&](const auto& n) {
-        return !n.second->draining && rt::fits(demand, n.second->total);
+        return !n.second->draining && sched::fits(demand, n.second->total);
     });
 }
 
 /// What each driver has, wants and should have. Gives the cpus that are on their way back.
 SKEIN_INLINE std::int64_t head::books::take_stock(std::vector<detail::head_share>& into) const {
-    std::map<rt::resources, bool> feasible;
+    std::map<sched::resources, bool> feasible;
     std::int64_t coming = 0;
     for (const auto& [number, j] : jobs) {
         detail::head_share p{j.get(), 0, 0, 0, {}};
@@ -203,7 +203,7 @@ SKEIN_INLINE std::int64_t head::books::take_stock(std::vector<detail::head_share
 SKEIN_INLINE void head::books::share_out() {
     std::vector<detail::head_share> parts;
     const auto coming = take_stock(parts);
-    constexpr auto one = rt::amount::steps;
+    constexpr auto one = sched::amount::steps;
     std::int64_t short_of = -coming, nothing_at_all = 0;
     for (auto& p : parts) {
         const auto whole = static_cast<std::int64_t>(p.fair) / one * one;
@@ -248,7 +248,7 @@ SKEIN_INLINE void head::books::make_room(const detail::head_job& j, bool of_grou
 /// A driver waits for a lease of its own kind, and others of its leases are in the way: it is asked for as many of
 /// those as one node needs. They come back one by one: what is there already is kept from others meanwhile.
 SKEIN_INLINE void head::books::make_room(const detail::head_share& of) {
-    std::vector<rt::scheduler::place_info> places;
+    std::vector<sched::scheduler::place_info> places;
     for (const auto& [number, l] : of.of->leases) {
         if (!l->own || l->state != detail::lease_state::waits || l->label.starts_with('@'))
             continue;
@@ -265,8 +265,8 @@ SKEIN_INLINE void head::books::make_room(const detail::head_share& of) {
 
 /// The nodes with the fewest leases of this driver that are to be spread come first.
 SKEIN_INLINE void head::books::spread_order(const detail::head_job& j,
-                                            std::vector<rt::scheduler::place_info>& nodes_now) {
-    std::map<rt::place_id, std::pair<int, std::size_t>> order; // how many it has, when it came
+                                            std::vector<sched::scheduler::place_info>& nodes_now) {
+    std::map<sched::place_id, std::pair<int, std::size_t>> order; // how many it has, when it came
     for (std::size_t i = 0; i < nodes_now.size(); ++i) order[nodes_now[i].id] = {0, i};
     for (const auto& [number, l] : j.leases)
         if (l->at != nullptr && l->label == rt::spread_label) ++order[l->at->place()].first;
@@ -276,13 +276,13 @@ SKEIN_INLINE void head::books::spread_order(const detail::head_job& j,
 
 /// False: this node could not hold it, whatever the driver gave back.
 SKEIN_INLINE bool head::books::make_room(const detail::head_lease& l, detail::head_node& n,
-                                         const rt::scheduler::place_info& now) {
+                                         const sched::scheduler::place_info& now) {
     const auto has = [&](const std::string& label) {
         return label == "node=" + n.name ||
                std::find(n.labels.begin(), n.labels.end(), label) != n.labels.end();
     };
     const bool anywhere = l.label.empty() || l.label == rt::spread_label;
-    if (!rt::fits(l.demand, n.total) || (!anywhere && !has(l.label))) return false;
+    if (!sched::fits(l.demand, n.total) || (!anywhere && !has(l.label))) return false;
     std::vector<detail::head_lease*> may_go;
     std::int64_t missing = (l.demand.cpu - (now.total.cpu - now.used.cpu)).in_steps();
     auto without = now.total; // once these have gone
@@ -306,10 +306,10 @@ SKEIN_INLINE bool head::books::make_room(const detail::head_lease& l, detail::he
     }
     if (used.cpu > without.cpu) return false;
     without -= used;
-    if (could == 0 || !rt::fits(l.demand, without)) return false;
+    if (could == 0 || !sched::fits(l.demand, without)) return false;
     for (auto at = may_go.rbegin(); missing > 0 && at != may_go.rend(); ++at) {
         missing -= (*at)->demand.cpu.in_steps();
-        recall(**at, fmt::format("room for {} on {}", rt::to_string(l.demand), n.name));
+        recall(**at, fmt::format("room for {} on {}", sched::to_string(l.demand), n.name));
     }
     return true;
 }
@@ -318,8 +318,8 @@ SKEIN_INLINE bool head::books::make_room(const detail::head_lease& l, detail::he
 
 SKEIN_INLINE void head::books::pump() {
     if (over) return;
-    std::vector<rt::grant> grants;
-    std::vector<rt::notice> notices;
+    std::vector<sched::grant> grants;
+    std::vector<sched::notice> notices;
     schedule.take_grants(grants);
     schedule.take_notices(notices);
     for (const auto& g : grants) granted(g);
@@ -331,16 +331,16 @@ SKEIN_INLINE void head::books::pump() {
         const auto found = by_tag.find(n.tag);
         if (found == by_tag.end()) continue;
         auto& l = *found->second;
-        if (n.what == rt::notice::kind::refused) {
+        if (n.what == sched::notice::kind::refused) {
             l.request = {};
             end(l, false, n.why.what());
-        } else if (n.what == rt::notice::kind::infeasible && l.of->session) {
+        } else if (n.what == sched::notice::kind::infeasible && l.of->session) {
             l.of->session->tell(lease_waits{l.number, n.why.what()});
         }
     }
 }
 
-SKEIN_INLINE void head::books::granted(const rt::grant& g) {
+SKEIN_INLINE void head::books::granted(const sched::grant& g) {
     if (g.resumed) return; // see rest()
     const auto found = by_tag.find(g.tag);
     auto* n = node_at(g.place.value());
@@ -357,7 +357,7 @@ SKEIN_INLINE void head::books::granted(const rt::grant& g) {
     n->leases.emplace(lease_name{j.incarnation, l.number}, &l);
     start_worker_order m;
     m.lease = {j.incarnation, l.number};
-    m.demand = rt::to_string(l.demand);
+    m.demand = sched::to_string(l.demand);
     m.gpus = g.gpus.bits();
     m.executable = j.hello.executable;
     m.program = j.hello.program;
@@ -397,22 +397,22 @@ SKEIN_INLINE void head::books::on_ended(const ended_lease& what, const detail::h
 /// room until it has ended.
 SKEIN_INLINE bool head::books::take_over(detail::head_node& n, const held_lease& held,
                                          detail::head_lease* l, detail::lease_state as) {
-    const auto demand = rt::parse_resources(held.demand);
+    const auto demand = sched::parse_resources(held.demand);
     if (!demand) return false;
     auto& j = job_of(held.lease.driver);
-    rt::request r;
+    sched::request r;
     r.job = j.id();
     r.demand = *demand;
     r.for_life = true;
     const bool in_group = l != nullptr && group_of(*l) != nullptr && where_of(*l);
     if (in_group) r.where = *where_of(*l);
     r.tag = l != nullptr ? l->tag : last_tag + 1; // that of the next one
-    auto taken = schedule.adopt(r, n.place(), rt::gpu_set(held.gpus));
+    auto taken = schedule.adopt(r, n.place(), sched::gpu_set(held.gpus));
     const bool is_homeless = !taken && in_group;
     if (is_homeless) {
         r.where = {};
         as = detail::lease_state::stopping; // its driver is told by the agent when it has ended
-        taken = schedule.adopt(r, n.place(), rt::gpu_set(held.gpus));
+        taken = schedule.adopt(r, n.place(), sched::gpu_set(held.gpus));
     }
     if (!taken) {
         logging::warn("head", "a worker cannot be taken over",
@@ -422,7 +422,7 @@ SKEIN_INLINE bool head::books::take_over(detail::head_node& n, const held_lease&
     }
     auto& mine = l != nullptr ? *l : add_lease(j, held.lease.number, *demand);
     mine.request = *taken;
-    mine.gpus = rt::gpu_set(held.gpus);
+    mine.gpus = sched::gpu_set(held.gpus);
     mine.state = as;
     mine.at = &n;
     if (mine.rests) (void)schedule.wait_begin(mine.request);
@@ -514,7 +514,7 @@ SKEIN_INLINE void head::books::reconcile(detail::head_job& j, const driver_hello
             want(j, {k.number, k.demand, k.label, k.own, k.env, k.cwd});
             continue;
         }
-        const auto demand = rt::parse_resources(k.demand);
+        const auto demand = sched::parse_resources(k.demand);
         if (!demand || node_at(k.node) != nullptr || j.leases.size() >= how.most_leases) {
             j.session->tell(
                 lease_ended{k.number, true, "its node does not have it any more", 0, false});

@@ -99,7 +99,7 @@ SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const n
         forget_output_of(*known); // it says again what it has
         return *known;
     }
-    const auto total = rt::parse_resources(h.resources);
+    const auto total = sched::parse_resources(h.resources);
     if (!total) throw total.error();
     auto made = std::make_unique<detail::head_node>();
     made->name = free_name(h);

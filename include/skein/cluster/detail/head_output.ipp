@@ -57,8 +57,8 @@ SKEIN_INLINE void head::books::ask_for_output(detail::head_job& j) {
 SKEIN_INLINE void head::books::on_output(const detail::head_node& n, node_output m) {
     std::size_t bytes = 0;
     for (const auto& some : m.from) {
-        bytes += rt::line_queue::line_cost;
-        for (const auto& line : some.lines) bytes += line.text.size() + rt::line_queue::line_cost;
+        bytes += proc::line_queue::line_cost;
+        for (const auto& line : some.lines) bytes += line.text.size() + proc::line_queue::line_cost;
     }
     if (bytes > most_output_bytes)
         throw error(errc::too_large, "a node sends more of what workers print than it may");

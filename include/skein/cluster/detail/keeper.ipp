@@ -11,10 +11,10 @@
 #include <skein/core/scope.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
-#include <skein/rt/boot.hpp>
-#include <skein/rt/process.hpp>
+#include <skein/proc/boot.hpp>
+#include <skein/proc/process.hpp>
+#include <skein/proc/standard_files.hpp>
 #include <skein/rt/runtime.hpp>
-#include <skein/rt/standard_files.hpp>
 #include <skein/rt/worker_source.hpp>
 #include <skein/wire/decode.hpp>
 
@@ -127,24 +127,24 @@ SKEIN_INLINE std::size_t keeper::guests() const noexcept { return books_->self.g
 
 SKEIN_INLINE int run_keeper() {
     try {
-        rt::open_standard_files();
-        rt::outlive_readers();
-        auto mine = rt::take_boot(rt::keeper_role);
+        proc::open_standard_files();
+        proc::outlive_readers();
+        auto mine = proc::take_boot(rt::keeper_role);
         auto order = mine ? wire::decode<keeper_order>(mine->message)
                           : result<keeper_order>(error(errc::usage, "no keeper was started here"));
         if (!order) throw order.error();
-        rt::name_process("keeper");
+        proc::name_process("keeper");
         ::setenv(rt::in_job_variable, "1", 1);
         keeper_options how;
         how.order = std::move(*order);
-        how.host = rt::host_name();
+        how.host = proc::host_name();
         how.pid = ::getpid();
         net::real_loop loop;
         net::real_network network(loop);
         keeper k(loop, network, std::move(how));
         return loop.run(detail::serve_role(&loop, &k));
     } catch (const std::exception& e) {
-        if (!rt::leave_last_words(text_of(e)))
+        if (!proc::leave_last_words(text_of(e)))
             fmt::print(stderr, "error: {}\n", printable_lines(text_of(e)));
         return exit_code::failed;
     }

@@ -19,7 +19,7 @@ SKEIN_INLINE void leased_workers::books::want(const rt::worker_group& what) {
     g.known.number = what.number;
     g.known.strategy = static_cast<std::uint8_t>(what.strategy);
     for (const auto& b : what.bundles) {
-        g.known.bundles.push_back(rt::to_string(b));
+        g.known.bundles.push_back(sched::to_string(b));
         g.cpus += b.cpu;
     }
     tell(g);

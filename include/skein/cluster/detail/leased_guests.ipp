@@ -8,7 +8,7 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
-#include <skein/rt/build_id.hpp>
+#include <skein/proc/build_id.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/worker_link.hpp>
 
@@ -37,8 +37,8 @@ SKEIN_INLINE task<rt::space_place> leased_workers::books::find(books* self, std:
                         fmt::format("namespace \"{}\" was not reached within {:.0f} s: {}", space,
                                     to_seconds(most), why));
         if (self->is_joined()) {
-            auto asking = as_result(
-                with_timeout(self->head.ask<space_entered>(enter_space{space, keeper}), most));
+            auto asking = as_result(with_timeout(
+                self->head.ask<cluster::space_entered>(enter_space{space, keeper}), most));
             const auto there = co_await asking;
             if (there) co_return self->place_of(space, *there);
             const auto code = there.error().code();
@@ -83,7 +83,7 @@ SKEIN_INLINE void leased_workers::books::on_space_lost(const space_lost& m) {
 /// What a hello says of namespaces: the one that is kept here, and those that are visited.
 SKEIN_INLINE void leased_workers::books::tell_spaces(driver_hello& h) const {
     h.again = head.was_welcomed();
-    h.build = rt::build_id();
+    h.build = proc::build_id();
     h.space = how.space;
     if (!how.space.empty())
         h.leases.push_back({keeper_lease, {}, how.space_node, {}, true, {}, {}});

@@ -18,11 +18,11 @@ namespace skein::cluster {
 /// The head sends as much as it was told that has been printed: few of these are here at a time.
 SKEIN_INLINE void leased_workers::books::on_output(worker_output m) {
     if (!how.print || is_deaf) return;
-    std::vector<rt::worker_lines> all;
+    std::vector<proc::worker_lines> all;
     for (auto& some : m.from) {
         auto& before = heard[some.lease];
         before.node = m.node_name;
-        rt::worker_lines out;
+        proc::worker_lines out;
         out.worker = fmt::format("worker-{}", some.lease);
         out.node = m.node_name;
         out.left_out = some.first > before.next ? some.first - before.next : 0;
@@ -42,11 +42,11 @@ SKEIN_INLINE void leased_workers::books::hear_end(const lease_ended& m) {
     heard.erase(m.lease);
     all_heard.set();
     if (m.lines < before.next) return;
-    rt::worker_lines rest;
+    proc::worker_lines rest;
     rest.worker = fmt::format("worker-{}", m.lease);
     rest.node = before.node;
     rest.left_out = m.lines + 1 - before.next;
-    std::vector<rt::worker_lines> all;
+    std::vector<proc::worker_lines> all;
     all.push_back(std::move(rest));
     ++printing_now;
     printing.spawn(print(this, std::move(all), 0));
@@ -59,7 +59,7 @@ SKEIN_INLINE void leased_workers::books::mark_unknown() {
 }
 
 SKEIN_INLINE task<void> leased_workers::books::print(books* self,
-                                                     std::vector<rt::worker_lines> what,
+                                                     std::vector<proc::worker_lines> what,
                                                      std::uint64_t node) {
     auto printed = as_result(self->how.print(std::move(what)));
     (void)co_await printed;

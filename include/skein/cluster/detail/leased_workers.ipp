@@ -186,14 +186,14 @@ SKEIN_INLINE driver_hello leased_workers::books::hello() const {
 
 SKEIN_INLINE known_lease leased_workers::books::known(const lease& l) const {
     const auto node = l.node == 0 && l.wire ? unknown_node : l.node;
-    if (l.kind == 0) return {l.number, rt::to_string(how.demand), node, {}, false, {}, {}};
+    if (l.kind == 0) return {l.number, sched::to_string(how.demand), node, {}, false, {}, {}};
     const auto& kind = kinds.at(l.kind);
     return {l.number,
             kind.demand,
             node,
             kind.what.label,
             true,
-            rt::variables_as_text(kind.what.env),
+            proc::variables_as_text(kind.what.env),
             kind.what.env.folder};
 }
 
@@ -201,7 +201,7 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
     if (!self->door) self->open_door();
     const auto h = self->hello();
     self->knows_size = false;
-    auto joining = self->head.join<driver_welcome>(h);
+    auto joining = self->head.join<cluster::driver_welcome>(h);
     const auto w = co_await joining;
     // What has changed while the hello was under way.
     std::set<std::uint64_t> told;
@@ -228,7 +228,7 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
 
 SKEIN_INLINE std::size_t leased_workers::books::target() const noexcept {
     if (visits_only || !how.space.empty()) return 0;
-    const auto each = std::max<std::int64_t>(how.demand.cpu.in_steps(), rt::amount::steps);
+    const auto each = std::max<std::int64_t>(how.demand.cpu.in_steps(), sched::amount::steps);
     std::int64_t own = 0; // cpus of leases for one demand
     bool any_own = false;
     // Who waits for calls that it has made must get them done, before others of its kind may have the room.
@@ -242,7 +242,7 @@ SKEIN_INLINE std::size_t leased_workers::books::target() const noexcept {
     }
     own += group_cpus(any_rests);
     any_own = any_own || own > 0;
-    const auto all = static_cast<std::int64_t>(cluster_cpus) * rt::amount::steps;
+    const auto all = static_cast<std::int64_t>(cluster_cpus) * sched::amount::steps;
     auto room = (std::max<std::int64_t>(all - own, 0)) / each;
     if (how.workers > 0) room = std::min<std::int64_t>(how.workers, any_own ? room : how.workers);
     return static_cast<std::size_t>(
@@ -284,7 +284,7 @@ SKEIN_INLINE void leased_workers::books::fill() {
 /// What waits for this demand has changed.
 SKEIN_INLINE void leased_workers::books::want_workers(const rt::worker_demand& what) {
     auto& kind = kinds[what.kind];
-    if (kind.demand.empty()) kind.demand = rt::to_string(what.need);
+    if (kind.demand.empty()) kind.demand = sched::to_string(what.need);
     kind.what = what;
     kind.idle_since = on_loop.now();
     if (!stopping.is_set()) fill();

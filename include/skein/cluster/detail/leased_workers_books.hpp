@@ -54,7 +54,7 @@ struct leased_workers::books {
     /// A placement group.
     struct group {
         known_group known;
-        rt::amount cpus; ///< of all its bundles
+        sched::amount cpus; ///< of all its bundles
         bool placed = false, impossible = false;
         bool closing = false; ///< nobody holds it: close_group() is at work
         std::string why;      ///< no nodes could hold it; until it is said
@@ -175,7 +175,7 @@ struct leased_workers::books {
     void on_output(worker_output m);
     void hear_end(const lease_ended& m);
     void mark_unknown();
-    static task<void> print(books* self, std::vector<rt::worker_lines> what, std::uint64_t node);
+    static task<void> print(books* self, std::vector<proc::worker_lines> what, std::uint64_t node);
     static task<void> until_printed(books* self, duration most);
     static task<void> hear_out(books* self, bool waits);
 };

@@ -3,7 +3,7 @@
 // What workers print on its way to their driver, by the head; see cluster/messages.hpp.
 
 #include <skein/core/config.hpp>
-#include <skein/rt/output.hpp>
+#include <skein/proc/output.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace skein::cluster {
 struct printed_lines {
     std::uint64_t lease = 0;
     std::uint64_t first = 0; ///< the number of the first; what is missing before was left out
-    std::vector<rt::output_line> lines;
+    std::vector<proc::output_line> lines;
 };
 
 /// Bytes of text in one of these, at most; with all else it is a small message, which others do not overtake.

@@ -8,7 +8,7 @@
 #include <skein/core/task.hpp>
 #include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
-#include <skein/rt/process.hpp>
+#include <skein/proc/process.hpp>
 
 #include <exception>
 

@@ -11,7 +11,7 @@
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/net/requests.hpp>
-#include <skein/rt/process.hpp>
+#include <skein/proc/process.hpp>
 
 #include <utility>
 
@@ -38,7 +38,7 @@ template <class Reply, class M>
 task<Reply> ask_head(net::network* via, tool_options how, M what) {
     net::link_options once;
     once.resume = net::resume_mode::off;
-    auto link = cluster_link(how.secret, how.name, how.host.empty() ? rt::host_name() : how.host,
+    auto link = cluster_link(how.secret, how.name, how.host.empty() ? proc::host_name() : how.host,
                              how.pid == 0 ? ::getpid() : how.pid);
     auto dialing = as_result(with_timeout(
         net::link::connect(*via, how.head, std::move(link), std::move(once)), how.within));

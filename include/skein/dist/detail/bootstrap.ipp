@@ -2,10 +2,10 @@
 #pragma once
 // The exchange of places, then what the chosen model does.
 
-#include <skein/cluster/rendezvous.hpp>
 #include <skein/dist/detail/own_models.ipp>
 #include <skein/dist/detail/place_card.hpp>
 #include <skein/net/loop_thread.hpp>
+#include <skein/spmd/rendezvous.hpp>
 
 #include <memory>
 #include <string>
@@ -18,7 +18,7 @@ namespace skein::dist {
 
 namespace detail {
 
-SKEIN_INLINE comm_site look_around(cluster::rendezvous& world, const comm_options& options,
+SKEIN_INLINE comm_site look_around(spmd::rendezvous& world, const comm_options& options,
                                    net::loop_thread& worker) {
     comm_site site{.world = world, .options = options, .worker = worker, .where = {}, .key = {}};
     site.key = fmt::format("skein-comm-{}-{}", world.generation(), options.name);
@@ -40,18 +40,18 @@ SKEIN_INLINE comm_site look_around(cluster::rendezvous& world, const comm_option
 
 } // namespace detail
 
-SKEIN_INLINE std::unique_ptr<communicator> make_communicator(cluster::rendezvous& world,
+SKEIN_INLINE std::unique_ptr<communicator> make_communicator(spmd::rendezvous& world,
                                                              const comm_options& options,
                                                              net::loop_thread& worker) {
     const comm_site site = detail::look_around(world, options, worker);
     return choose_comm_model(site).make(site);
 }
 
-SKEIN_INLINE std::unique_ptr<comm_thread> make_comm_thread(cluster::rendezvous& world,
+SKEIN_INLINE std::unique_ptr<comm_thread> make_comm_thread(spmd::rendezvous& world,
                                                            const comm_options& options) {
     auto worker = std::make_unique<net::loop_thread>("skein-comm");
     auto model = make_communicator(world, options, *worker);
-    auto watching = std::make_shared<cluster::subscription>();
+    auto watching = std::make_shared<spmd::subscription>();
     auto made = std::make_unique<comm_thread>(std::move(worker), std::move(model),
                                               [watching] { watching->reset(); });
     *watching = world.on_lost([comm = made.get()](int rank, const error& why) {

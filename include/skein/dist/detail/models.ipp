@@ -2,8 +2,8 @@
 #pragma once
 // The list of models, and the choice among them.
 
-#include <skein/cluster/rendezvous.hpp>
 #include <skein/dist/detail/own_models.ipp>
+#include <skein/spmd/rendezvous.hpp>
 
 #include <algorithm>
 #include <mutex>

@@ -2,13 +2,13 @@
 #pragma once
 // skein's own models: when each fits, and how it is made from a rendezvous.
 
-#include <skein/cluster/rendezvous.hpp>
 #include <skein/dist/detail/shm_bootstrap.ipp>
 #include <skein/dist/hierarchical.hpp>
 #include <skein/dist/links.hpp>
 #include <skein/dist/stub.hpp>
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/real_network.hpp>
+#include <skein/spmd/rendezvous.hpp>
 
 #include <algorithm>
 #include <memory>

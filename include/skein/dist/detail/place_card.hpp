@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace skein::cluster {
+namespace skein::spmd {
 class rendezvous;
 }
 
@@ -17,7 +17,7 @@ struct place_card {
     std::string host;    ///< the same for ranks that can share memory
     std::string network; ///< the same for ranks that have the same loopback
 
-    static place_card of(const cluster::rendezvous& world);
+    static place_card of(const spmd::rendezvous& world);
     static place_card decode(byte_span bytes);
     [[nodiscard]] std::string encode() const;
 };

@@ -2,8 +2,8 @@
 #pragma once
 // Where this process is: host, boot and the namespaces of its container.
 
-#include <skein/cluster/rendezvous.hpp>
 #include <skein/core/this_process.hpp>
+#include <skein/spmd/rendezvous.hpp>
 
 #include <algorithm>
 #include <string>
@@ -18,7 +18,7 @@ SKEIN_INLINE std::string namespace_of(const char* path) {
     return ::readlink(path, text, sizeof text - 1) > 0 ? text : "";
 }
 
-SKEIN_INLINE place_card place_card::of(const cluster::rendezvous& world) {
+SKEIN_INLINE place_card place_card::of(const spmd::rendezvous& world) {
     const std::string boot = boot_id();
     return {world.host() + "|" + boot + "|" + namespace_of("/proc/self/ns/pid"),
             boot + "|" + namespace_of("/proc/self/ns/net")};

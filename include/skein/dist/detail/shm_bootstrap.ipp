@@ -2,9 +2,9 @@
 #pragma once
 // How the ranks of one host come to share a segment, over the rendezvous of the whole world.
 
-#include <skein/cluster/rendezvous.hpp>
 #include <skein/core/check.hpp>
 #include <skein/dist/shm.hpp>
+#include <skein/spmd/rendezvous.hpp>
 
 #include <algorithm>
 #include <memory>
@@ -18,7 +18,7 @@ namespace skein::dist::detail {
 /// labels: what errors call them. Two exchanges: where the first member's segment is, then who has it. A failure of one rank is
 /// the error of all of them.
 [[nodiscard]] SKEIN_INLINE std::unique_ptr<shm_communicator> share_segment(
-    cluster::rendezvous& world, const std::string& key, const std::vector<int>& members,
+    spmd::rendezvous& world, const std::string& key, const std::vector<int>& members,
     std::vector<int> labels, shm_options pieces, collective_options limits) {
     const int size = static_cast<int>(members.size());
     const auto own = std::find(members.begin(), members.end(), world.rank());

@@ -6,10 +6,10 @@
 // a group is the next round of the world, and who is done goes on taking part until all are. A rank
 // that has failed says so in its next round, which is the last one of everybody.
 
-#include <skein/cluster/rendezvous.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/dist/bootstrap.hpp>
 #include <skein/dist/detail/abort_body.ipp>
+#include <skein/spmd/rendezvous.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -37,9 +37,9 @@ struct split_word {
     std::string blob; ///< for the group; failed: the error
 };
 
-class split_world final : public cluster::rendezvous {
+class split_world final : public spmd::rendezvous {
 public:
-    split_world(cluster::rendezvous& world, int color, std::string name)
+    split_world(spmd::rendezvous& world, int color, std::string name)
         : world_(world), color_(color), name_(std::move(name)) {
         split_word mine;
         mine.key = world.host();
@@ -59,7 +59,7 @@ public:
     int generation() const override { return world_.generation(); }
     std::string host() const override { return world_.host(); }
     net::token secret() const override { return world_.secret(); }
-    cluster::subscription on_lost(cluster::loss_listeners::listener lost) override {
+    spmd::subscription on_lost(spmd::loss_listeners::listener lost) override {
         return world_.on_lost(std::move(lost));
     }
     std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override {
@@ -125,7 +125,7 @@ private:
         return same;
     }
 
-    cluster::rendezvous& world_;
+    spmd::rendezvous& world_;
     int color_;
     std::string name_;
     int rounds_ = 0, place_ = 0;
@@ -136,7 +136,7 @@ private:
 
 } // namespace detail
 
-SKEIN_INLINE std::unique_ptr<comm_thread> split(cluster::rendezvous& world, int color,
+SKEIN_INLINE std::unique_ptr<comm_thread> split(spmd::rendezvous& world, int color,
                                                 comm_options options) {
     detail::split_world part(world, color,
                              fmt::format("skein-split-{}-{}", world.generation(), options.name));

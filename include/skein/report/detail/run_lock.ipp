@@ -6,7 +6,7 @@
 #include <skein/core/clock.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/unique_fd.hpp>
-#include <skein/rt/process.hpp>
+#include <skein/proc/process.hpp>
 
 #include <cerrno>
 #include <chrono>
@@ -39,7 +39,7 @@ struct run_lock {
 
 /// "pid 4711 on node-3"; the text of a lock's file.
 [[nodiscard]] SKEIN_INLINE std::string lock_owner() {
-    return fmt::format("pid {} on {}", ::getpid(), rt::host_name());
+    return fmt::format("pid {} on {}", ::getpid(), proc::host_name());
 }
 
 /// Who wrote the file of a lock last.

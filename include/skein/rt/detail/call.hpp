@@ -11,6 +11,7 @@
 // A call is counted (not atomically: everything belongs to one loop). The runtime's slot table holds one
 // count from submit to done, refs hold the others.
 
+#include <skein/core/byte_line.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/counted_ptr.hpp>
 #include <skein/core/event.hpp>
@@ -18,7 +19,6 @@
 #include <skein/core/ids.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/wait.hpp>
-#include <skein/rt/detail/byte_line.hpp>
 #include <skein/rt/detail/call_context.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/rt/registry.hpp>

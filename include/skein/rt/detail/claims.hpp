@@ -13,7 +13,7 @@
 // worker's side, one compare-and-swap on the driver's, and whoever comes first has it. Nothing is ever cleared, so
 // in the ordinary course the driver touches no line of it.
 
-#include <skein/rt/shared_memory.hpp>
+#include <skein/proc/shared_memory.hpp>
 
 #include <array>
 #include <atomic>
@@ -32,7 +32,7 @@ public:
     /// No page: everything that was sent may have begun.
     claims() noexcept = default;
     ///   errors  malformed: the memory is not of the size of a page of claims
-    explicit claims(shared_memory in);
+    explicit claims(proc::shared_memory in);
 
     explicit operator bool() const noexcept { return page_ != nullptr; }
 
@@ -89,7 +89,7 @@ private:
     };
     static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared by processes");
 
-    shared_memory memory_;
+    proc::shared_memory memory_;
     page* page_ = nullptr; ///< in memory_
     std::uint64_t last_ = 0;
 

@@ -8,7 +8,7 @@
 
 namespace skein::rt::detail {
 
-SKEIN_INLINE claims::claims(shared_memory in) : memory_(std::move(in)) {
+SKEIN_INLINE claims::claims(proc::shared_memory in) : memory_(std::move(in)) {
     if (memory_.bytes().size() != bytes)
         throw error(errc::malformed,
                     "the memory that a worker shares with its driver has not the size "

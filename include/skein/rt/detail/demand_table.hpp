@@ -3,9 +3,9 @@
 // The different demands of a runtime's calls, each with a number: calls carry the number alone.
 
 #include <skein/core/result.hpp>
+#include <skein/proc/task_environment.hpp>
 #include <skein/rt/options.hpp>
-#include <skein/rt/resources.hpp>
-#include <skein/rt/task_environment.hpp>
+#include <skein/sched/resources.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -20,11 +20,11 @@ namespace skein::rt::detail {
 
 /// What a call needs, and on which nodes.
 struct demand {
-    resources need;
-    std::string label;      ///< of the nodes: "zone=a", "node=n1"; empty: any; or spread_label
-    task_environment env;   ///< of its process
-    std::uint16_t cpus = 0; ///< need.cpu, rounded up; at least 1 if anything is needed at all
-    bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do it
+    sched::resources need;
+    std::string label;          ///< of the nodes: "zone=a", "node=n1"; empty: any; or spread_label
+    proc::task_environment env; ///< of its process
+    std::uint16_t cpus = 0;     ///< need.cpu, rounded up; at least 1 if anything is needed at all
+    bool only_cpus = true;      ///< nothing but cpus; any worker with so many could do it
     /// Whole cpus and no label: its number of cpus says it all.
     bool is_simple = true;
     bool for_life = false;   ///< of an actor: its worker serves nothing else, and ends with it
@@ -52,8 +52,9 @@ public:
     demand_table();
     /// The number of a demand; new ones get the next.
     ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
-    [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label,
-                                               bool for_life = false, task_environment env = {});
+    [[nodiscard]] result<std::uint16_t> number(const sched::resources& need, std::string_view label,
+                                               bool for_life = false,
+                                               proc::task_environment env = {});
     /// Of whole cpus; those of a call that says nothing cost no search.
     [[nodiscard]] result<std::uint16_t> number(std::uint16_t cpus);
     /// Of what a caller asks for.
@@ -86,7 +87,7 @@ public:
 private:
     std::deque<demand> all_;
     /// By need, by label, folder and variables as a text, and whether an actor's.
-    std::map<std::tuple<resources, std::string, bool>, std::uint16_t> numbers_;
+    std::map<std::tuple<sched::resources, std::string, bool>, std::uint16_t> numbers_;
     std::vector<std::uint16_t> free_;
 };
 

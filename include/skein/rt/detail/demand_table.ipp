@@ -22,7 +22,7 @@ inline constexpr std::size_t most_label_bytes = 256;
 
 /// What a demand's text has behind its resources: "@zone=a\n/data\nA=1".
 [[nodiscard]] SKEIN_INLINE std::string where_as_text(std::string_view label,
-                                                     const task_environment& env) {
+                                                     const proc::task_environment& env) {
     std::string out;
     if (!label.empty()) out = fmt::format("@{}", label);
     if (!env.empty()) out += fmt::format("\n{}\n{}", env.folder, variables_as_text(env));
@@ -53,15 +53,15 @@ SKEIN_INLINE demand_table::demand_table() {
         numbers_[{all_[i].need, {}, false}] = static_cast<std::uint16_t>(i);
 }
 
-SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
+SKEIN_INLINE result<std::uint16_t> demand_table::number(const sched::resources& need,
                                                         std::string_view label, bool for_life,
-                                                        task_environment env) {
+                                                        proc::task_environment env) {
     const auto where = where_as_text(label, env);
     const auto found = numbers_.find({need, where, for_life});
     if (found != numbers_.end()) return found->second;
     if (const auto can_be = check_demand(need); !can_be) return can_be.error();
     constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
-    if (need.cpu.in_steps() < 0 || need.cpu > amount(most_cpus))
+    if (need.cpu.in_steps() < 0 || need.cpu > sched::amount(most_cpus))
         return error(errc::invalid_argument,
                      fmt::format("{} is not a number of cpus", to_string(need.cpu)))
             .with_hint(fmt::format("0 to {}", most_cpus));
@@ -109,8 +109,8 @@ SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
     if (cpus <= 1) return cpus;
-    resources need;
-    need.cpu = amount(cpus);
+    sched::resources need;
+    need.cpu = sched::amount(cpus);
     return number(need, {});
 }
 
@@ -134,11 +134,11 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
     if (has_text && how.on.text().find('@') != std::string_view::npos)
         return error(errc::invalid_argument, fmt::format("{} is not a label", how.on.text()))
             .with_hint("none has an @ in it");
-    auto env = parse_task_environment(how.env, how.cwd);
+    auto env = proc::parse_task_environment(how.env, how.cwd);
     if (!env) return env.error();
-    resources need;
+    sched::resources need;
     if (!how.resources.empty()) {
-        auto custom = parse_resources(how.resources);
+        auto custom = sched::parse_resources(how.resources);
         if (!custom) return custom.error();
         need = std::move(*custom);
         if (need.cpu || need.gpu || need.memory != 0)
@@ -148,8 +148,8 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how,
                 .with_hint("they have options of their own: .cpus, .gpus, .memory");
     }
     try {
-        need.cpu = amount::from(how.cpus.value);
-        need.gpu = amount::from(how.gpus.value);
+        need.cpu = sched::amount::from(how.cpus.value);
+        need.gpu = sched::amount::from(how.gpus.value);
     } catch (const error& e) {
         return e;
     }
@@ -176,9 +176,9 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view
     auto rest = text.substr(std::min(first.size() + 1, text.size()));
     const auto folder = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
-    auto env = parse_task_environment(rest, folder);
+    auto env = proc::parse_task_environment(rest, folder);
     if (!env) return env.error();
-    const auto need = parse_resources(first.substr(0, first.find('@')));
+    const auto need = sched::parse_resources(first.substr(0, first.find('@')));
     if (!need) return need.error();
     return number(*need, label, for_life, std::move(*env));
 }

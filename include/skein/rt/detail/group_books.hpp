@@ -8,7 +8,7 @@
 #include <skein/core/ids.hpp>
 #include <skein/core/result.hpp>
 #include <skein/core/task.hpp>
-#include <skein/rt/resources.hpp>
+#include <skein/sched/resources.hpp>
 #include <skein/wire/reader.hpp>
 #include <skein/wire/writer.hpp>
 
@@ -38,7 +38,7 @@ public:
 
     runtime* owner = nullptr; ///< nullptr: the runtime has ended
     std::uint64_t number = 0; ///< 0: it was never asked for
-    std::vector<resources> bundles;
+    std::vector<sched::resources> bundles;
     bool placed = false;
     bool is_gone = false;     ///< nothing of it is left
     std::optional<error> why; ///< it is over: what those in it are told
@@ -92,7 +92,7 @@ struct group_books {
 };
 
 /// Why a demand cannot be met in a group; nothing: it can.
-[[nodiscard]] std::optional<error> misfit(const group_state& group, const resources& need,
+[[nodiscard]] std::optional<error> misfit(const group_state& group, const sched::resources& need,
                                           int bundle);
 /// Waits until all bundles have places.
 [[nodiscard]] task<void> group_is_ready(counted_ptr<group_state> group);

@@ -34,7 +34,7 @@ struct runtime::group_desk {
 
     // For placement_group.
     [[nodiscard]] static state_ptr make(runtime& self, const std::vector<std::string>& bundles,
-                                        group_strategy how, std::string_view name,
+                                        sched::group_strategy how, std::string_view name,
                                         bool get_if_exists);
     [[nodiscard]] static task<state_ptr> look_up(runtime* self, std::string name);
     [[nodiscard]] static task<void> ask_and_wait(state_ptr group, bool for_end);

@@ -6,7 +6,7 @@
 #include <skein/core/intrusive_list.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/demand_table.hpp>
-#include <skein/rt/scheduler.hpp>
+#include <skein/sched/scheduler.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace detail {
 struct lease_share : list_node<lease_share> {
     peer* at = nullptr;
     lease_line* line = nullptr;
-    std::vector<request_id> leases;
+    std::vector<sched::request_id> leases;
     std::uint32_t out = 0;  ///< tasks that were sent over them and have no outcome
     std::uint32_t turn = 0; ///< tasks that may still be sent while another line waits
 };
@@ -45,7 +45,7 @@ struct lease_line {
     intrusive_list<lease_share, lease_share> with[nowhere];
     std::size_t held = 0;    ///< leases
     std::size_t parents = 0; ///< of its tasks at workers, see lease_books::parents
-    request_id
+    sched::request_id
         asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
     std::uint64_t full_at = 0;      ///< the state of the books in which there was no room for it
     std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs

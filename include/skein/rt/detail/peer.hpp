@@ -6,14 +6,14 @@
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/frame_pool.hpp>
+#include <skein/core/id_map.hpp>
 #include <skein/core/intrusive_list.hpp>
 #include <skein/net/channel.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/group_books.hpp>
-#include <skein/rt/detail/id_map.hpp>
 #include <skein/rt/detail/lease_line.hpp>
-#include <skein/rt/scheduler.hpp>
+#include <skein/sched/scheduler.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -111,7 +111,7 @@ struct peer : list_node<peer> {
     detail::claims page;
     std::uint64_t sent = 0;                   ///< calls
     const detail::call_base* alone = nullptr; ///< a task behind which no other is sent
-    request_id whole;                         ///< its lease of all that the worker has
+    sched::request_id whole;                  ///< its lease of all that the worker has
     std::deque<waiting_task> tasks;
     std::size_t prune_at = 2 * detail::claims::entries;
     std::vector<std::unique_ptr<detail::lease_share>> shares;
@@ -122,7 +122,7 @@ struct peer : list_node<peer> {
     std::size_t asks = 0; ///< questions for namespaces that have no answer
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
-    detail::id_map<slot_id, std::unique_ptr<detail::running_call>> running;
+    id_map<slot_id, std::unique_ptr<detail::running_call>> running;
     std::unordered_map<slot_id, detail::call_base*> forwarded;
     std::unordered_set<slot_id> unwanted; ///< calls in the backlog that were cancelled
 
@@ -155,8 +155,8 @@ struct peer : list_node<peer> {
 
 namespace detail {
 
-[[nodiscard]] inline place_id place_of(const peer& worker) noexcept {
-    return place_id(worker.number.value());
+[[nodiscard]] inline sched::place_id place_of(const peer& worker) noexcept {
+    return sched::place_id(worker.number.value());
 }
 
 } // namespace detail

@@ -5,6 +5,7 @@
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/frame_pool.hpp>
+#include <skein/core/id_map.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/timer_wheel.hpp>
@@ -19,12 +20,11 @@
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/group_books.hpp>
 #include <skein/rt/detail/group_desk.hpp>
-#include <skein/rt/detail/id_map.hpp>
 #include <skein/rt/detail/lease_line.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/peer.hpp>
-#include <skein/rt/scheduler.hpp>
 #include <skein/rt/worker_source.hpp>
+#include <skein/sched/scheduler.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -96,13 +96,13 @@ struct lease_books {
         explicit operator bool() const noexcept { return call != nullptr; }
     };
 
-    scheduler places{scheduler_options{placement::spread, 16}};
+    sched::scheduler places{sched::scheduler_options{sched::placement::spread, 16}};
     demand_table demands;
     std::map<std::uint16_t, lease_line> lines; ///< by demand
     std::deque<suspect> suspects;
     id_map<call_id, parent> parents;
     std::uint64_t incarnation = 0; ///< of the driver
-    std::unordered_map<place_id, peer*> workers;
+    std::unordered_map<sched::place_id, peer*> workers;
     std::size_t expected = 0;  ///< so many of them there are or will soon be
     std::uint32_t largest = 0; ///< cores of the largest worker; 0: there is none
     std::size_t waiting = 0;   ///< tasks in lines
@@ -157,12 +157,13 @@ struct lease_books {
     [[nodiscard]] counted_ptr<call_base> pop(lease_line& line);
     void take_waiting(std::vector<counted_ptr<call_base>>& into);
 
-    [[nodiscard]] request_id request_room(const lease_line& line, const constraint& where);
-    [[nodiscard]] request_id submit(request r);
+    [[nodiscard]] sched::request_id request_room(const lease_line& line,
+                                                 const sched::constraint& where);
+    [[nodiscard]] sched::request_id submit(sched::request r);
     [[nodiscard]] bool ask(lease_line& line);
     void withdraw(lease_line& line);
     bool take();
-    void book(const grant& g);
+    void book(const sched::grant& g);
     [[nodiscard]] bool lease_on(peer& worker, lease_line& line);
     [[nodiscard]] peer* take_whole(const peers& links, const demand& what);
     bool is_thinned = false; ///< calls were taken out of lines, which may be empty now
@@ -269,7 +270,7 @@ struct runtime::books {
     std::unordered_map<actor_id, detail::actor_state*> lanes;
     detail::actor_books actors;
     detail::group_books groups;
-    detail::id_map<actor_id, counted_ptr<detail::actor_box>> boxes;
+    id_map<actor_id, counted_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
     std::optional<error> given_up;

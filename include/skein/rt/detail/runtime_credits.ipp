@@ -43,7 +43,7 @@ SKEIN_INLINE void runtime::credits::line_up(runtime& self, counted_ptr<detail::c
     auto& lane = *raw.lane;
     if (of.closing) return self.refuse(raw, self.is_closing(raw.name()));
     const auto written = of.scratch.bytes();
-    if (written.size() <= detail::byte_line::most_bytes) {
+    if (written.size() <= byte_line::most_bytes) {
         lane.arguments.push(written);
         raw.kept = static_cast<std::uint32_t>(written.size());
     } else {
@@ -255,7 +255,7 @@ SKEIN_INLINE void runtime::credits::forget(detail::actor_state& lane, detail::ca
     if (++lane.ended < few || 2 * std::size_t{lane.ended} < lane.waiting.size() - lane.first)
         return;
     lane.ended = 0;
-    detail::byte_line arguments;
+    byte_line arguments;
     const auto is_done = [](const auto& one) { return one->is_done(); };
     const auto begin = lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first);
     for (auto at = begin; at != lane.waiting.end(); ++at) {

@@ -10,9 +10,9 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/type_name.hpp>
+#include <skein/proc/detail/threads.hpp>
 #include <skein/rt/detail/direct_books.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
-#include <skein/rt/detail/threads.hpp>
 
 #include <coroutine>
 #include <exception>
@@ -271,8 +271,8 @@ void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, s
     }
     if (box && box->over != nullptr) return self.reply_over(*from, id, fn, *box);
     ++self.books_->stats.executed;
-    if (detail::threads_vary) [[unlikely]]
-        detail::use_threads(call.cpus());
+    if (proc::detail::threads_vary) [[unlikely]]
+        proc::detail::use_threads(call.cpus());
     detail::incoming_call in{
         self, from, id, fn, call.target(), call.arguments(), std::move(box), call.has_terms()};
     struct executing_guard {

@@ -189,7 +189,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
                           : std::string(head.demand);
     const auto number =
         has_text              ? demands.number_of_text(text, for_life, label)
-        : for_life && all_own ? demands.number(resources{}, {}, true)
+        : for_life && all_own ? demands.number(sched::resources{}, {}, true)
         : for_life            ? demands.number(std::uint16_t{0})
                    : demands.number(all_own && head.cpus == 0 ? std::uint16_t{1} : head.cpus);
     if (!number) {

@@ -17,11 +17,14 @@ namespace skein::wire {
 class reader;
 }
 
+namespace skein::sched {
+enum class group_strategy : std::uint8_t;
+}
+
 namespace skein::rt {
 
 class worker_source;
 struct worker_room;
-enum class group_strategy : std::uint8_t;
 
 namespace detail {
 

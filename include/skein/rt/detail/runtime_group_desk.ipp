@@ -246,7 +246,7 @@ inline constexpr std::size_t most_group_waits = 4'096;
 [[nodiscard]] inline group_question read_question(const peer& from, byte_span body) {
     auto read = wire::decode<group_question>(body);
     if (!read || read->matter > static_cast<std::uint8_t>(group_matter::hold) ||
-        read->strategy > static_cast<std::uint8_t>(group_strategy::strict_spread))
+        read->strategy > static_cast<std::uint8_t>(sched::group_strategy::strict_spread))
         throw error(errc::malformed,
                     fmt::format("a question about a placement group that cannot be read from {}",
                                 from.who));
@@ -341,8 +341,8 @@ SKEIN_INLINE void runtime::group_desk::make_for(runtime& self, peer& from,
     if (from.made_groups.size() >= detail::most_made_groups) // it had to refuse that itself
         throw error(errc::malformed, fmt::format("{} makes more than {} placement groups", from.who,
                                                  from.made_groups.size()));
-    auto state = make(self, what.bundles, static_cast<group_strategy>(what.strategy), what.name,
-                      what.get_if_exists);
+    auto state = make(self, what.bundles, static_cast<sched::group_strategy>(what.strategy),
+                      what.name, what.get_if_exists);
     from.made_groups.emplace(what.number, state->number);
     auto& held = from.groups[state->number];
     ++held.times;

@@ -80,7 +80,7 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::enter_told(
         return state_ptr(known->second.state);
     state_ptr state(new detail::group_state);
     for (const auto& text : told.bundles) {
-        auto bundle = parse_resources(text);
+        auto bundle = sched::parse_resources(text);
         if (!bundle) return {};
         state->bundles.push_back(std::move(*bundle));
     }

@@ -28,7 +28,7 @@ SKEIN_INLINE void group_state::last_use_gone() noexcept {
     delete this;
 }
 
-SKEIN_INLINE std::optional<error> misfit(const group_state& group, const resources& need,
+SKEIN_INLINE std::optional<error> misfit(const group_state& group, const sched::resources& need,
                                          int bundle) {
     const auto count = group.bundles.size();
     const auto asked = need.empty() ? std::string("nothing") : to_string(need);
@@ -62,13 +62,13 @@ SKEIN_INLINE std::optional<error> misfit(const group_state& group, const resourc
 
 /// What a group asks for, read into `into`.
 [[nodiscard]] inline result<void> read_bundles(const std::vector<std::string>& texts,
-                                               std::vector<resources>& into) {
+                                               std::vector<sched::resources>& into) {
     if (texts.empty() || texts.size() > most_bundles)
         return error(errc::invalid_argument,
                      fmt::format("a placement group of {} bundles", texts.size()))
             .with_hint(fmt::format("1 to {}", most_bundles));
     for (std::size_t b = 0; b < texts.size(); ++b) {
-        auto read = parse_resources(texts[b]);
+        auto read = sched::parse_resources(texts[b]);
         result<void> good = read ? check_demand(*read) : result<void>(read.error());
         if (good && read->empty())
             good =
@@ -122,7 +122,7 @@ SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
 } // namespace detail
 
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
-    runtime& self, const std::vector<std::string>& bundles, group_strategy how,
+    runtime& self, const std::vector<std::string>& bundles, sched::group_strategy how,
     std::string_view name, bool get_if_exists) {
     auto& books = *self.books_;
     auto& groups = books.groups;

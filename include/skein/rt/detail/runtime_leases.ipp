@@ -73,8 +73,8 @@ SKEIN_INLINE void lease_books::add(peer& worker) {
         file(share);
         return;
     }
-    resources total;
-    total.cpu = amount(static_cast<int>(std::min(worker.capacity, most_cpus)));
+    sched::resources total;
+    total.cpu = sched::amount(static_cast<int>(std::min(worker.capacity, most_cpus)));
     const auto name = fmt::format("worker {}", worker.number);
     const auto added = places.add_place(place_of(worker), name, total, worker.labels);
     SKEIN_CHECK(added, "{} is no place: {}", worker.who, added.error().what());
@@ -175,17 +175,18 @@ SKEIN_INLINE void lease_books::take_waiting(std::vector<counted_ptr<call_base>>&
     for (auto& one : std::exchange(suspects, {})) into.push_back(std::move(one.call));
 }
 
-SKEIN_INLINE request_id lease_books::submit(request r) {
+SKEIN_INLINE sched::request_id lease_books::submit(sched::request r) {
     is_changed = true;
     return places.submit(r).value();
 }
 
 /// For one lease of a line.
-SKEIN_INLINE request_id lease_books::request_room(const lease_line& line, const constraint& where) {
-    request r;
+SKEIN_INLINE sched::request_id lease_books::request_room(const lease_line& line,
+                                                         const sched::constraint& where) {
+    sched::request r;
     r.demand = line.need->need;
     r.where = where;
-    if (where == constraint()) r.where = where_labelled(line.need->label);
+    if (where == sched::constraint()) r.where = where_labelled(line.need->label);
     r.tag = line.shape;
     return submit(std::move(r));
 }
@@ -216,15 +217,15 @@ SKEIN_INLINE void lease_books::withdraw(lease_line& line) {
 /// Books what the scheduler grants. True: there are new leases.
 SKEIN_INLINE bool lease_books::take() {
     if (!std::exchange(is_changed, false)) return false;
-    std::vector<grant> granted;
-    std::vector<notice> notices; // nothing is asked for that no worker could hold
+    std::vector<sched::grant> granted;
+    std::vector<sched::notice> notices; // nothing is asked for that no worker could hold
     places.take_grants(granted);
     places.take_notices(notices);
     for (const auto& g : granted) book(g);
     return !granted.empty();
 }
 
-SKEIN_INLINE void lease_books::book(const grant& g) {
+SKEIN_INLINE void lease_books::book(const sched::grant& g) {
     auto& at = *workers.at(g.place);
     if (g.tag == whole_tag) {
         at.whole = g.id;
@@ -245,7 +246,7 @@ SKEIN_INLINE void lease_books::book(const grant& g) {
 
 /// One more lease on this worker. False: it has no room for it.
 SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
-    const auto id = request_room(line, constraint::on(place_of(worker)));
+    const auto id = request_room(line, sched::constraint::on(place_of(worker)));
     (void)take();
     return !places.cancel(id);
 }
@@ -264,9 +265,9 @@ SKEIN_INLINE peer* lease_books::take_whole(const peers& links, const demand& wha
     });
     for (auto* const l : idle) {
         for (const auto& share : l->shares) release_unused(*share);
-        request all;
-        all.demand.cpu = amount(static_cast<int>(std::min(l->capacity, most_cpus)));
-        all.where = constraint::on(place_of(*l));
+        sched::request all;
+        all.demand.cpu = sched::amount(static_cast<int>(std::min(l->capacity, most_cpus)));
+        all.where = sched::constraint::on(place_of(*l));
         all.tag = whole_tag;
         const auto id = submit(std::move(all));
         if (take()) again = true;

@@ -5,7 +5,7 @@
 #include <skein/core/config.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/sha256.hpp>
-#include <skein/rt/build_id.hpp>
+#include <skein/proc/build_id.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/registry.hpp>
 #include <skein/rt/runtime.hpp>
@@ -22,7 +22,7 @@ SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
     net::connection_options o;
     o.secret = how.secret;
     o.self.name = who.name;
-    o.self.build_id = build_id();
+    o.self.build_id = proc::build_id();
     o.self.registry_hash = registry::instance().hash();
     o.self.pid = who.pid;
     o.self.host = who.host;

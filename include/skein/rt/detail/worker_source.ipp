@@ -30,9 +30,9 @@ SKEIN_INLINE task<space_place> worker_source::find_space(std::string space, std:
 
 SKEIN_INLINE bool worker_source::want_beside(const net::channel&) { return false; }
 
-SKEIN_INLINE constraint where_labelled(const std::string& label) {
+SKEIN_INLINE sched::constraint where_labelled(const std::string& label) {
     if (label.empty()) return {};
-    return label == spread_label ? constraint::spread() : constraint::labelled(label);
+    return label == spread_label ? sched::constraint::spread() : sched::constraint::labelled(label);
 }
 
 SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {

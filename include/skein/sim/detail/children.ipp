@@ -47,11 +47,11 @@ namespace detail {
 
 /// What children, their processes and the events under way share.
 struct child_books : std::enable_shared_from_this<child_books> {
-    child_books(sim::network& in, std::string name, rt::host_resources what)
+    child_books(sim::network& in, std::string name, proc::host_resources what)
         : net(in), host(std::move(name)), offers(what) {}
 
-    void fail_perhaps(const rt::child_options& how);
-    std::shared_ptr<process> make(rt::child_options how);
+    void fail_perhaps(const proc::child_options& how);
+    std::shared_ptr<process> make(proc::child_options how);
     static task<void> live(std::shared_ptr<child_books> in, std::shared_ptr<process> self,
                            duration load);
     static task<int> run_program(child_books* in, process* self, duration load);
@@ -64,7 +64,7 @@ struct child_books : std::enable_shared_from_this<child_books> {
 
     sim::network& net;
     std::string host;
-    rt::host_resources offers;
+    proc::host_resources offers;
     child_faults faults;
     std::map<std::string, program> programs;
     std::set<std::string> missing_folders;
@@ -74,7 +74,7 @@ struct child_books : std::enable_shared_from_this<child_books> {
 };
 
 /// The parent's side.
-class simulated_child final : public rt::child {
+class simulated_child final : public proc::child {
 public:
     simulated_child(std::shared_ptr<process> of, std::unique_ptr<net::stream> stream)
         : process_(std::move(of)), stream_(std::move(stream)) {}
@@ -83,19 +83,19 @@ public:
     const std::string& name() const noexcept override { return process_->how_.name; }
     std::int64_t pid() const noexcept override { return process_->pid_; }
     bool running() const noexcept override { return !seen_; }
-    task<rt::child_end> ended() override {
+    task<proc::child_end> ended() override {
         auto waited = process_->gone_.wait();
         co_await waited;
         seen_ = true;
-        co_return rt::child_end{process_->status_, process_->last_words_};
+        co_return proc::child_end{process_->status_, process_->last_words_};
     }
     void signal(int number) noexcept override { process_->signal(number); }
     void kill() noexcept override { process_->kill(); }
-    rt::process_usage usage() override {
-        return process_->ended_ ? rt::process_usage{} : process_->usage_;
+    proc::process_usage usage() override {
+        return process_->ended_ ? proc::process_usage{} : process_->usage_;
     }
-    rt::process_look look() override {
-        rt::process_look seen;
+    proc::process_look look() override {
+        proc::process_look seen;
         seen.is_stopped = process_->paused_ && !process_->ended_;
         return seen;
     }
@@ -125,7 +125,7 @@ private:
 // --- from the start to the end ----------------------------------------------------------------
 
 /// What the starting of a real one would throw.
-SKEIN_INLINE void child_books::fail_perhaps(const rt::child_options& how) {
+SKEIN_INLINE void child_books::fail_perhaps(const proc::child_options& how) {
     struct possible {
         double rate;
         errc code;
@@ -142,7 +142,7 @@ SKEIN_INLINE void child_books::fail_perhaps(const rt::child_options& how) {
         net.counts().add(fault::start_failed);
         fail(code, why);
     }
-    if (how.message.size() > rt::most_boot_bytes)
+    if (how.message.size() > proc::most_boot_bytes)
         fail(errc::too_large, "its boot message is too large");
     if (missing_folders.contains(how.cwd))
         fail(errc::not_found,
@@ -151,7 +151,7 @@ SKEIN_INLINE void child_books::fail_perhaps(const rt::child_options& how) {
         fail(errc::not_found, fmt::format("no simulated program has the role {}", how.role));
 }
 
-SKEIN_INLINE std::shared_ptr<process> child_books::make(rt::child_options how) {
+SKEIN_INLINE std::shared_ptr<process> child_books::make(proc::child_options how) {
     const auto pid = ++last_pid;
     std::shared_ptr<process> self(new process(*this, std::move(how), pid));
     running.emplace(pid, self);
@@ -187,7 +187,7 @@ SKEIN_INLINE void child_books::end(const std::shared_ptr<process>& self, const r
         raw = exit_code::failed << 8;
         if (self->last_words_.empty()) self->last_words_ = code.error().what();
     }
-    self->status_ = rt::exit_status(raw);
+    self->status_ = proc::exit_status(raw);
     self->ended_ = true;
     self->written_changed_.wake_all();
     self->paused_ = false;
@@ -251,7 +251,7 @@ SKEIN_INLINE void child_books::schedule_pause() {
 
 // --- a process --------------------------------------------------------------------------------
 
-SKEIN_INLINE process::process(detail::child_books& in, rt::child_options how, std::int64_t pid)
+SKEIN_INLINE process::process(detail::child_books& in, proc::child_options how, std::int64_t pid)
     : how_(std::move(how)), pid_(pid), host_(in.host),
       network_(std::make_unique<detail::process_network>(in.net.host(in.host), *this)) {}
 SKEIN_INLINE process::~process() = default;
@@ -324,7 +324,7 @@ SKEIN_INLINE void process::close_all() noexcept {
 
 // --- children ---------------------------------------------------------------------------------
 
-SKEIN_INLINE children::children(sim::network& in, std::string host, rt::host_resources offers)
+SKEIN_INLINE children::children(sim::network& in, std::string host, proc::host_resources offers)
     : books_(std::make_shared<detail::child_books>(in, std::move(host), offers)) {}
 SKEIN_INLINE children::~children() { stop_faults(); }
 
@@ -332,7 +332,7 @@ SKEIN_INLINE void children::add(std::string role, program entry) {
     books_->programs.insert_or_assign(std::move(role), std::move(entry));
 }
 
-SKEIN_INLINE task<std::unique_ptr<rt::child>> children::start(rt::child_options how) {
+SKEIN_INLINE task<std::unique_ptr<proc::child>> children::start(proc::child_options how) {
     const auto books = books_;
     auto& loop = books->net.loop();
     const auto& faults = books->faults;
@@ -361,7 +361,7 @@ SKEIN_INLINE task<std::unique_ptr<rt::child>> children::start(rt::child_options 
     co_return std::make_unique<detail::simulated_child>(self, std::move(ours));
 }
 
-SKEIN_INLINE rt::host_resources children::resources() { return books_->offers; }
+SKEIN_INLINE proc::host_resources children::resources() { return books_->offers; }
 SKEIN_INLINE child_faults& children::faults() noexcept { return books_->faults; }
 
 SKEIN_INLINE void children::begin_faults() {

@@ -10,7 +10,7 @@
 
 namespace skein::sim {
 
-class local_world::member final : public cluster::rendezvous {
+class local_world::member final : public spmd::rendezvous {
 public:
     member(local_world& world, int rank) : world_(world), rank_(rank) {}
     int rank() const override { return rank_; }
@@ -23,7 +23,7 @@ public:
     std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override {
         return world_.exchange(std::string(key), rank_, mine);
     }
-    cluster::subscription on_lost(cluster::loss_listeners::listener lost) override {
+    spmd::subscription on_lost(spmd::loss_listeners::listener lost) override {
         return losses_.add(std::move(lost));
     }
     void tell(int who, const error& why) {
@@ -38,7 +38,7 @@ private:
     }
     local_world& world_;
     int rank_;
-    cluster::loss_listeners losses_;
+    spmd::loss_listeners losses_;
 };
 
 SKEIN_INLINE local_world::local_world(int size)
@@ -50,7 +50,7 @@ SKEIN_INLINE local_world::local_world(std::vector<std::string> hosts) : hosts_(s
 }
 SKEIN_INLINE local_world::~local_world() = default;
 
-SKEIN_INLINE cluster::rendezvous& local_world::at(int rank) { return *members_.at(checked(rank)); }
+SKEIN_INLINE spmd::rendezvous& local_world::at(int rank) { return *members_.at(checked(rank)); }
 
 SKEIN_INLINE void local_world::lose(int rank, error why) {
     {

@@ -62,7 +62,7 @@ SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::stri
                 .with_hint("build it from the same options on every rank");
 }
 
-SKEIN_INLINE std::vector<cluster::setting> settings_of(const run_config& c) {
+SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
     const auto text = [](const auto& value) { return fmt::format("{}", value); };
     const char* const lasts[] = {"drop", "shorten", "carry"};
     return {{"max_steps", text(c.max_steps)},
@@ -88,18 +88,18 @@ SKEIN_INLINE std::vector<cluster::setting> settings_of(const run_config& c) {
             {"communicator", c.communicator}};
 }
 
-SKEIN_INLINE void require_same(const context& ctx, const std::vector<cluster::setting>& mine) {
+SKEIN_INLINE void require_same(const context& ctx, const std::vector<spmd::setting>& mine) {
     if (ctx.world_size() == 1) return;
     byte_buffer hash(sizeof(std::uint64_t));
-    store_le<std::uint64_t>(hash.data(), cluster::hash_of(mine));
+    store_le<std::uint64_t>(hash.data(), spmd::hash_of(mine));
     const auto hashes = gather_bytes(ctx, hash);
     if (std::ranges::all_of(hashes, [&](const auto& other) { return other == hashes[0]; })) return;
     // All ranks see that: now the values, to name what differs.
     const auto all = gather_bytes(ctx, wire::encode(mine));
-    const auto first = wire::decode<std::vector<cluster::setting>>(all[0]).value();
+    const auto first = wire::decode<std::vector<spmd::setting>>(all[0]).value();
     for (std::size_t r = 1; r < all.size(); ++r) {
-        const auto other = wire::decode<std::vector<cluster::setting>>(all[r]).value();
-        if (const auto why = cluster::difference(static_cast<int>(r), other, 0, first)) throw *why;
+        const auto other = wire::decode<std::vector<spmd::setting>>(all[r]).value();
+        if (const auto why = spmd::difference(static_cast<int>(r), other, 0, first)) throw *why;
     }
 }
 

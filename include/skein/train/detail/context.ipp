@@ -26,12 +26,12 @@ SKEIN_INLINE void check_place(const world_info& where, const dist::comm_thread* 
 
 } // namespace detail
 
-SKEIN_INLINE context::context(world_info where, cluster::rendezvous* world, dist::comm_thread* comm)
+SKEIN_INLINE context::context(world_info where, spmd::rendezvous* world, dist::comm_thread* comm)
     : where_(std::move(where)), world_(world), comm_(comm) {
     detail::check_place(where_, comm_);
 }
 
-SKEIN_INLINE void context::rebind(world_info where, cluster::rendezvous* world,
+SKEIN_INLINE void context::rebind(world_info where, spmd::rendezvous* world,
                                   dist::comm_thread* comm) {
     detail::check_place(where, comm);
     control_.reset();

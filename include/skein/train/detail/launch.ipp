@@ -2,11 +2,6 @@
 #pragma once
 // The three ways of launch().
 
-#include <skein/cluster/environment.hpp>
-#include <skein/cluster/joined_group.hpp>
-#include <skein/cluster/meeting.hpp>
-#include <skein/cluster/settings.hpp>
-#include <skein/cluster/supervisor.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/loop.hpp>
@@ -17,10 +12,15 @@
 #include <skein/dist/comm_thread.hpp>
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/readable_fd.hpp>
-#include <skein/rt/local_workers.hpp>
-#include <skein/rt/process.hpp>
-#include <skein/rt/run_options.hpp>
-#include <skein/rt/standard_files.hpp>
+#include <skein/proc/process.hpp>
+#include <skein/proc/standard_files.hpp>
+#include <skein/program/local_workers.hpp>
+#include <skein/program/run_options.hpp>
+#include <skein/spmd/environment.hpp>
+#include <skein/spmd/joined_group.hpp>
+#include <skein/spmd/meeting.hpp>
+#include <skein/spmd/settings.hpp>
+#include <skein/spmd/supervisor.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/wire/json.hpp>
 
@@ -144,13 +144,13 @@ SKEIN_INLINE void refuse_in_task(const run_config& config) {
         "train in this process alone, with workers = 1 or a Trainer on context::single(); start a "
         "training of several workers from main, as a program of its own";
     loop::refuse_inside(what, hint);
-    if (!rt::is_worker()) return;
+    if (!program::is_worker()) return;
     throw error(errc::not_supported, "not supported: " + what + " in a task or an actor")
         .with_hint(hint);
 }
 
 SKEIN_INLINE int run_supervised(const run_config& config) {
-    cluster::supervisor_options options;
+    spmd::supervisor_options options;
     options.workers = config.workers;
     options.max_failures = config.max_failures;
     options.stop_grace = config.stop_grace;
@@ -167,14 +167,15 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
     try {
         validate(config, config.workers);
         (void)comm_model_of(config);
-        const auto outcome = cluster::supervise(std::move(options));
+        const auto outcome = spmd::supervise(std::move(options));
         const bool stopped = outcome.stop_signal != 0;
         // A stop that went wrong has saved nothing, perhaps: say what happened.
         if (outcome.failure && outcome.failure->code() != errc::cancelled)
             print_error(config, "", *outcome.failure);
         else if (outcome.failure && config.output != output_mode::quiet)
-            say_note(config, fmt::format("stopped by {}: {}", rt::signal_name(outcome.stop_signal),
-                                         outcome.failure->text()));
+            say_note(config,
+                     fmt::format("stopped by {}: {}", proc::signal_name(outcome.stop_signal),
+                                 outcome.failure->text()));
         if (stopped) return 128 + outcome.stop_signal;
         return outcome.failure ? exit_code_of(*outcome.failure) : exit_code::done;
     } catch (...) {
@@ -185,9 +186,9 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
 }
 
 /// A number of workers that was asked for, where a launcher has started another.
-SKEIN_INLINE void say_unused_workers(const cluster::launch_environment& where,
+SKEIN_INLINE void say_unused_workers(const spmd::launch_environment& where,
                                      const run_config& config) {
-    if (cluster::is_supervised() || where.rank != 0 || config.workers == 1 ||
+    if (spmd::is_supervised() || where.rank != 0 || config.workers == 1 ||
         config.workers == where.world_size)
         return;
     say_note(config,
@@ -199,7 +200,7 @@ SKEIN_INLINE void say_unused_workers(const cluster::launch_environment& where,
 SKEIN_INLINE void say_unused_cluster(const run_config& config) {
     const char* const address = std::getenv("SKEIN_ADDRESS");
     const std::string_view at = address != nullptr ? address : "";
-    if (at.empty() || at == "local" || cluster::is_supervised() || rt::is_worker()) return;
+    if (at.empty() || at == "local" || spmd::is_supervised() || program::is_worker()) return;
     say_note(config, fmt::format("note: a training does not use the cluster at {} (SKEIN_ADDRESS) "
                                  "yet: it runs on this host",
                                  at));
@@ -214,21 +215,21 @@ SKEIN_INLINE void say_unused_cluster(const run_config& config) {
 /// Nothing was trained yet and no other rank or host is to blame: another start would come to the same. After
 /// a restart the start has worked once, so there it is worth another try.
 [[nodiscard]] SKEIN_INLINE error before_first_step(const error& why) {
-    auto lasting = cluster::is_lasting(why.code()) ? why
-                                                   : error(errc::invalid_argument, why.text())
-                                                         .with_where(why.where())
-                                                         .with_cause(why.cause())
-                                                         .with_hint(why.hint());
-    if (!cluster::is_lasting(why.code()))
+    auto lasting = spmd::is_lasting(why.code()) ? why
+                                                : error(errc::invalid_argument, why.text())
+                                                      .with_where(why.where())
+                                                      .with_cause(why.cause())
+                                                      .with_hint(why.hint());
+    if (!spmd::is_lasting(why.code()))
         lasting.with_hint((why.hint().empty() ? "" : why.hint() + "; ") +
                           "thrown before the first step: not tried again");
     return lasting;
 }
 
 /// Everything of a rank that has to be undone in order.
-SKEIN_INLINE void train_as_rank(cluster::joined_group& world,
-                                const cluster::launch_environment& where, const run_config& config,
-                                const rank_function& body, const stop_signals& stops) {
+SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_environment& where,
+                                const run_config& config, const rank_function& body,
+                                const stop_signals& stops) {
     dist::comm_options options;
     options.model = comm_model_of(config);
     options.limits.deadline = config.collective_timeout;
@@ -243,7 +244,7 @@ SKEIN_INLINE void train_as_rank(cluster::joined_group& world,
     info.attempt = where.attempt;
     info.host = world.host();
     info.job_id = where.job_id;
-    if (!cluster::is_supervised()) info.launcher = where.source;
+    if (!spmd::is_supervised()) info.launcher = where.source;
     context here(std::move(info), &world, comm.get());
     here.use_options(options);
     here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
@@ -252,7 +253,7 @@ SKEIN_INLINE void train_as_rank(cluster::joined_group& world,
     } catch (...) {
         const auto why = to_error(std::current_exception());
         const bool mine = !may_be_echo(why.code()) && !came_through_communicator(why);
-        if (mine && cluster::is_supervised() && !here.has_begun() && where.attempt == 0)
+        if (mine && spmd::is_supervised() && !here.has_begun() && where.attempt == 0)
             throw before_first_step(why);
         throw;
     }
@@ -264,21 +265,21 @@ SKEIN_INLINE int exit_code_of(const error& why) noexcept {
     return why.code() == errc::usage ? exit_code::usage : exit_code::failed;
 }
 
-SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run_config& config,
+SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_config& config,
                              const rank_function& body) {
     const stop_signals stops;
-    const bool supervised = cluster::is_supervised();
+    const bool supervised = spmd::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
-    rt::name_process(fmt::format("rank{}", where.rank));
-    rt::print_by_lines(); // it may be killed
-    std::unique_ptr<cluster::joined_group> world;
+    proc::name_process(fmt::format("rank{}", where.rank));
+    proc::print_by_lines(); // it may be killed
+    std::unique_ptr<spmd::joined_group> world;
     try {
-        const auto secret = cluster::group_token();
+        const auto secret = spmd::group_token();
         validate(config, where.world_size);
-        cluster::joined_group_options meeting;
+        spmd::joined_group_options meeting;
         meeting.settings = settings_of(config);
         meeting.stop_fd = stops.fd();
-        world = std::make_unique<cluster::joined_group>(where, secret, std::move(meeting));
+        world = std::make_unique<spmd::joined_group>(where, secret, std::move(meeting));
         std::optional<detail::stop_notice> notice; // a supervisor says it itself
         if (!supervised && where.rank == 0) notice.emplace(stops, config);
         detail::train_as_rank(*world, where, config, body, stops);
@@ -289,7 +290,7 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
         if (!world && stops.asked()) {
             if (!supervised)
                 fmt::print(stderr, "{}: stopped by {} while the ranks were meeting\n", who,
-                           rt::signal_name(stops.which()));
+                           proc::signal_name(stops.which()));
             return stops.exit_code();
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one tell.
@@ -298,7 +299,7 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
         const bool echo = world && may_be && world->wait_lost(time_constants::lan().echo_wait);
         if (world && !echo) world->fail(why);
         if (supervised)
-            rt::leave_last_words(why.what()); // in case nobody is told through the group
+            proc::leave_last_words(why.what()); // in case nobody is told through the group
         // The supervisor prints what it was told; here only what nobody else will.
         if (!supervised || !world) detail::print_error(config, who, why);
         return exit_code_of(why);
@@ -307,10 +308,10 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
 
 SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
     serve_if_worker(); // of a session that a rank has opened: it is no rank, nor a supervisor
-    cluster::launch_environment where;
+    spmd::launch_environment where;
     try {
-        cluster::take_launch_variables();
-        where = cluster::discover();
+        spmd::take_launch_variables();
+        where = spmd::discover();
     } catch (const error& why) {
         detail::print_error(config, "", why);
         return exit_code::usage;

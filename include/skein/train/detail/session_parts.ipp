@@ -3,11 +3,11 @@
 // Parts of one fit() beside its loop: clocks, what the ranks must have alike, the user's code and modes.
 // Used by <skein/train/detail/session_core.ipp> alone.
 
-#include <skein/cluster/settings.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/clock.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/type_name.hpp>
+#include <skein/spmd/settings.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/collective.hpp>
@@ -45,14 +45,14 @@ SKEIN_INLINE double peak_rss_bytes() {
 
 // ---- what all ranks must have alike ------------------------------------------------------------------
 
-SKEIN_INLINE void add_settings(std::vector<cluster::setting>& to, const char* what,
+SKEIN_INLINE void add_settings(std::vector<spmd::setting>& to, const char* what,
                                const description& of) {
     to.push_back({what, of.name});
     for (const auto& [name, value] : of.settings) to.push_back({name, value});
 }
 
 /// Ranks that differ in one of these would train apart, or wait for each other for ever.
-SKEIN_INLINE std::vector<cluster::setting> all_settings(const session_request& request) {
+SKEIN_INLINE std::vector<spmd::setting> all_settings(const session_request& request) {
     auto all = settings_of(*request.config);
     const auto steps = static_cast<std::uint64_t>(request.config->max_steps);
     add_settings(all, "optimizer", describe(request.options));
@@ -75,8 +75,8 @@ SKEIN_INLINE report::settings described_settings(const session_request& request)
 }
 
 /// The same for the data.
-SKEIN_INLINE std::vector<cluster::setting> data_settings(const input_source& input,
-                                                         std::uint64_t held_out) {
+SKEIN_INLINE std::vector<spmd::setting> data_settings(const input_source& input,
+                                                      std::uint64_t held_out) {
     return {{"samples", input.is_stream() ? "a stream" : fmt::format("{}", input.size())},
             {"evaluation samples", fmt::format("{}", held_out)}};
 }

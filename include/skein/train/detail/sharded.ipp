@@ -2,13 +2,13 @@
 #pragma once
 // Bodies of <skein/train/detail/sharded.hpp>.
 
-#include <skein/cluster/rendezvous.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/fnv.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/random.hpp>
 #include <skein/dist/bootstrap.hpp>
 #include <skein/dist/split.hpp>
+#include <skein/spmd/rendezvous.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/detail/unit_gatherer.ipp>

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Child processes as one part: starting copies of this program with a boot message, seeing their end,
+// asking them to leave and insisting. What is above decides what they are for and when one is started
+// again.
+//
+//     rt::local_children here(loop);
+//     rt::child_options how;
+//     how.role = "worker";
+//     how.name = "worker-1";
+//     how.message = wire::encode(order);              // the child: rt::take_boot("worker")
+//     auto starting = here.start(std::move(how));
+//     auto worker = co_await starting;
+//     auto stream = worker->take_stream();            // connected with the child's socket
+//     auto leaving = rt::stop(*worker, 100ms, 2s);
+//     const rt::child_end end = co_await leaving;     // "exited with 1", and why, if it said so
+//
+// `children` is an interface: processes of this host here, those of other hosts or of a simulated
+// world elsewhere.
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
+#include <skein/net/stream.hpp>
+#include <skein/proc/process.hpp>
+#include <skein/proc/shared_memory.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::net {
+class real_loop;
+}
+
+namespace skein::proc {
+
+/// Of a boot message: with its frame it fits the smallest pipe of Linux, 64 KiB.
+inline constexpr std::size_t most_boot_bytes = std::size_t{32} << 10;
+
+/// What is started.
+struct child_options {
+    std::string role{};                        ///< what the child asks rt::take_boot() for
+    std::string name{};                        ///< as messages name it: "worker-2"
+    byte_buffer message{};                     ///< for the child alone; at most most_boot_bytes
+    bool socket = true;                        ///< a connected socket between it and us
+    shared_memory memory{};                    ///< memory that it shares with us; may be none
+    std::string executable = "/proc/self/exe"; ///< this program
+    std::vector<std::string> argv{};           ///< empty: those of this process
+    std::string cwd{}; ///< its working directory; empty: the one in which this process was started
+    /// OMP_NUM_THREADS there, unless the user has set that, here or in `env`; 0: it is not set.
+    int threads = 0;
+    /// What it writes to its standard output and error is for child::read_output(); else these are ours.
+    bool reads_output = false;
+    /// Added to what it inherits. Other users of the host may read it: no secrets.
+    std::vector<std::pair<std::string, std::string>> env{};
+};
+
+/// How a child ended.
+struct child_end {
+    exit_status status;
+    std::string last_words; ///< why it left, if it said so with leave_last_words()
+};
+
+/// What a process takes.
+struct process_usage {
+    std::uint64_t resident_bytes = 0;
+    duration cpu_time{0}; ///< of all its threads since its start
+};
+
+/// What the kernel says of a process that gives no sign of life. One that computes, or waits for a disk or a peer of its
+/// own, shows none of it.
+struct process_look {
+    bool is_stopped = false;      ///< SIGSTOP and the like; not by a debugger
+    bool holds_socket = false;    ///< its end of our socket waits in reads: it reads there itself
+    std::uint64_t executable = 0; ///< which one; another one later: exec. 0: not known
+};
+
+/// What a host has for its processes, as far as this one may use it.
+struct host_resources {
+    int cores = 1;
+    std::uint64_t memory_bytes = 0; ///< 0: the host does not tell
+};
+
+/// A process that was started. Destroying it kills it, and waits until it is gone.
+class child {
+public:
+    child() = default;
+    child(const child&) = delete;
+    child& operator=(const child&) = delete;
+    virtual ~child();
+
+    [[nodiscard]] virtual const std::string& name() const noexcept = 0;
+    [[nodiscard]] virtual std::int64_t pid() const noexcept = 0;
+    /// False as soon as its end was seen by ended().
+    [[nodiscard]] virtual bool running() const noexcept = 0;
+
+    /// Suspends until it has ended; any number of tasks may wait, also afterwards. What it has sent can
+    /// still be read from its stream, which then ends, also if somebody it left behind holds the socket.
+    ///   errors  cancelled: the child is not touched, wait again later
+    [[nodiscard]] virtual task<child_end> ended() = 0;
+
+    /// Sends it a signal: SIGTERM asks it to leave. Nothing happens if it has ended.
+    virtual void signal(int number) noexcept = 0;
+    /// Ends it now, with all that it has started and that did not leave its process group.
+    virtual void kill() noexcept = 0;
+
+    /// What it takes now; zeros when it has ended.
+    [[nodiscard]] virtual process_usage usage() = 0;
+    /// What it looks like now, from outside.
+    [[nodiscard]] virtual process_look look() { return {}; }
+
+    /// Our end of its socket; nullptr if it has none, or when it has been taken.
+    [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
+
+    /// Suspends until it has written something (is_error: to its standard error), and gives how many bytes of it are
+    /// in `into`. 0: all has been read and it has ended, or has closed that file. One task at a time per file. While
+    /// nobody reads, the child waits as soon as some 64 KiB are there.
+    ///   errors  cancelled: nothing is lost
+    [[nodiscard]] virtual task<std::size_t> read_output(bool is_error,
+                                                        std::span<std::byte> into) = 0;
+};
+
+/// Where children run.
+class children {
+public:
+    children() = default;
+    children(const children&) = delete;
+    children& operator=(const children&) = delete;
+    virtual ~children();
+
+    ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes left;
+    ///           too_large: the message
+    ///           cancelled: what was started has been killed
+    [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
+
+    /// What the host offers to all children together. May read files: ask once.
+    [[nodiscard]] virtual host_resources resources() = 0;
+};
+
+namespace detail {
+class starter;
+}
+
+namespace detail {
+/// Of a process of this host that was started with a socket.
+[[nodiscard]] process_look look_at(std::int64_t pid, bool has_socket);
+} // namespace detail
+
+/// Processes of this host. They get no Ctrl-C from the terminal: that is for the parent, which tells them.
+///
+/// A thread of its own starts them, one after the other, and the loop goes on meanwhile: a start may wait
+/// for a file system, and costs the same however much memory this process has. They die with this process,
+/// however it ends (Linux ends them with the thread that started them, which lives as long as this object
+/// and all children that it started), and each with its object. The end of the thread that runs the loop
+/// ends them only through these objects.
+class local_children final : public children {
+public:
+    explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
+    [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
+    [[nodiscard]] host_resources resources() override;
+
+private:
+    net::real_loop& loop_;
+    std::shared_ptr<detail::starter> starter_; // from the first start on
+};
+
+/// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
+/// `before_killing` more.
+///   errors  cancelled: the child may still run
+[[nodiscard]] task<child_end> stop(child& which, time_span before_asking, time_span before_killing);
+
+/// When something that failed is started again, and after how long.
+struct restart_rules {
+    int most = 3;                                                      ///< restarts in a row
+    time_span first_pause = time_constants::lan().child_restart_first; ///< before the first restart
+    int factor = 2; ///< of each pause to the one before
+    time_span longest_pause = time_constants::lan().child_restart_most;
+    bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
+};
+/// Counts failures in a row and says when to try again, by restart_rules.
+class restart_policy {
+public:
+    explicit restart_policy(restart_rules rules) noexcept : rules_(rules) {}
+
+    /// It has failed: the pause before it is started again; nothing: it is given up.
+    [[nodiscard]] std::optional<duration> failed(const error& why) noexcept;
+    /// It has worked: failures are counted anew.
+    void worked() noexcept { failures_ = 0; }
+    /// In a row.
+    [[nodiscard]] int failures() const noexcept { return failures_; }
+
+private:
+    restart_rules rules_;
+    int failures_ = 0;
+};
+
+} // namespace skein::proc
+
+#if SKEIN_HEADER_ONLY
+#include <skein/proc/detail/children.ipp>
+#include <skein/proc/detail/process_look.ipp>
+#include <skein/proc/detail/starter.ipp>
+#endif

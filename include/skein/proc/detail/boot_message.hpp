@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What is in the pipe between the two sides of proc/children.hpp and proc/boot.hpp.
+
+#include <skein/core/bytes.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace skein::proc::detail {
+
+struct boot_message {
+    std::string role, name;
+    byte_buffer message;
+    std::int32_t socket = -1; ///< the number of the inherited socket, or -1
+    std::int32_t memory = -1; ///< the same of the memory
+    std::int32_t threads = 0; ///< the OMP_NUM_THREADS that it was given; 0: none, or the user's
+};
+
+/// The numbers that inherited files have in a child.
+inline constexpr int boot_file = 3, socket_file = 4, memory_file = 5;
+
+} // namespace skein::proc::detail

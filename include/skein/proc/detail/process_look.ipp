@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of proc/children.hpp: what /proc says of a process that does not answer. What cannot be read (another
+// user's, a container without /proc) says nothing.
+
+#include <skein/core/unique_fd.hpp>
+#include <skein/proc/detail/boot_message.hpp>
+
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::proc::detail {
+
+/// The first bytes of one of its files in /proc; empty: it cannot be read.
+SKEIN_INLINE std::string read_start(const std::string& path) {
+    std::array<char, 1024> text{};
+    const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const auto n = file ? ::read(file.get(), text.data(), text.size()) : 0;
+    return std::string(text.data(), n > 0 ? static_cast<std::size_t>(n) : 0);
+}
+
+/// The letter of its state: R S D T t Z. 0: not known.
+SKEIN_INLINE char state_letter(const std::string& folder) {
+    const auto line = read_start(folder + "/stat");
+    const auto name_ends = line.rfind(')'); // the name may hold anything
+    if (name_ends == std::string::npos || line.size() < name_ends + 3) return 0;
+    return line[name_ends + 2];
+}
+
+/// The flags with which a descriptor of it was opened; -1: it has none of that number, or it is not known.
+SKEIN_INLINE int open_flags(const std::string& folder, int descriptor) {
+    const auto text = read_start(fmt::format("{}/fdinfo/{}", folder, descriptor));
+    constexpr std::string_view label = "flags:";
+    const auto at = text.find(label);
+    const auto digits =
+        at == std::string::npos ? at : text.find_first_of("01234567", at + label.size());
+    int flags = -1;
+    if (digits != std::string::npos)
+        std::from_chars(text.data() + digits, text.data() + text.size(), flags, 8);
+    return flags;
+}
+
+SKEIN_INLINE process_look look_at(std::int64_t pid, bool has_socket) {
+    const auto folder = fmt::format("/proc/{}", pid);
+    process_look seen;
+    seen.is_stopped = state_letter(folder) == 'T';
+    struct stat about{};
+    if (::stat((folder + "/exe").c_str(), &about) == 0)
+        seen.executable = static_cast<std::uint64_t>(about.st_ino) ^
+                          (static_cast<std::uint64_t>(about.st_dev) << 40);
+    const int flags = has_socket ? open_flags(folder, socket_file) : -1;
+    seen.holds_socket = flags >= 0 && (flags & O_NONBLOCK) == 0;
+    return seen;
+}
+
+} // namespace skein::proc::detail

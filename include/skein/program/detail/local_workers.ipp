@@ -1,0 +1,601 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of program/local_workers.hpp: the driver's side with its processes; local_worker_main.ipp has the other one.
+
+#include <skein/core/awaitable.hpp>
+#include <skein/core/cancel.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/net/socket_pair.hpp>
+#include <skein/proc/boot.hpp>
+#include <skein/proc/children.hpp>
+#include <skein/proc/gpus.hpp>
+#include <skein/proc/process.hpp>
+#include <skein/program/detail/local_groups.hpp>
+#include <skein/program/detail/local_life.hpp>
+#include <skein/rt/runtime.hpp>
+#include <skein/sched/scheduler.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::program {
+
+namespace detail {
+
+/// Failures of a start that would only come again.
+[[nodiscard]] constexpr bool is_hopeless(errc code) noexcept {
+    return code == errc::mismatch || code == errc::not_found || code == errc::permission_denied;
+}
+
+} // namespace detail
+
+class local_workers::pool {
+public:
+    pool(skein::loop& on, net::network& via, proc::children& where, rt::runtime& driver,
+         local_workers_options how)
+        : loop_(on), network_(via), children_(where), driver_(driver), how_(std::move(how)),
+          secret_(net::token::generate(on.random())) {
+        const int cores = children_.resources().cores;
+        if (how_.count <= 0) how_.count = cores;
+        cpus_ = static_cast<std::uint16_t>(std::max(1, cores / how_.count));
+        if (how_.gpu_names.empty())
+            how_.gpu_names = proc::gpus_to_offer(
+                how_.offers.gpu ? std::optional(how_.offers.gpu) : std::nullopt, "the program");
+        how_.offers.gpu = sched::amount(static_cast<int>(how_.gpu_names.size()));
+        if (how_.offers.memory == 0) how_.offers.memory = children_.resources().memory_bytes;
+        sched::resources total = how_.offers;
+        total.cpu = sched::amount(std::max(cores, how_.count * cpus_));
+        label_ = "node=" + driver_.name().host;
+        const auto added = host_.add_place(sched::place_id(1), "this host", total, {label_});
+        if (!added) throw added.error();
+    }
+
+    [[nodiscard]] int count() const noexcept { return how_.count; }
+    [[nodiscard]] int places() const noexcept { return alive_; }
+
+    task<void> serve() {
+        scope all;
+        alive_ = how_.count;
+        driver_.expect_workers(static_cast<std::size_t>(alive_));
+        for (int i = 1; i <= how_.count; ++i) all.spawn(keep_place(i));
+        all.spawn(serve_demands());
+        auto joined = all.join();
+        co_await joined;
+    }
+    void stop() noexcept {
+        if (!stopping_) stopped_at_ = loop_.now();
+        stopping_ = true;
+        changed_.set();
+    }
+    void want(const rt::worker_demand& what) {
+        auto& kind = kinds_[what.kind];
+        kind.what = what;
+        kind.idle_since = loop_.now();
+        changed_.set();
+    }
+    void want_group(const rt::worker_group& what) {
+        groups_.want(what);
+        changed_.set();
+    }
+    void drop_group(std::uint64_t number) {
+        groups_.drop(number);
+        changed_.set();
+    }
+    void end_now(const net::channel& worker) {
+        for (auto* one : serving_)
+            if (one->wire.get() == &worker) {
+                one->is_unwanted = true;
+                one->process->kill();
+            }
+    }
+    bool want_beside(const net::channel& worker) {
+        const auto found = std::find_if(serving_.begin(), serving_.end(), [&](const life* one) {
+            return one->wire.get() == &worker;
+        });
+        if (found == serving_.end() || stopping_) return false;
+        beside_.push_back((*found)->wire);
+        changed_.set();
+        return true;
+    }
+    void rests(const net::channel& worker, bool on) {
+        for (auto* one : own_) {
+            if (one->wire.get() != &worker || !one->in_bundle) continue;
+            if (on)
+                (void)host_.wait_begin(one->in_bundle);
+            else
+                (void)host_.wait_end(one->in_bundle); // it goes on at once, whoever has its cores
+            changed_.set();
+        }
+    }
+    [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
+
+private:
+    using life = detail::local_life;
+    using own_workers = detail::own_workers;
+
+    /// One place for a worker: starts it, serves it, starts another when it dies.
+    task<void> keep_place(int number) {
+        proc::restart_rules rules;
+        rules.most = 2;
+        rules.factor = 1;
+        rules.first_pause = how_.times.reconnect_first;
+        rules.is_lasting = detail::is_hopeless;
+        proc::restart_policy again(rules);
+        while (!stopping_) {
+            life one;
+            one.name = fmt::format("worker-{}", number);
+            one.cpus = cpus_;
+            one.room.labels = {label_};
+            auto lived = live(&one, &again);
+            const auto failed = co_await lived;
+            if (!failed) continue;
+            if (stopping_ || failed->code() == errc::cancelled) break;
+            auto told = why_not_started(&one, *failed);
+            const auto why = co_await told;
+            const auto reason = failed->text() + why.cause(); // of many workers: said once
+            const auto pause = again.failed(*failed);
+            if (!pause) {
+                if (--alive_ == 0) driver_.give_up(why);
+                driver_.expect_workers(static_cast<std::size_t>(alive_));
+                lend();
+                if (last_error_ != reason) logging::error("rt", why.what());
+                last_error_ = reason;
+                break;
+            }
+            if (last_warning_ != reason) logging::warn("rt", why.what());
+            last_warning_ = reason;
+            co_await sleep_for(*pause);
+        }
+    }
+
+    /// Gives why it did not start; nothing if it did.
+    task<std::optional<error>> live(life* one, proc::restart_policy* again) {
+        std::optional<error> failed;
+        scope watching, reading;
+        try {
+            auto started =
+                with_timeout(children_.start(what_to_start(*one)), how_.times.start_timeout);
+            one->process = co_await started;
+            watching.spawn(watch_end(one));
+            if (how_.print)
+                reading.spawn(pass_lines_on(one->process.get(), one->name, &how_.print));
+            auto met = meet(one);
+            one->wire = co_await met;
+            pids_.push_back(static_cast<pid_t>(one->process->pid()));
+            serving_.push_back(one);
+            watching.spawn(detail::watch_process(one->process.get(), one->wire, &driver_,
+                                                 how_.times, one->room.aside_of != nullptr));
+            again->worked();
+            last_warning_ = last_error_ = {};
+            auto served = driver_.serve_worker(
+                one->wire, [this, one](const rt::peer&) { return obituary(one); }, one->page,
+                one->room);
+            co_await served;
+        } catch (const error& e) {
+            failed = e;
+        }
+        watching.cancel();
+        auto watched = as_result(shield(watching.join())); // it refers to what is here
+        (void)co_await watched;
+        if (!one->process) co_return failed;
+        std::erase(serving_, one);
+        std::erase(pids_, static_cast<pid_t>(one->process->pid()));
+        if (one->process->running()) {
+            // It may still be loading and hear nobody.
+            if (failed && (failed->code() == errc::cancelled || failed->code() == errc::timeout))
+                one->process->signal(SIGTERM);
+            auto gone = farewell(one->process.get());
+            auto sure = shield(std::move(gone));
+            (void)co_await sure;
+        }
+        auto read = end_reading(&reading);
+        co_await read;
+        co_return failed;
+    }
+
+    /// What it said last is printed, but nobody waits long for a terminal.
+    task<void> end_reading(scope* reading) {
+        auto last = shield(with_timeout(reading->join(), how_.times.suspect_after));
+        auto read = as_result(std::move(last));
+        (void)co_await read;
+        reading->cancel();
+        auto ended = as_result(shield(reading->join()));
+        (void)co_await ended;
+    }
+
+    proc::child_options what_to_start(life& one) {
+        rt::worker_order boot;
+        boot.token = to_buffer(secret_.bytes());
+        boot.cpus = one.cpus;
+        boot.direct = how_.direct_calls;
+        boot.is_read = static_cast<bool>(how_.print);
+        boot.is_shared = one.room.kind == 0 && one.cpus > 1;
+        if (how_.over_tcp) {
+            one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
+            boot.address = net::to_string(one.listener->local());
+        }
+        proc::child_options how;
+        how.role = rt::worker_role;
+        how.name = one.name;
+        how.message = wire::encode(boot);
+        how.socket = !how_.over_tcp;
+        how.reads_output = boot.is_read;
+        how.memory = proc::shared_memory::create(rt::detail::claims::bytes);
+        one.page = rt::detail::claims(how.memory);
+        how.executable = how_.executable;
+        how.argv = {how_.program, "--skein-worker=" + one.name};
+        how.env = std::move(one.env);
+        how.env.emplace_back(proc::gpus_variable, proc::gpus_by_name(one.gpus, how_.gpu_names));
+        how.cwd = std::move(one.folder);
+        how.threads = one.room.kind == 0 ? 1 : one.cpus; // see use_threads()
+        return how;
+    }
+
+    // ---- workers for one demand ----
+
+    /// Starts them as the host has room, and has those leave that have had nothing to do for a while.
+    task<void> serve_demands() {
+        scope lives;
+        std::exception_ptr failure;
+        try {
+            while (!stopping_) {
+                changed_.reset();
+                for (const auto& [number, why] : groups_.ask()) driver_.group_refused(number, why);
+                ask_for_room();
+                start_granted(lives);
+                for (auto& of : std::exchange(beside_, {})) lives.spawn(live_beside(std::move(of)));
+                const auto pause = retire_idle(lives);
+                close_groups();
+                auto woken = wait_change(pause);
+                co_await woken;
+            }
+            auto joined = lives.join();
+            co_await joined;
+        } catch (...) {
+            failure = std::current_exception();
+            lives.cancel();
+        }
+        auto ended = as_result(shield(lives.join()));
+        (void)co_await ended;
+        if (failure) std::rethrow_exception(failure);
+    }
+
+    task<void> wait_change(duration at_most) {
+        if (at_most == duration::max()) {
+            auto changed = changed_.wait();
+            co_await changed;
+            co_return;
+        }
+        auto soon = as_result(with_timeout(wait_changed(), at_most));
+        const auto woken = co_await soon;
+        if (!woken && woken.error().code() != errc::timeout) throw woken.error();
+    }
+    task<void> wait_changed() {
+        auto changed = changed_.wait();
+        co_await changed;
+    }
+
+    /// One request per demand at a time: who has one more asks for the next.
+    void ask_for_room() {
+        for (auto& [number, kind] : kinds_) {
+            if (kind.asked || kind.what.wanted <= kind.alive) continue;
+            sched::request r;
+            r.demand = kind.what.need;
+            if (kind.what.group != 0) {
+                const auto where = groups_.where(kind.what);
+                if (!where) continue; // what waits for it fails
+                r.where = *where;
+            } else {
+                r.where = rt::where_labelled(kind.what.label);
+            }
+            r.tag = number;
+            r.for_life = true;
+            r.fail_if_infeasible = true;
+            if (const auto good = proc::check_gpus_together(r.demand.gpu, how_.gpu_names); !good) {
+                driver_.refuse_demand(number, good.error());
+                continue;
+            }
+            const auto asked = host_.submit(r);
+            if (asked) {
+                kind.asked = *asked;
+            } else {
+                driver_.refuse_demand(
+                    number, proc::with_gpu_reason(asked.error(), r.demand.gpu, how_.gpu_names));
+            }
+        }
+    }
+
+    void start_granted(scope& lives) {
+        std::vector<sched::grant> granted;
+        std::vector<sched::notice> notices;
+        host_.take_grants(granted);
+        host_.take_notices(notices);
+        for (const auto& n : notices) {
+            if (n.what == sched::notice::kind::group_placed) {
+                lives.spawn(hold_group(n.tag));
+                continue;
+            }
+            const auto found = kinds_.find(static_cast<std::uint32_t>(n.tag));
+            if (found == kinds_.end() || n.what != sched::notice::kind::refused) continue;
+            found->second.asked = {};
+            driver_.refuse_demand(found->first, n.why);
+        }
+        for (const auto& g : granted) {
+            if (g.resumed) continue; // see rests()
+            auto& kind = kinds_.at(static_cast<std::uint32_t>(g.tag));
+            kind.asked = {};
+            ++kind.alive;
+            changed_.set(); // there may be room for one more
+            lives.spawn(live_for(static_cast<std::uint32_t>(g.tag), g));
+        }
+    }
+
+    /// Its cores are the other workers' no more; it can be used when what runs there has ended.
+    task<void> hold_group(std::uint64_t number) {
+        auto* const placed = groups_.find(number);
+        if (placed == nullptr || placed->placed) co_return;
+        placed->placed = true;
+        lent_ += placed->cores;
+        lend();
+        auto lent = driver_.lent_is_free();
+        co_await lent;
+        const auto* const still = groups_.find(number);
+        if (still != nullptr && !still->closing) driver_.group_placed(number, true);
+    }
+    /// A place that was given up has none to lend: what a task leaves while it waits goes to those that are left.
+    void lend() {
+        driver_.lend(std::min<std::uint32_t>(lent_, static_cast<std::uint32_t>(alive_) * cpus_));
+    }
+    void close_groups() {
+        for (const auto& g : groups_.close(kinds_)) {
+            if (g.placed) lent_ -= g.cores;
+            lend();
+            changed_.set();
+            driver_.group_gone(g.what.number);
+        }
+    }
+
+    /// Gives when to look again.
+    duration retire_idle(scope& lives) {
+        const bool is_short =
+            groups_.any_waits() || std::any_of(kinds_.begin(), kinds_.end(),
+                                               [](const auto& k) { return bool(k.second.asked); });
+        auto next = duration::max();
+        for (auto& [number, kind] : kinds_) {
+            if (kind.asked && kind.what.wanted <= kind.alive)
+                (void)host_.cancel(std::exchange(kind.asked, {}));
+            if (kind.alive <= kind.what.wanted || kind.leaving) continue;
+            const auto* const group = groups_.find(kind.what.group);
+            const bool at_once = is_short || (group != nullptr && group->closing);
+            const auto due = at_once ? kind.idle_since : kind.idle_since + how_.times.idle_worker;
+            if (loop_.now() < due) {
+                next = std::min<duration>(next, due - loop_.now());
+                continue;
+            }
+            const auto idle = std::find_if(own_.begin(), own_.end(), [&, n = number](life* one) {
+                return one->room.kind == n && one->wire && driver_.is_idle(one->wire);
+            });
+            if (idle == own_.end()) { // they load, or do what nobody waits for any more
+                next = std::min<duration>(next, how_.times.idle_worker);
+                continue;
+            }
+            kind.leaving = true;
+            lives.spawn(retire(number, (*idle)->wire));
+        }
+        return next;
+    }
+    task<void> retire(std::uint32_t number, std::shared_ptr<net::connection> wire) {
+        auto asked = as_result(driver_.retire(std::move(wire)));
+        const auto left = co_await asked;
+        if (!left || !*left)
+            co_await sleep_for(how_.times.idle_worker); // it is ending, or has actors
+        if (const auto kind = kinds_.find(number); kind != kinds_.end())
+            kind->second.leaving = false; // else its group has gone
+        changed_.set();
+    }
+
+    /// A worker that holds what it was granted, until nothing waits for it any more.
+    task<void> live_for(std::uint32_t number, sched::grant g) {
+        auto& kind = kinds_.at(number);
+        auto cores = whole_cores(kind.what.need.cpu);
+        life one;
+        one.name = fmt::format("worker-{}", how_.count + ++last_own_);
+        one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
+        if (kind.what.group != 0) {
+            cores = 0; // those of the group are lent already
+            one.in_bundle = g.id;
+        }
+        one.room = {number, {label_}};
+        one.env = kind.what.env.variables;
+        one.folder = kind.what.env.folder;
+        one.gpus = g.gpus;
+        own_.push_back(&one);
+        lent_ += cores;
+        std::optional<error> failed;
+        try {
+            lend();
+            auto lent = driver_.lent_is_free();
+            co_await lent;
+            proc::restart_policy once{proc::restart_rules{}};
+            auto lived = live(&one, &once);
+            failed = co_await lived;
+            if (failed && failed->code() != errc::cancelled && !stopping_) {
+                auto told = why_not_started(&one, *failed);
+                failed = co_await told;
+            }
+        } catch (const error& e) {
+            failed = e;
+        }
+        std::erase(own_, &one);
+        lent_ -= cores;
+        lend();
+        (void)host_.release(g.id);
+        --kind.alive;
+        if (!failed) {
+            kind.failures = 0;
+        } else if (!stopping_ && failed->code() != errc::cancelled) {
+            constexpr int most_failures = 3;
+            if (++kind.failures >= most_failures || detail::is_hopeless(failed->code())) {
+                kind.failures = 0;
+                driver_.refuse_demand(number, *failed);
+            } else {
+                logging::warn("rt", failed->what());
+                co_await sleep_for(how_.times.reconnect_first);
+            }
+        }
+        changed_.set();
+    }
+    /// The second process of a worker, for plain tasks while others wait in the first.
+    task<void> live_beside(std::shared_ptr<net::connection> of) {
+        life one;
+        one.name = fmt::format("worker-{}", how_.count + ++last_own_);
+        one.cpus = cpus_;
+        one.room.labels = {label_};
+        one.room.aside_of = of.get();
+        proc::restart_policy once{proc::restart_rules{}};
+        auto lived = live(&one, &once);
+        const auto failed = co_await lived;
+        if (!failed) co_return;
+        if (!stopping_ && failed->code() != errc::cancelled) {
+            auto told = why_not_started(&one, *failed);
+            const auto why = co_await told;
+            logging::warn("rt", why.what());
+        }
+        driver_.refuse_aside(*of);
+    }
+    /// Shakes hands with a process that has been started.
+    task<std::shared_ptr<net::connection>> meet(life* one) {
+        auto stream = one->process->take_stream();
+        if (one->listener) {
+            auto accepted = with_timeout(one->listener->accept(), how_.times.start_timeout);
+            stream = co_await accepted;
+        }
+        rt::worker_link ours{secret_};
+        ours.in_memory = !one->listener;
+        ours.shares_memory = true;
+        ours.start = how_.times.start_timeout;
+        auto link = worker_connection(driver_, ours);
+        link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
+        auto shaken = net::connection::accept(std::move(stream), std::move(link));
+        co_return co_await shaken;
+    }
+
+    /// Ends the link when the process has ended. A child of the worker may hold the other end of the
+    /// socket, so that the end of the stream is not seen; what the worker said before is still read.
+    task<void> watch_end(life* one) {
+        auto ended = one->process->ended(); // the end of a socket pair with it
+        (void)co_await ended;
+        if (!one->listener) co_return;
+        one->listener->close();                         // it never came
+        co_await sleep_for(how_.times.reconnect_first); // TCP: its bytes are on the way
+        if (one->wire) one->wire->abort(error(errc::reset, "the process has ended"));
+    }
+
+    /// "worker-1 did not start: ...", with what it said last, or how it ended.
+    task<error> why_not_started(life* one, error failed) {
+        error why(failed.code(), fmt::format("{} did not start: {}", one->name, failed.text()));
+        std::string cause = failed.cause();
+        if (one->process && !one->process->running()) {
+            auto ended = one->process->ended();
+            const auto end = co_await ended;
+            cause = end.last_words.empty() ? end.status.describe() : end.last_words;
+        }
+        why.with_cause(std::move(cause));
+        if (!failed.hint().empty()) why.with_hint(failed.hint());
+        co_return why;
+    }
+
+    /// What is left of the grace that all of the end shares, the goodbye over the link included.
+    [[nodiscard]] duration patience(duration most) const {
+        if (!stopping_) return most;
+        const duration left = stopped_at_ + how_.times.shutdown_grace - loop_.now();
+        return std::clamp(left, duration::zero(), most);
+    }
+
+    /// How it ended; said, if nobody wanted that. Its calls run again, or fail, and say so themselves.
+    task<std::string> obituary(life* one) {
+        auto leaving = farewell(one->process.get());
+        const auto end = co_await leaving;
+        if (!stopping_ && !one->is_unwanted && !end.status.success()) detail::say_lost(*one, end);
+        co_return end.status.describe();
+    }
+
+    /// Waits for the end of a process whose link has ended; asks, then insists.
+    task<proc::child_end> farewell(proc::child* process) {
+        const auto first =
+            patience(stopping_ ? how_.times.farewell_stopping : how_.times.farewell_first);
+        const auto all = patience(first + how_.times.shutdown_grace);
+        auto stopped = proc::stop(*process, first, all - first);
+        co_return co_await stopped;
+    }
+
+    skein::loop& loop_;
+    net::network& network_;
+    proc::children& children_;
+    rt::runtime& driver_;
+    local_workers_options how_;
+    net::token secret_;
+    std::uint16_t cpus_ = 1;
+    std::vector<pid_t> pids_;
+    std::vector<life*> serving_; ///< whose process is there and connected
+    std::vector<std::shared_ptr<net::connection>>
+        beside_; ///< workers that are to have a second one
+    int alive_ = 0;
+    bool stopping_ = false;
+    time_point stopped_at_{};
+    std::string last_warning_, last_error_;
+    std::string label_; ///< of this host
+    /// What it has for workers of one demand.
+    sched::scheduler host_{sched::scheduler_options{.place_is = "host"}};
+    detail::local_groups groups_{host_};
+    std::map<std::uint32_t, own_workers> kinds_;
+    std::vector<life*> own_; ///< that run
+    std::uint32_t lent_ = 0; ///< cores
+    int last_own_ = 0;
+    event changed_;
+};
+
+SKEIN_INLINE local_workers::local_workers(skein::loop& on, net::network& via, proc::children& where,
+                                          rt::runtime& driver, local_workers_options how)
+    : pool_(std::make_unique<pool>(on, via, where, driver, std::move(how))) {}
+SKEIN_INLINE local_workers::~local_workers() = default;
+SKEIN_INLINE int local_workers::count() const noexcept { return pool_->count(); }
+SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places(); }
+SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
+SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
+SKEIN_INLINE void local_workers::want(const rt::worker_demand& what) { pool_->want(what); }
+SKEIN_INLINE void local_workers::rests(const net::channel& worker, bool on) {
+    pool_->rests(worker, on);
+}
+SKEIN_INLINE bool local_workers::want_beside(const net::channel& worker) {
+    return pool_->want_beside(worker);
+}
+SKEIN_INLINE void local_workers::end_now(const net::channel& worker) { pool_->end_now(worker); }
+SKEIN_INLINE void local_workers::want_group(const rt::worker_group& what) {
+    pool_->want_group(what);
+}
+SKEIN_INLINE void local_workers::drop_group(std::uint64_t number) { pool_->drop_group(number); }
+SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
+    return pool_->pids();
+}
+
+} // namespace skein::program

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of program/program.hpp.
+
+#include <skein/cluster/access.hpp>
+#include <skein/cluster/agent.hpp>
+#include <skein/cluster/detail/serve_role.hpp>
+#include <skein/cluster/head.hpp>
+#include <skein/cluster/head_log.hpp>
+#include <skein/cluster/keeper.hpp>
+#include <skein/cluster/leased_workers.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/posix_disk.hpp>
+#include <skein/core/printable.hpp>
+#include <skein/core/this_process.hpp>
+#include <skein/core/unique_fd.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/proc/children.hpp>
+#include <skein/proc/gpus.hpp>
+#include <skein/proc/process.hpp>
+#include <skein/proc/standard_files.hpp>
+#include <skein/program/job.hpp>
+#include <skein/rt/runtime.hpp>
+#include <skein/spmd/environment.hpp>
+#include <skein/spmd/meeting.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::program {
+
+namespace detail {
+
+/// As people type it: HOST:PORT, with brackets around IPv6.
+[[nodiscard]] inline std::string typed(const net::address& at) {
+    if (at.kind != net::scheme::tcp) return to_string(at);
+    const bool is_any = at.host == "*" || at.host == "0.0.0.0" || at.host == "::";
+    const auto host = is_any ? proc::host_name() : at.host;
+    return host.find(':') == host.npos ? fmt::format("{}:{}", host, at.port)
+                                       : fmt::format("[{}]:{}", host, at.port);
+}
+
+[[nodiscard]] inline net::address listen_address(const std::string& text) {
+    if (text.empty()) return net::address::tcp("127.0.0.1", cluster::default_port);
+    return cluster::parse_head_address(text);
+}
+
+/// Of two heads with one state folder the second is refused. Kept until the end of the process.
+[[nodiscard]] inline unique_fd lock_state(const std::string& folder) {
+    posix_disk disk(link_policy::refuse);
+    const auto unusable = [&](const error& why) {
+        return error(why.code(),
+                     fmt::format("state folder {} cannot be used: {}", folder, why.text()))
+            .with_hint("give this user a folder of its own with --state");
+    };
+    if (auto made = disk.make_dirs(folder); !made) throw unusable(made.error());
+    const auto path = join_path(folder, "head.lock");
+    unique_fd fd(
+        ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+    if (!fd) throw unusable(errno_error(errno, "open", path));
+    while (skein::detail::retry_eintr([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); }) != 0) {
+        if (errno == EWOULDBLOCK) {
+            const auto owner = disk.read_whole(path, 256);
+            throw error(errc::already_exists,
+                        fmt::format("state folder {} is in use by another head{}", folder,
+                                    owner && !owner->empty()
+                                        ? ", " + skein::to_string(byte_span(*owner))
+                                        : ""))
+                .with_hint("end that one first, or name another folder with --state");
+        }
+        logging::warn("head",
+                      "the state folder cannot be locked: two heads in it are not told apart",
+                      {{"why", errno_error(errno, "lock", path).text()}});
+        break;
+    }
+    const auto owner = fmt::format("pid {} on {}", ::getpid(), proc::host_name());
+    if (::ftruncate(fd.get(), 0) == 0) // for people; on a full disk they do without
+        (void)!::pwrite(fd.get(), owner.data(), owner.size(), 0);
+    return fd;
+}
+
+} // namespace detail
+
+SKEIN_INLINE int run_head(const head_program& how) {
+    proc::open_standard_files();
+    proc::outlive_readers();
+    proc::name_process("head");
+    cluster::head_options o;
+    o.listen = detail::listen_address(how.listen);
+    o.secret = cluster::find_or_make_token(how.token_file);
+    o.host = proc::host_name();
+    o.pid = ::getpid();
+    const auto mine = how.state.empty() ? unique_fd() : detail::lock_state(how.state);
+    posix_disk disk(link_policy::refuse);
+    if (!how.state.empty()) o.log = std::make_shared<cluster::head_log>(disk, how.state);
+    net::real_loop loop;
+    net::real_network network(loop);
+    cluster::head h(loop, network, std::move(o));
+    const auto at = h.local();
+    const auto reach = detail::typed(at);
+    fmt::print("skein head: listens on {}{}\n", to_string(at),
+               at.is_loopback() ? " (this host only; --listen HOST:PORT for others)" : "");
+    fmt::print("  token:          {}\n", cluster::token_source(how.token_file));
+    if (!how.state.empty()) fmt::print("  state:          {}\n", how.state);
+    fmt::print("  add a node:     skein join {}\n", reach);
+    fmt::print("  run a program:  ./app --address {}\n", reach);
+    std::fflush(stdout);
+    return loop.run(cluster::detail::serve_role(&loop, &h));
+}
+
+SKEIN_INLINE int run_agent(const agent_program& how) {
+    proc::open_standard_files();
+    proc::outlive_readers();
+    proc::name_process("agent");
+    spmd::take_variable(spmd::token_variable); // its workers have a secret of their own
+    cluster::agent_options o;
+    const auto where = cluster::find_head_address(how.head);
+    o.head = where.empty() ? net::address::tcp("127.0.0.1", cluster::default_port)
+                           : cluster::parse_head_address(where);
+    o.secret = cluster::find_token(how.token_file);
+    o.name = how.name;
+    o.host = proc::host_name();
+    o.pid = ::getpid();
+    auto offers = sched::parse_resources(how.resources);
+    if (!offers)
+        throw error(errc::usage, "--resources: " + offers.error().text())
+            .with_hint(offers.error().hint().empty() ? "e.g. --resources cpu=8,ssd=1"
+                                                     : offers.error().hint());
+    constexpr std::uint64_t least_memory = 1 << 20;
+    if (offers->memory != 0 && offers->memory < least_memory)
+        throw error(errc::usage, fmt::format("--resources: memory of {} bytes", offers->memory))
+            .with_hint("with a unit: --resources memory=4GiB");
+    o.offers = *offers;
+    const bool names_gpus = how.resources.find("gpu") != how.resources.npos;
+    o.gpu_names =
+        proc::gpus_to_offer(names_gpus ? std::optional(o.offers.gpu) : std::nullopt, "--resources");
+    o.offers.gpu = static_cast<int>(o.gpu_names.size());
+    if (!o.offers.gpu) ::setenv(proc::gpus_variable, "", 1); // then no task here sees one
+    o.labels = how.labels;
+    o.on_joined = [at = to_string(o.head)](const std::string& name) {
+        fmt::print("skein node {}: joined {}\n", printable(name), at);
+        std::fflush(stdout);
+    };
+    net::real_loop loop;
+    net::real_network network(loop);
+    proc::local_children children(loop);
+    cluster::agent a(loop, network, children, std::move(o));
+    return loop.run(cluster::detail::serve_role(&loop, &a));
+}
+
+namespace detail {
+
+[[nodiscard]] inline std::string address_of(const program::cluster_flags& flags) {
+    return cluster::find_head_address(flags.address);
+}
+
+[[nodiscard]] inline std::unique_ptr<rt::worker_source> workers_of(
+    loop& on, net::network& via, rt::runtime& driver, const program::cluster_flags& flags) {
+    cluster::leased_workers_options how;
+    how.head = cluster::parse_head_address(cluster::find_head_address(flags.address));
+    how.secret = cluster::find_token(flags.token_file);
+    how.workers = flags.workers;
+    how.program = flags.program;
+    how.name = std::filesystem::path(flags.program).filename().string();
+    how.executable = std::filesystem::read_symlink("/proc/self/exe").string();
+    if (how.executable.ends_with(" (deleted)"))
+        throw error(errc::not_found, "the file of this program was replaced while it runs: nodes "
+                                     "cannot start it")
+            .with_hint("start the new one");
+    how.folder = folder_at_start(); // where main begins on this host, too
+    if (how.folder.empty()) how.folder = std::filesystem::current_path().string();
+    if (!flags.listen.empty()) how.listen = cluster::parse_head_address(flags.listen, 0);
+    how.print = proc::print_to_standard_files(flags.prefix_output.value_or(true));
+    return std::make_unique<cluster::leased_workers>(on, via, driver, std::move(how));
+}
+
+inline int head_of(const program::cluster_flags& flags) {
+    return run_head({flags.listen, flags.token_file, flags.state});
+}
+inline int join_of(const program::cluster_flags& flags) {
+    agent_program how;
+    how.head = flags.join;
+    how.token_file = flags.token_file;
+    return run_agent(how);
+}
+inline program::part_in_job part_of(const program::cluster_flags& flags) {
+    program::part_in_job out;
+    const auto where = job_of_launcher();
+    if (!where) return out;
+    if (where->rank == 0)
+        out.leads = std::make_unique<led_job>(*where, flags.token_file);
+    else
+        out.exit_code = run_job_node(*where, flags.token_file);
+    return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE const program::cluster_roles* roles() noexcept {
+    static constexpr program::cluster_roles all{&detail::address_of, &detail::workers_of,
+                                                &detail::head_of,    &detail::join_of,
+                                                &detail::part_of,    &cluster::run_keeper};
+    return &all;
+}
+
+} // namespace skein::program
+
+#if !SKEIN_HEADER_ONLY
+namespace skein::program {
+const cluster_roles* roles_of_program() noexcept { return program::roles(); }
+} // namespace skein::program
+#endif

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Every public header of the layer spmd.
+// Written by scripts/check_mirror.py --write.
+
+#include <skein/spmd/environment.hpp>
+#include <skein/spmd/group.hpp>
+#include <skein/spmd/joined_group.hpp>
+#include <skein/spmd/loss_listeners.hpp>
+#include <skein/spmd/meeting.hpp>
+#include <skein/spmd/rendezvous.hpp>
+#include <skein/spmd/settings.hpp>
+#include <skein/spmd/supervisor.hpp>

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One attempt = one group server + N children. It ends when the group has ended and every child is gone.
+
+#include <skein/core/awaitable.hpp>
+#include <skein/core/check.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/random.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/core/stop_signals.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/readable_fd.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/proc/children.hpp>
+#include <skein/spmd/meeting.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <algorithm>
+#include <csignal>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::spmd::detail {
+
+SKEIN_INLINE task<void> wait_until_set(event* e) {
+    auto waited = e->wait();
+    co_await waited;
+}
+
+/// One job of N ranks on this host.
+class job {
+public:
+    job(net::real_loop& loop, supervisor_options options)
+        : options_(std::move(options)), loop_(loop), network_(loop), children_(loop),
+          signals_(second_signal::is_counted) {}
+
+    task<supervisor_outcome> run() {
+        scope watching;
+        watching.spawn(watch_signals());
+        std::exception_ptr failure;
+        try {
+            auto attempts = run_attempts();
+            co_await attempts;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        watching.cancel();
+        auto joined = shield(watching.join());
+        co_await joined;
+        if (failure) std::rethrow_exception(failure);
+        outcome_.stop_signal = stop_signal_;
+        co_return outcome_;
+    }
+
+private:
+    /// For a last word that is on its way, or for the kernel to clear a dead process away.
+    static constexpr auto moment = time_constants::lan().last_word;
+
+    struct rank_process {
+        std::unique_ptr<proc::child> process;
+        bool running = false;
+        bool killed_by_us = false;
+        std::optional<error> why; ///< of a bad end
+    };
+    struct attempt {
+        std::unique_ptr<group_server> server;
+        std::vector<rank_process> ranks;
+        std::optional<group_outcome> group; ///< how the group ended
+        event changed;                      ///< a rank or the group has ended
+
+        [[nodiscard]] bool any_running() const {
+            for (const auto& r : ranks) {
+                if (r.running) return true;
+            }
+            return false;
+        }
+    };
+
+    task<void> run_attempts() {
+        proc::restart_rules rules;
+        rules.most = options_.max_failures;
+        rules.first_pause = options_.backoff;
+        proc::restart_policy restarts(rules);
+        for (int number = 0;; ++number) {
+            auto attempted = run_attempt(number);
+            outcome_.failure = co_await attempted;
+            auto& failure = outcome_.failure;
+            if (!failure || stop_signal_ != 0 || lasting_ || is_lasting(failure->code())) co_return;
+            const auto pause = restarts.failed(*failure);
+            if (!pause) {
+                if (number > 0) {
+                    auto hint =
+                        fmt::format("the job was restarted {} time{} already; when it is resumed "
+                                    "it goes on from its last checkpoint, if it has one",
+                                    number, number == 1 ? "" : "s");
+                    if (!failure->hint().empty()) hint = failure->hint() + "; " + hint;
+                    failure->with_hint(std::move(hint));
+                }
+                co_return;
+            }
+            ++outcome_.restarts;
+            if (options_.on_restart)
+                options_.on_restart(*failure, outcome_.restarts, options_.max_failures);
+            auto pausing = as_result(with_timeout(wait_until_set(&stop_), *pause));
+            (void)co_await pausing;
+            if (stop_signal_ != 0) co_return;
+        }
+    }
+
+    /// Gives nothing when every rank has left in order.
+    task<std::optional<error>> run_attempt(int number) {
+        attempt now;
+        group_options group;
+        group.world_size = options_.workers;
+        group.generation = number;
+        group.job = job_id_;
+        group.secret = net::token::generate();
+        group.join_deadline = options_.join_deadline;
+        group.alive = options_.alive;
+        const auto name =
+            fmt::format("@skein-{}-{}-{:016x}", ::getpid(), number, system_random().next());
+        now.server =
+            std::make_unique<group_server>(network_, net::address::abstract_unix(name), group);
+        const auto at = now.server->local();
+
+        scope watching;
+        watching.spawn(watch_group(&now));
+        std::optional<error> failed;
+        current_ = &now;
+        now.ranks.resize(static_cast<std::size_t>(options_.workers));
+        for (int r = 0; r < options_.workers && !failed; ++r) {
+            try {
+                if (stop_signal_ != 0)
+                    throw error(errc::cancelled, "stopped while the workers were starting");
+                auto starting = start_rank(&now, r, group, at);
+                co_await starting;
+                watching.spawn(watch_rank(&now, r));
+            } catch (const error& e) {
+                failed = e;
+                now.server->abort(e);
+            }
+            co_await yield(); // early ranks knock already, a person may press Ctrl-C
+        }
+        auto over = until_over(&now);
+        co_await over;
+        current_ = nullptr;
+        auto joined = watching.join();
+        co_await joined;
+        if (failed) co_return failed;
+        co_return verdict(now);
+    }
+
+    /// A rank is told its place and the group's secret through a pipe: nothing of it is in its
+    /// environment, so nothing of it reaches what it starts.
+    task<void> start_rank(attempt* now, int rank, group_options group, net::address at) {
+        const std::map<std::string, std::string> mine{
+            {"SKEIN_RANK", std::to_string(rank)},
+            {"SKEIN_WORLD_SIZE", std::to_string(group.world_size)},
+            {"SKEIN_LOCAL_RANK", std::to_string(rank)},
+            {"SKEIN_LOCAL_SIZE", std::to_string(group.world_size)},
+            {"SKEIN_ATTEMPT", std::to_string(group.generation)},
+            {"SKEIN_JOB_ID", group.job},
+            {group_variable, net::to_string(at)},
+            {token_variable, group.secret.to_hex()}};
+        proc::child_options how;
+        how.role = rank_role;
+        how.name = fmt::format("worker {}", rank);
+        how.message = wire::encode(mine);
+        how.socket = false;
+        how.executable = options_.executable;
+        how.argv = options_.argv;
+        how.env = options_.env;
+        how.threads = options_.threads;
+        auto starting = children_.start(std::move(how));
+        auto& place = now->ranks[static_cast<std::size_t>(rank)];
+        place.process = co_await starting;
+        place.running = true;
+    }
+
+    task<void> watch_group(attempt* now) {
+        group_outcome how;
+        try {
+            auto run = now->server->run();
+            how = co_await run;
+        } catch (const error& e) {
+            how.failure = e;
+        }
+        now->group = std::move(how);
+        now->changed.set();
+    }
+
+    task<void> watch_rank(attempt* now, int rank) {
+        auto& self = now->ranks[static_cast<std::size_t>(rank)];
+        auto ended = self.process->ended();
+        const auto end = co_await ended;
+        const auto& status = end.status;
+        // What a program that was stopped in order returns; one that was still starting dies of the signal.
+        const int stop = signals_.which(); // maybe before our loop has read it
+        const bool as_asked = stop != 0 && (status.code() == 128 + stop || status.signal() == stop);
+        if (!status.success() && !as_asked && !self.killed_by_us) {
+            self.why =
+                error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank,
+                                                     self.process->pid(), status.describe()));
+            if (!end.last_words.empty()) self.why->with_cause(end.last_words);
+            if (status.signal() == SIGPIPE)
+                self.why->with_cause("nobody reads its output any more");
+            // Refused before it joined, output without a reader, a limit on files: so again next time.
+            lasting_ = lasting_ || status.code() == exit_code::usage ||
+                       status.signal() == SIGPIPE || status.signal() == SIGXFSZ;
+        }
+        // What it said last may still be on its way through the socket: that is the better reason.
+        if (!now->group) {
+            auto word = as_result(with_timeout(wait_until_set(&now->changed), moment));
+            (void)co_await word;
+        }
+        if (!now->group && !now->server->has_left(rank)) {
+            auto why =
+                self.why ? *self.why
+                : as_asked && status.signal() == stop
+                    ? error(errc::cancelled, fmt::format("worker {} was still starting", rank))
+                    : error(errc::worker_lost,
+                            fmt::format("worker {} exited before the job was done", rank))
+                          .with_hint("it must return from launch(), not call exit()");
+            now->server->abort(std::move(why), rank);
+        }
+        self.running = false;
+        now->changed.set();
+    }
+
+    /// Until the group has ended and all ranks are gone; kills those that outstay their grace.
+    task<void> until_over(attempt* now) {
+        std::optional<time_point> limit, silent_limit;
+        bool has_failed = false;
+        while (now->any_running() || !now->group) {
+            const auto time = loop::current().now();
+            if (!has_failed && now->group && now->group->failure) { // also while they are stopping
+                has_failed = true;
+                limit = std::min(limit.value_or(time_point::max()), time + options_.crash_grace);
+                // A rank that fell silent will not leave; a dead one is reaped within the moment.
+                if (!now->group->reported) silent_limit = time + moment;
+            }
+            if (silent_limit && time >= *silent_limit) {
+                silent_limit.reset();
+                if (now->group->culprit >= 0)
+                    kill(now->ranks[static_cast<std::size_t>(now->group->culprit)]);
+            }
+            // After a good end the ranks may go on working, as long as nobody asks them to stop.
+            if (!limit && stop_signal_ != 0) limit = time + options_.stop_grace;
+            if (stop_signal_ != 0 && !told_to_stop_) {
+                told_to_stop_ = true;
+                for (auto& r : now->ranks) {
+                    if (r.running) r.process->signal(stop_signal_);
+                }
+            }
+            now->changed.reset();
+            if (kill_now_ || (limit && time >= *limit)) {
+                kill_all(*now);
+                limit.reset();
+                kill_now_ = false;
+                if (!now->group)
+                    now->server->abort(error(errc::timeout, "the ranks did not stop in time"));
+            }
+            const auto until = std::min(silent_limit.value_or(time_point::max()),
+                                        limit.value_or(time + std::chrono::hours(1)));
+            auto change = as_result(with_deadline(wait_until_set(&now->changed), until));
+            (void)co_await change;
+        }
+        told_to_stop_ = false;
+    }
+    static void kill_all(attempt& now) {
+        for (auto& r : now.ranks) kill(r);
+    }
+    static void kill(rank_process& r) {
+        if (!r.running) return;
+        r.killed_by_us = true;
+        r.process->kill();
+    }
+
+    /// The best account of what went wrong.
+    [[nodiscard]] static std::optional<error> verdict(const attempt& now) {
+        const auto& group = *now.group;
+        if (!group.failure) {
+            for (const auto& r : now.ranks) {
+                if (r.why) return r.why; // it failed after its training was done
+            }
+            return std::nullopt;
+        }
+        if (!group.reported && group.culprit >= 0) {
+            const auto& r = now.ranks[static_cast<std::size_t>(group.culprit)];
+            if (r.why) return r.why;
+        }
+        return group.failure;
+    }
+
+    task<void> watch_signals() {
+        for (;;) {
+            auto asked = net::wait_readable(loop_, signals_.fd());
+            co_await asked;
+            char read[16];
+            [[maybe_unused]] const auto n = ::read(signals_.fd(), read, sizeof read);
+            if (signals_.count() > 1) kill_now_ = true;
+            const bool first = stop_signal_ == 0;
+            if (first) stop_signal_ = signals_.which();
+            if (first && options_.on_stop) options_.on_stop();
+            stop_.set();
+            if (current_ != nullptr) current_->changed.set();
+        }
+    }
+
+    supervisor_options options_;
+    net::real_loop& loop_;
+    std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
+    net::real_network network_;
+    proc::local_children children_;
+    stop_signals signals_;
+    supervisor_outcome outcome_;
+    attempt* current_ = nullptr;
+    int stop_signal_ = 0;
+    bool told_to_stop_ = false;
+    bool kill_now_ = false;
+    bool lasting_ = false; ///< a rank ended in a way that would only come again
+    event stop_;
+};
+
+} // namespace skein::spmd::detail
+
+namespace skein::spmd {
+
+SKEIN_INLINE supervisor_outcome supervise(supervisor_options options) {
+    SKEIN_CHECK(options.workers > 0, "a job of {} workers", options.workers);
+    loop::refuse_inside("a job of ranks", "start it from main");
+    net::real_loop loop;
+    detail::job work(loop, std::move(options));
+    return loop.run(work.run());
+}
+
+} // namespace skein::spmd

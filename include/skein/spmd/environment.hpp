@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Who started this process, and as which rank of how many: one table of launch environments.
+//
+// `srun ./train`, `mpirun ./train` and `torchrun --no-python ./train` each tell a process its place by
+// environment variables. discover() reads them in a fixed order and gives one answer, so the program
+// need not know its launcher. A half-set environment is an error that names the missing variable.
+
+#include <skein/core/config.hpp>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::spmd {
+
+/// The place of one process among those that were started together.
+struct launch_environment {
+    std::string source = "local"; ///< which row of the table answered
+    int rank = 0;
+    int world_size = 1;
+    int local_rank = 0;
+    int local_size = 1;
+    int attempt = 0;           ///< restarts so far, as far as the launcher says
+    std::string master_host{}; ///< where rank 0 can be reached; empty: this host
+    int master_port = 0;       ///< for rank 0's group server; 0: none given
+    std::string job_id{};      ///< the same for all ranks; empty if the launcher has none
+
+    /// True when a launcher has formed a world: this process is one of its ranks.
+    [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }
+};
+
+/// What a supervisor starts a rank as (rt::take_boot); its message is a map of variables.
+inline constexpr const char* rank_role = "rank";
+
+/// Reads one variable; nothing if it is not set.
+using variable_reader = std::function<std::optional<std::string>(std::string_view name)>;
+
+/// The variables of this process: first what its supervisor told it alone, then what
+/// take_launch_variables() has taken, then the environment.
+[[nodiscard]] variable_reader process_environment();
+
+/// Moves what says who this process is (SKEIN_RANK and its like, the address and token of its group) out
+/// of the environment: a program that it starts must not take itself for this rank. process_environment()
+/// still gives them. Call it before there are threads; launch() does.
+void take_launch_variables();
+/// The same for one variable.
+void take_variable(const char* name);
+
+/// Asks the table, first row that applies wins:
+///   skein        SKEIN_RANK SKEIN_WORLD_SIZE SKEIN_LOCAL_RANK SKEIN_LOCAL_SIZE SKEIN_MASTER_HOST
+///                SKEIN_MASTER_PORT
+///   torch        RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+///   slurm        SLURM_PROCID SLURM_STEP_NUM_TASKS ... inside a step (srun), not in a batch script
+///   kubernetes   JOB_COMPLETION_INDEX with WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+///   openmpi      OMPI_COMM_WORLD_RANK ...        pmi  PMI_RANK PMI_SIZE (MPICH, Intel MPI)
+///   sagemaker    SM_HOSTS SM_CURRENT_HOST        skypilot  SKYPILOT_NODE_RANK SKYPILOT_NODE_IPS
+///   local        none of them
+///   errors  invalid_argument: a row applies but a variable is missing or no number; names it
+[[nodiscard]] launch_environment discover(const variable_reader& read = process_environment());
+
+/// "n[1-3,07],gpu" -> n1 n2 n3 n07 gpu, as Slurm writes node lists.
+[[nodiscard]] std::vector<std::string> expand_hostlist(std::string_view text);
+
+} // namespace skein::spmd
+
+#if SKEIN_HEADER_ONLY
+#include <skein/spmd/detail/environment.ipp>
+#endif

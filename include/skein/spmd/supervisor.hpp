@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The supervisor of one host: starts N copies of this program as ranks, serves their group, and starts
+// all of them again from the last checkpoint when one is lost.
+//
+// What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only fail
+// again. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to stop in order; a second one kills them. When the supervisor dies,
+// however it dies, the kernel kills the ranks.
+
+#include <skein/core/constants.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/time.hpp>
+#include <skein/spmd/group.hpp>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::spmd {
+
+/// How many ranks a supervisor starts, with what, and how patient it is with them.
+struct supervisor_options {
+    int workers = 2;
+    int max_failures = 3;                                        ///< restarts before it gives up
+    time_span backoff = time_constants::lan().job_restart_first; ///< before a restart; doubles
+    time_span stop_grace = time_constants::lan().stop_grace;   ///< from a stop request to the kill
+    time_span crash_grace = time_constants::lan().crash_grace; ///< for the others to leave
+    time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    std::string executable = "/proc/self/exe";
+    std::vector<std::string> argv{}; ///< of each rank; empty: this process's own
+    std::vector<std::pair<std::string, std::string>> env{}; ///< added to each rank's environment
+    int threads = 1; ///< OMP_NUM_THREADS of each rank, unless the user has set that; 0: not set
+    net::keep_alive alive = group_options{}.alive;
+    /// Told of each restart: the failure and how many restarts there have been, this one included.
+    std::function<void(const error& why, int restart, int max_failures)> on_restart{};
+    /// Told of the first stop request, when it comes.
+    std::function<void()> on_stop{};
+};
+
+/// How the job ended.
+struct supervisor_outcome {
+    std::optional<error> failure; ///< the last attempt's; nothing = done
+    int restarts = 0;
+    int stop_signal = 0; ///< SIGINT or SIGTERM if a person or a system stopped it
+};
+
+/// True for failures that come again on every attempt.
+[[nodiscard]] constexpr bool is_lasting(errc code) noexcept {
+    switch (code) {
+    case errc::usage:
+    case errc::invalid_argument:
+    case errc::not_supported:
+    case errc::not_finite:
+    case errc::mismatch:
+    case errc::malformed:
+    case errc::already_exists:
+    case errc::permission_denied:
+    case errc::not_found:
+    case errc::disk_full: return true;
+    default: return false;
+    }
+}
+
+/// Runs the job to its end; blocks. Call it on the thread that lives longest (main): the ranks die with
+/// it. Takes SIGINT and SIGTERM meanwhile.
+///   errors  not_supported: a loop runs on this thread, or this process is a worker: its copies would be none
+[[nodiscard]] supervisor_outcome supervise(supervisor_options options);
+
+} // namespace skein::spmd
+
+#if SKEIN_HEADER_ONLY
+#include <skein/spmd/detail/supervisor.ipp>
+#endif

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bodies of the layer spmd, compiled once.
+// Written by scripts/amalgamate.py from include/.
+#if !defined(SKEIN_COMPILED)
+#error "skein: src/ is the compiled form: compile it, and all that uses it, with -DSKEIN_COMPILED"
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+// g++ takes a coroutine's frame for a type of the file that is compiled, and the .ipp for a header of many.
+#pragma GCC diagnostic ignored "-Wsubobject-linkage"
+#endif
+
+#include <skein/spmd/environment.hpp>
+#include <skein/spmd/group.hpp>
+#include <skein/spmd/joined_group.hpp>
+#include <skein/spmd/loss_listeners.hpp>
+#include <skein/spmd/meeting.hpp>
+#include <skein/spmd/settings.hpp>
+#include <skein/spmd/supervisor.hpp>
+
+#include <skein/spmd/detail/environment.ipp>
+#include <skein/spmd/detail/group.ipp>
+#include <skein/spmd/detail/group_client.ipp>
+#include <skein/spmd/detail/joined_group.ipp>
+#include <skein/spmd/detail/loss_listeners.ipp>
+#include <skein/spmd/detail/meeting.ipp>
+#include <skein/spmd/detail/settings.ipp>
+#include <skein/spmd/detail/supervisor.ipp>

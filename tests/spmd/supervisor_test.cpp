@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/core/this_process.hpp>
+#include <skein/spmd/supervisor.hpp>
+#include <tests/support/temporary_folder.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include <unistd.h>
+#include <vector>
+
+using namespace skein;
+using namespace skein::spmd;
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+struct told {
+    spmd::supervisor_outcome outcome;
+    std::vector<std::string> restarts;
+};
+
+told supervise_program(const char* program, int workers = 2, int max_failures = 2,
+                       spmd::supervisor_options options = {}) {
+    told t;
+    options.workers = workers;
+    options.max_failures = max_failures;
+    options.backoff = 1ms;
+    options.argv = {"rank"};
+    options.env.emplace_back("SKEIN_TEST_PROGRAM", program);
+    options.join_deadline = 20s;
+    options.crash_grace = 5s;
+    options.alive = {net::keep_alive_mode::on, 50ms, 500ms, 1500ms};
+    options.on_restart = [&](const error& why, int, int) { t.restarts.push_back(why.what()); };
+    t.outcome = supervise(std::move(options));
+    return t;
+}
+
+} // namespace
+
+TEST_CASE("ranks that meet, exchange and leave make a good job") {
+    const auto t = supervise_program("is fine", 3);
+    CHECK_FALSE(t.outcome.failure);
+    CHECK(t.restarts.empty());
+}
+
+TEST_CASE("a rank may go on working after all have left") {
+    const test::temporary_folder folder;
+    spmd::supervisor_options options;
+    options.stop_grace = 0ms; // counts from a stop request, and nobody makes one
+    options.env.emplace_back("SKEIN_TEST_FILE", folder.path + "/report");
+    const auto t = supervise_program("writes a report after it has left", 2, 0, options);
+    CHECK_FALSE(t.outcome.failure);
+    CHECK(std::filesystem::exists(folder.path + "/report"));
+}
+
+TEST_CASE("nothing of a rank reaches the programs it starts, and its token no environment") {
+    const test::temporary_folder folder;
+    spmd::supervisor_options options;
+    options.env.emplace_back("SKEIN_TEST_FILE", folder.path + "/seen");
+    std::string had; // as alternatives of a pattern
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+        const std::string_view text(*variable);
+        if (text.starts_with("SKEIN_")) had.append("|").append(text.substr(0, text.find('=')));
+    }
+    options.env.emplace_back("SKEIN_TEST_HAD", had);
+    const auto t = supervise_program("starts other programs", 2, 0, options);
+    CHECK_FALSE(t.outcome.failure);
+    CHECK(read_small_file((folder.path + "/seen").c_str()) == "nobody's rank\nno token");
+}
+
+TEST_CASE("ranks begin where the program was started, and use as many threads as they are told") {
+    const test::temporary_folder folder;
+    const auto before = std::filesystem::current_path();
+    const auto threads_before = std::getenv("OMP_NUM_THREADS");
+    const std::string had = threads_before != nullptr ? threads_before : "";
+    const auto report = std::filesystem::absolute(folder.path + "/seen").string();
+    const auto seen = [&](const char* users) {
+        users != nullptr ? ::setenv("OMP_NUM_THREADS", users, 1) : ::unsetenv("OMP_NUM_THREADS");
+        spmd::supervisor_options options;
+        options.threads = 3;
+        options.env.emplace_back("SKEIN_TEST_FILE", report);
+        std::filesystem::current_path(folder.path); // as a main does that has gone elsewhere
+        const auto t = supervise_program("tells its surroundings", 2, 0, options);
+        std::filesystem::current_path(before);
+        CHECK_FALSE(t.outcome.failure);
+        return read_small_file(report.c_str());
+    };
+    CHECK(seen(nullptr) == folder_at_start() + " 3");
+    CHECK(seen("5") == folder_at_start() + " 5");
+    had.empty() ? ::unsetenv("OMP_NUM_THREADS") : ::setenv("OMP_NUM_THREADS", had.c_str(), 1);
+}
+
+TEST_CASE("a job of one rank is a job") {
+    CHECK_FALSE(supervise_program("is fine", 1).outcome.failure);
+}
+
+TEST_CASE("a killed rank is named and the job started again") {
+    const auto t = supervise_program("is killed once");
+    CHECK_FALSE(t.outcome.failure);
+    CHECK(t.outcome.restarts == 1);
+    REQUIRE(t.restarts.size() == 1);
+    CHECK_THAT(t.restarts[0], ContainsSubstring("worker 1") && ContainsSubstring("SIGKILL"));
+}
+
+TEST_CASE("a rank that hangs is found by its silence") {
+    const auto t = supervise_program("hangs once");
+    CHECK_FALSE(t.outcome.failure);
+    CHECK(t.outcome.restarts == 1);
+    REQUIRE(t.restarts.size() == 1);
+    CHECK_THAT(t.restarts[0], ContainsSubstring("rank 1"));
+}
+
+TEST_CASE("a job that fails again and again is given up") {
+    const auto t = supervise_program("is always killed", 2, 2);
+    REQUIRE(t.outcome.failure);
+    CHECK(t.outcome.restarts == 2);
+    CHECK(t.outcome.failure->code() == errc::worker_lost);
+    CHECK_THAT(t.outcome.failure->what(), ContainsSubstring("restarted 2 times"));
+}
+
+TEST_CASE("a rank that says why it fails is believed") {
+    const auto t = supervise_program("fails", 2, 1);
+    REQUIRE(t.outcome.failure);
+    CHECK(t.outcome.failure->code() == errc::io);
+    CHECK_THAT(t.restarts.at(0), ContainsSubstring("the disk made a noise; listen to it"));
+}
+
+TEST_CASE("a lasting failure is not tried again") {
+    const auto t = supervise_program("finds a nan", 2, 5);
+    REQUIRE(t.outcome.failure);
+    CHECK(t.outcome.failure->code() == errc::not_finite);
+    CHECK(t.outcome.restarts == 0);
+}
+
+TEST_CASE("a rank that is silent while all are asked to stop does not hold up the end") {
+    spmd::supervisor_options options;
+    options.stop_grace = 1h; // only its silence may end it
+    const auto t = supervise_program("is stopped when all are asked to stop", 2, 2, options);
+    CHECK(t.outcome.stop_signal == SIGTERM);
+    CHECK(t.outcome.restarts == 0);
+    REQUIRE(t.outcome.failure);
+}
+
+TEST_CASE("a supervisor that is stopped for a while finds its ranks as they were") {
+    const auto t = supervise_program("stops its supervisor for a while");
+    CHECK_FALSE(t.outcome.failure);
+    CHECK(t.outcome.restarts == 0);
+}
+
+TEST_CASE("an end that would come again is not tried again") {
+    const auto refused = supervise_program("refuses its command line", 2, 5);
+    REQUIRE(refused.outcome.failure);
+    CHECK(refused.outcome.restarts == 0);
+    CHECK_THAT(refused.outcome.failure->what(), ContainsSubstring("exited with 2"));
+    const auto unread = supervise_program("has no reader", 2, 5);
+    REQUIRE(unread.outcome.failure);
+    CHECK(unread.outcome.restarts == 0);
+    CHECK_THAT(unread.outcome.failure->what(), ContainsSubstring("SIGPIPE"));
+}
+
+TEST_CASE("a rank that ends before it joins fails the job at once") {
+    const auto t = supervise_program("exits before it joins", 2, 0);
+    REQUIRE(t.outcome.failure);
+    CHECK_THAT(t.outcome.failure->what(),
+               ContainsSubstring("worker 1") && ContainsSubstring("exited with 3"));
+}
+
+TEST_CASE("a rank that returns without leaving fails the job") {
+    const auto t = supervise_program("returns without leaving", 2, 0);
+    REQUIRE(t.outcome.failure);
+    CHECK_THAT(t.outcome.failure->what(), ContainsSubstring("1"));
+}
+
+TEST_CASE("a program that cannot be started is an error, not a hang") {
+    spmd::supervisor_options options;
+    options.workers = 2;
+    options.executable = "/nonexistent/program";
+    options.argv = {"rank"};
+    const auto outcome = supervise(std::move(options));
+    REQUIRE(outcome.failure);
+    CHECK(outcome.failure->code() == errc::not_found);
+    CHECK(outcome.restarts == 0);
+}
